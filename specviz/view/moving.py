@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
 from specviz.files import write_bytes
 from specviz.trace import Trace
-from specviz.view.picture import KINDS, Picture, picture
+from specviz.view.picture import KINDS, PHASES, Picture, Span, picture
 from specviz.view.updates import check_one_text
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 WIDTH, SIZE, EDGE, HEAD = 820, 16, 18, 62  # pixels: the picture, its letters, its margin, a lane's title
 PAPER, INK, SOFT, GHOST, LOST = "#ffffff", "#1f2328", "#59636e", "#9aa4af", "#c0392b"
 TICK, HOLD = 0.05, 3.0  # seconds of a frame and of the last one
+SEEN = 3  # frames that refused tokens stay: what follows a verdict takes less than one
 COLOURS = 128
 LEGEND = (
     ("drafted", GHOST), ("accepted", KINDS["draft"].hue), ("refused", LOST),
@@ -40,6 +41,7 @@ class Lane:
     title: str
     shown: Picture
     columns: int
+    stay: float = 0.0  # seconds of the record that refused tokens are shown at least
 
     @property
     def end(self) -> float:
@@ -53,11 +55,18 @@ class Lane:
         for cycle in self.shown.cycles:
             own = [s for s in self.shown.spans if s.cycle == cycle.number]
             begin, end = cycle.start - first, cycle.start - first + sum(cycle.times)
+            judged = begin + sum(cycle.times[: PHASES.index("verify") + 1])
+            refused = [(cycle.lost, LOST)] if now < min(judged + self.stay, self.end) else []
             if now >= end:
-                parts += [(s.text, KINDS[s.kind].hue if s.kind != "plain" else INK) for s in own]
+                drafted = list(takewhile(lambda span: span.kind in ("draft", "unreviewed"), own))
+                parts += [*_coloured(drafted), *refused, *_coloured(own[len(drafted) :])]
                 continue
             if now >= begin + cycle.times[0] and cycle.sent:
-                parts += [(s.text, GHOST) for s in own[: cycle.accepted]] + [(cycle.lost, LOST)]
+                drafted = own[: cycle.accepted]
+                if now < judged:
+                    parts += [*((s.text, GHOST) for s in drafted), (cycle.lost, GHOST)]
+                else:
+                    parts += [*_coloured(drafted), (cycle.lost, LOST)]
             break
         return parts
 
@@ -66,7 +75,15 @@ class Lane:
         begin = self.shown.cycles[0].start
         done = [c for c in self.shown.cycles if c.start - begin + sum(c.times) <= now]
         tokens = sum(c.emitted for c in done)
-        return f"{tokens:3d} tokens   {len(done):3d} passes of the target   {min(now, self.end):4.1f} s"
+        passes = f"{sum(c.passes for c in done):3d} passes of the target"
+        if not any(c.passes for c in self.shown.cycles):  # a record from elsewhere may have none
+            passes = f"{len(done):3d} cycles"
+        return f"{tokens:3d} tokens   {passes}   {min(now, self.end):4.1f} s"
+
+
+def _coloured(spans: Sequence[Span]) -> list[tuple[str, str]]:
+    """Text and colour of what was written."""
+    return [(s.text, KINDS[s.kind].hue if s.kind != "plain" else INK) for s in spans]
 
 
 def gif(
@@ -74,7 +91,8 @@ def gif(
 ) -> Path:
     """Write how one prompt was decoded by several methods, side by side in time, as a GIF.
 
-    Drafted tokens are grey until the target has verified them; then they get the colour of their verdict.
+    Drafted tokens are grey until the target has verified them; then they get the colour of their verdict,
+    and refused ones are struck out for a moment.
 
     Parameters
     ----------
@@ -118,7 +136,7 @@ def gif(
         raise TraceError("a moving picture needs times, which a what-if's trace has not: decode instead")
     font = _font(SIZE)
     columns = int((WIDTH - 2 * EDGE) // font.getlength("m"))
-    lanes = [Lane(p.method, p, columns) for p in pictures]
+    lanes = [Lane(p.method, p, columns, SEEN * TICK / slower) for p in pictures]
     rows = max(len(_laid(lane.words(float("inf")), columns)) for lane in lanes)
     times, now, longest = [0.0], 0.0, max(lane.end for lane in lanes)
     while now < longest:

@@ -111,6 +111,7 @@ class Cycle:
     accepted: int
     emitted: int
     stop: str
+    passes: int  # of the target; a cycle may do without
     lost: str  # text of the draft tokens that were sent and dropped: the rejected one and everything after it
 
     @property
@@ -327,7 +328,7 @@ def phase_times(cycles: pd.DataFrame) -> np.ndarray:
     return np.column_stack([named, rest])
 
 
-def _cycles(frame: pd.DataFrame, lost: dict[int, str]) -> list[Cycle]:
+def _cycles(frame: pd.DataFrame, passes: dict[int, int], lost: dict[int, str]) -> list[Cycle]:
     times = phase_times(frame)
     start = frame["start"].to_numpy(float)
     following = np.append(start[1:], np.nan)
@@ -344,6 +345,7 @@ def _cycles(frame: pd.DataFrame, lost: dict[int, str]) -> list[Cycle]:
             accepted=int(row["accepted"]),
             emitted=int(row["emitted"]),
             stop=str(row["stop"]),
+            passes=passes.get(int(row["cycle"]), 0),
             lost=lost.get(int(row["cycle"]), ""),
         )
         for row, begin, spent, gap in zip(
@@ -421,7 +423,10 @@ def picture(trace: Trace, prompt: int) -> Picture:
     if filled:
         kept = kept.sort_values("position", kind="stable")
     # What a canvas dropped stood in other cells; its lattice shows where.
-    lanes = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) and not filled else {})
+    passes = one.passes
+    counts = passes[passes["model"] == "target"]["cycle"].value_counts()
+    read = {int(str(number)): int(count) for number, count in counts.items()}
+    lanes = _cycles(cycles, read, _lost(nodes, one.pieces) if len(nodes) and not filled else {})
 
     parameters = run.get("parameters") or {}
     belief, beliefs = _beliefs(one, parameters.get("rollback") if rollback else None, filled)

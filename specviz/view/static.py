@@ -7,8 +7,9 @@ else is written into the page but numbers and our own words.
 from __future__ import annotations
 
 import re
+from collections import deque
 from importlib.resources import files
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,12 +74,17 @@ def _title(span: Span) -> str:
 
 def text_lane(shown: Picture) -> str:
     """The text, each token coloured and marked by how it came about; dropped drafts can be shown."""
-    lost = {c.number: c.lost for c in shown.cycles if c.lost}
-    out = []
+    lost = deque(c for c in shown.cycles if c.lost)
+    out: list[str] = []
+
+    def drop(last: float) -> None:
+        while lost and lost[0].number <= last:
+            out.append(f'<del title="sent and dropped">{shown_token(lost.popleft().lost)}</del>')
+
     for span in shown.spans[:MOST_SPANS]:
         kind = KINDS[span.kind]
-        if span.kind not in ("draft", "plain", "bonus") and span.cycle in lost:
-            out.append(f'<del title="sent and dropped">{shown_token(lost.pop(span.cycle))}</del>')
+        # what was dropped stands before the token that the target wrote in its place
+        drop(span.cycle - 1 if span.kind in ("draft", "unreviewed") else span.cycle)
         mark = f"<sup>{kind.mark}</sup>" if kind.mark else ""
         edge = " e" if span.opens else ""
         title = html(_title(span))
@@ -91,7 +97,9 @@ def text_lane(shown: Picture) -> str:
             else f" <span>{mark}{shown_token(word)}</span>"
         )
         out.append(f'<span class="t {span.kind}{edge}" title="{title}">{body}</span>')
-    if len(shown.spans) > MOST_SPANS:
+    if len(shown.spans) <= MOST_SPANS:
+        drop(inf)
+    else:
         out.append(f'<em class="note"> … {len(shown.spans) - MOST_SPANS} more tokens are in the trace</em>')
     return f'<div class="text" dir="auto">{"".join(out)}</div>'
 

@@ -56,9 +56,9 @@ function render({ model, el }) {
 	}
 	// What a column shows: the run that tells this β, how far and how sure, and how its words are cut at this k.
 	function look(column) {
-		const [, run, until, badge, why] = column.betas.find(([beta]) => beta === state.beta) ?? [0, 0, last + 1, "", ""];
+		const [, run, until, badge, why, sure] = column.betas.find(([beta]) => beta === state.beta) ?? [0, 0, column.betas.length ? 0 : last + 1, "", "", {}];
 		const k = state.k < 0 || column.masked ? column.k : state.k, told = column.runs[run];
-		return { ...told, name: column.name + (badge && `, β = ${state.beta}`), until, why, cuts: told.cuts[k], badge: [badge && `β: ${badge}`, k !== column.k && "k: exact"].filter(Boolean).join(", ") };
+		return { ...told, ...sure, name: column.name + (badge && `, β = ${state.beta}`), until, why, cuts: told.cuts[k], badge: [badge && `β: ${badge}`, k !== column.k && "k: exact"].filter(Boolean).join(", ") };
 	}
 	// Words in runs: [fate, text, mark, how many]; what was erased stands where the display parted.
 	function cut(seen, i) {
@@ -151,7 +151,7 @@ function render({ model, el }) {
 			beat();
 		}, 1000 * (gap > 0 ? Math.min(3, Math.max(0.15, gap)) : 1));
 	}
-	keys(root, help, ({ target }) => (target.type === "range" ? {} : {
+	keys(root, help, ({ key, target }) => (target.type === "range" && key.length > 1 ? {} : { // a slider has its own arrows, Home and End
 		ArrowRight: () => sliders.update.move(1), ArrowLeft: () => sliders.update.move(-1), Home: () => sliders.update.move(-last), End: () => sliders.update.move(last),
 		"]": () => sliders.beta.move(1), "[": () => sliders.beta.move(-1), "+": () => sliders.k.move(1), "-": () => sliders.k.move(-1),
 		" ": toggle, d: () => drafts.click(), p: () => large(), "?": () => help.toggle(),

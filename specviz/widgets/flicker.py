@@ -14,6 +14,7 @@ import traitlets as t
 
 from specviz.errors import TraceError
 from specviz.escape import spaced, visible
+from specviz.rules.retranslation import exactness
 from specviz.trace import Trace
 from specviz.view import updates
 from specviz.view.flicker import block, figure, marks
@@ -43,12 +44,16 @@ REUSES = ["", "draft", "unreviewed"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a β would have done: which recorded run tells it, up to which update, and how sure that is."""
+    """What a β would have done: which recorded run tells it, up to which update, and how sure that is.
+
+    ``exactness`` is that of a run with this β, not of the run that tells it.
+    """
 
     run: int
     until: int  # updates that are told
     badge: str
     why: str
+    exactness: str
 
 
 @dataclass
@@ -97,6 +102,7 @@ def columns(traces: Traces, prompt: int | None = None) -> list[Column]:
             groups.append(group := [])
         group.append((label, run))
     made = []
+    values = sorted({*BETAS, *(beta for group in groups for beta in _own([run for _, run in group]))})
     names = distinct([g[0][0] or name(g[0][1].run) for g in groups], [g[0][1] for g in groups])
     for label, group in zip(names, groups):
         runs = [run for _, run in group]
@@ -105,7 +111,7 @@ def columns(traces: Traces, prompt: int | None = None) -> list[Column]:
         short = label.replace(f", β = {own['beta']:g}", "") if own.get("mode") == "ssbd" else label
         hidden = bool(own.get("k")) and own.get("mask") == "draft"
         why = "its mask also applies to the draft: another k needs a rerun" if hidden else ""
-        made.append(Column(short, runs, ribbons, _betas(runs, ribbons), int(own.get("k") or 0), why))
+        made.append(Column(short, runs, ribbons, _betas(runs, ribbons, values), int(own.get("k") or 0), why))
     for column in made:
         for one in column.ribbons:
             if not alike(one, made[0].ribbons[0]):
@@ -123,14 +129,20 @@ def _siblings(one: Trace, other: Trace) -> bool:
     return same and a == b and a.get("mode") == "ssbd"
 
 
-def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon]) -> dict[float, Answer]:
-    """For every β of the slider the run that tells most of it."""
+def _own(runs: Sequence[Trace]) -> list[float]:
+    """The β of each run of a column; none where β says nothing."""
     parameters = [run.run["parameters"] or {} for run in runs]
     if parameters[0].get("mode") != "ssbd" or (runs[0].run["sampling"] or {}).get("temperature"):
+        return []
+    return [float(each["beta"]) for each in parameters]
+
+
+def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon], values: Sequence[float]) -> dict[float, Answer]:
+    """For every β of the slider, which all columns share, the run that tells most of it."""
+    own = _own(runs)
+    if not own:
         return {}
-    own = [float(each["beta"]) for each in parameters]
     count = len(ribbons[0].rows)
-    values = sorted({*BETAS, *own})
     try:
         limits = [partings(run, one.index, values) for run, one in zip(runs, ribbons)]
     except TraceError:  # a record that holds too little to replay
@@ -138,15 +150,16 @@ def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon]) -> dict[float, Answ
     answers = {}
     for beta in values:
         if beta in own:
-            answers[beta] = Answer(own.index(beta), count, RECORDED, "this run was recorded")
+            run = own.index(beta)
+            answers[beta] = Answer(run, count, RECORDED, "this run was recorded", ribbons[run].exactness)
             continue
         run = max(range(len(runs)), key=lambda i: limits[i][beta][0])
         until, why = limits[run][beta]
-        base = f"from the run with β = {own[run]:g}"
+        base, sure = f"from the run with β = {own[run]:g}", exactness("ssbd", beta, True)
         if until < count:
-            answers[beta] = Answer(run, until, f"exact up to update {until}", f"{base}; {why}")
+            answers[beta] = Answer(run, until, f"exact up to update {until}", f"{base}; {why}", sure)
         else:
-            answers[beta] = Answer(run, count, "exact", f"{base}: every verdict is the same")
+            answers[beta] = Answer(run, count, "exact", f"{base}: every verdict is the same", sure)
     return answers
 
 
@@ -172,12 +185,18 @@ def table(made: Sequence[Column]) -> Json:
                 "name": visible(c.name),
                 "masked": c.masked,
                 "k": c.k,
-                "betas": [[beta, a.run, a.until, a.badge, a.why] for beta, a in c.betas.items()],
+                "betas": [_answer(beta, answer) for beta, answer in c.betas.items()],
                 "runs": [_run(c, run, one, same_source, most) for run, one in zip(c.runs, c.ribbons)],
             }
             for c in made
         ],
     }
+
+
+def _answer(beta: float, answer: Answer) -> list[float | str | Json]:
+    """Of a β: which run tells it, up to which update, how sure that is, and how sure its text is."""
+    sure = {"exactness": answer.exactness, "kind": badge(answer.exactness)}
+    return [beta, answer.run, answer.until, answer.badge, answer.why, sure]
 
 
 def _source(row: Row, same_source: bool) -> list[str | float | None]:

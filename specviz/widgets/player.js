@@ -817,7 +817,7 @@ function render({ model, el }) {
 	keys(root, help, ({ key, shiftKey, target }) => (target === tree.growing && key.length > 1 ? {} : {
 		ArrowRight: () => { stop(); step(1, shiftKey || substeps || growth); }, ArrowLeft: () => { stop(); step(-1, shiftKey || substeps || growth); },
 		ArrowDown: () => move(1), ArrowUp: () => move(-1),
-		Home: () => seek(prompt.first), End: () => seek(prompt.last - 1), " ": toggle,
+		Home: () => seek(prompt.first), End: () => seek(prompt.last - 1), " ": target.dataset?.i !== undefined && waits(row) ? () => mark(+target.dataset.i) : toggle,
 		PageDown: prompt.updates.length ? () => jump(1) : null, PageUp: prompt.updates.length ? () => jump(-1) : null,
 		Enter: target.dataset?.i !== undefined ? () => mark(+target.dataset.i) : null,
 		s: () => setSub(!substeps), g: () => { stop(); setGrowth(!growth); }, z: () => setZoom(), m: () => setPredict(!predict), r: () => answer(),

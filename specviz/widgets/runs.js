@@ -17,8 +17,7 @@ function render({ model, el }) {
 	const drop = h("div.drop", h("span", "Drop a trace here (*.parquet), or "), choose, file, progress,
 		h("span.soft", ` At most ${Math.round(model.get("limit") / 2 ** 20)} MiB; it is checked, and kept only if you save it.`));
 	const send = (what, rows) => model.send({ do: what, rows });
-	const named = (row) => `${row.uploaded ? "uploaded" : "folder"} ${row.file}`; // rows move when the folder changes
-	const numbers = () => [...marked].map((name) => model.get("rows").findIndex((row) => named(row) === name));
+	const numbers = () => [...marked].map((id) => model.get("rows").findIndex((row) => row.id === id)); // rows move when the folder changes
 	const differ = button("Differences", "the two selected traces of one prompt, in step", () => send("diff", numbers()));
 	const race = button("Race", "the selected traces of the same prompts, against each other", () => send("race", numbers()));
 	const again = button("Read again", "read the folder again", () => send("refresh", []));
@@ -58,8 +57,8 @@ function render({ model, el }) {
 	}
 	function line(row) {
 		const mark = h("input", { type: "checkbox", "aria-label": `compare ${row.file}` });
-		mark.checked = marked.has(named(row));
-		hear(mark, "change", () => { if (mark.checked) marked.add(named(row)); else marked.delete(named(row)); enable(); });
+		mark.checked = marked.has(row.id);
+		hear(mark, "change", () => { if (mark.checked) marked.add(row.id); else marked.delete(row.id); enable(); });
 		const open = button(row.file, `open ${row.file} in the player`, () => send("open", [row.number]), { class: "open" });
 		const keep = row.uploaded ? button("Save", `save ${row.file} into ${model.get("folder")}`, () => send("save", [row.number])) : "";
 		if (row.problem) return h("tr.broken", h("td"), h("td", { colspan: String(columns.length) }, h("div.why", h("bdi", row.file), h("bdi.problem", row.problem))));
@@ -85,8 +84,8 @@ function render({ model, el }) {
 		const names = [...new Set(model.get("rows").map((row) => row.method).filter(Boolean))].sort(), before = methods.value;
 		methods.replaceChildren(h("option", { value: "" }, "every method"), ...names.map((name) => h("option", { value: name }, name)));
 		methods.value = names.includes(before) ? before : "";
-		const sound = new Set(model.get("rows").filter((row) => !row.problem).map(named));
-		for (const name of [...marked]) if (!sound.has(name)) marked.delete(name);
+		const sound = new Set(model.get("rows").filter((row) => !row.problem).map((row) => row.id));
+		for (const id of [...marked]) if (!sound.has(id)) marked.delete(id);
 		draw();
 	}
 	function tell() {

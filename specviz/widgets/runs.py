@@ -72,7 +72,9 @@ class Listed:
 
     def row(self) -> Json:
         """What the table shows of it; of a file that is not a trace, why, in one line."""
-        about: Json = {"file": visible(self.name), "uploaded": self.uploaded, "problem": ""}
+        # dropped files may share a name; in the temporary folder each has its own
+        own = f"uploaded {self.path.name}" if self.uploaded else f"folder {visible(self.name)}"
+        about: Json = {"id": own, "file": visible(self.name), "uploaded": self.uploaded, "problem": ""}
         try:
             return about | summary_row(Trace.open(self.path))
         except Exception as error:  # whatever a broken file makes of the reader is one row

@@ -140,7 +140,7 @@ function keys(root, help, acts) {
 		const { tagName } = event.target;
 		if (event.ctrlKey || event.metaKey || event.altKey || tagName === "SELECT" || event.target.type === "search") return;
 		if (event.key === "Escape") { help.close(); return; }
-		if ((help.open && event.key !== "?") || (event.key === " " && ["BUTTON", "SUMMARY"].includes(tagName))) return;
+		if ((help.open && event.key !== "?") || (event.key === " " && (["BUTTON", "SUMMARY"].includes(tagName) || event.target.type === "checkbox"))) return;
 		const act = acts(event)[event.key.length === 1 ? event.key.toLowerCase() : event.key];
 		if (!act) return;
 		event.preventDefault();

@@ -85,7 +85,7 @@ function placed(cycle, ahead, straight, half) {
 		for (const j of kids[i + 1]) place(j, at);
 	};
 	for (const j of kids[0]) place(j, 0);
-	const behind = ahead && branching ? 0 : kids[last + 1].length || !ahead ? Math.max(n ? 1 : 0, ...(branching ? [free[level]] : [])) : 0;
+	const behind = ahead && branching ? 0 : kids[last + 1].length || !ahead ? Math.max(n ? 1 : 0, ...(branching ? [free[level] ?? 0] : [])) : 0; // undefined where nothing drafted is that deep
 	const extra = cycle.extra < 0 ? null : { parent: last, depth: level, row: behind };
 	// room for the target's token is always kept, so that nothing moves when the verdict is shown
 	return { row, weight, hidden, extra, branching, columns: free.length + (branching ? 0 : 1), rows: Math.max(1, ...free, n ? behind + 1 : 1, n && !branching ? 2 : 1) };
@@ -141,6 +141,7 @@ class TreeLane {
 		hear(this.svg, "click", (event) => { if (at(event) !== null) act.click(at(event)); });
 		hear(this.svg, "focusin", (event) => { if (at(event) !== null) act.focus(at(event)); });
 	}
+	belief(cycle, details, i) { return cycle.value("q", i) ?? cycle.value("confidence", i) ?? details?.value("score", i); }
 	source(cycle, i) { return this.record.header.words.source?.[cycle.value("source", i)]; }
 	group(i) {
 		while (this.pool.length <= i) {
@@ -256,7 +257,7 @@ class TreeLane {
 			if (at.line(depth) !== at.line(depth - 1)) add("edge", kind, `M${px} ${py.toFixed(1)}h${(0.5 * em).toFixed(1)}V${(top + under(depth) - 1.45 * em).toFixed(1)}H${(nx - 0.4 * em).toFixed(1)}V${cy.toFixed(1)}H${edgeEnd}`);
 			else add("edge", kind, `M${px} ${py.toFixed(1)}C${px + bend} ${py.toFixed(1)} ${edgeEnd - bend} ${cy.toFixed(1)} ${edgeEnd} ${cy.toFixed(1)}`);
 			const lost = phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]);
-			const belief = extra ? NaN : cycle.value("q", i) ?? cycle.value("confidence", i) ?? details?.value("score", i);
+			const belief = extra ? NaN : this.belief(cycle, details, i);
 			const p = extra ? record.a.out_p?.[cycle.extra] : phase > 0 ? cycle.value("p", i) : NaN;
 			const text = record.text(extra ? record.a.out_token[cycle.extra] : cycle.token[i]), word = text === "" ? "∅" : shownToken(text);
 			const source = extra ? undefined : this.source(cycle, i), draw = shape0 ?? shape(source);
@@ -339,13 +340,14 @@ class TreeLane {
 		const fates = [...new Set(there)].filter((name) => name && name !== "open");
 		const boxes = new Set(fates.filter((name) => !small || ["accepted", "cut", "unreviewed"].includes(name)));
 		const sources = [...new Set(cycle.token.map((_, i) => this.source(cycle, i)))].filter((word) => word && this.sources.length);
-		const key = [fates, sources, small, cycle.n > 0, phase > 0, cycle.extra >= 0 ? cycle.kind.name : ""].join();
+		const details = record.details(cycle), believed = cycle.token.some((_, i) => known(this.belief(cycle, details, i)));
+		const key = [fates, sources, small, believed, cycle.n > 0, phase > 0, cycle.extra >= 0 ? cycle.kind.name : ""].join();
 		if (key === this.key) return;
 		this.key = key;
 		const sign = (kind, draw, crossed) => s("svg", { viewBox: "-8 -8 16 16", class: "sign", "aria-hidden": "true" }, s("path", { class: kind, d: draw(0, 0, 5) }), crossed ? s("path.cross.rejected", { d: cross(0, 0, 4) }) : "");
 		const marks = fates.map((name) => [boxes.has(name) ? h("b", { class: `m ${name}` }, STATUS_MARKS[name]) : sign(`spot ${name} b2`, dot, name === "rejected"), name === "unsent" && this.plan.branching ? "over the budget" : record.header.short[name], record.header.fates[name]]);
 		if (phase > 0 && cycle.extra >= 0) marks.push([h("b", { class: `m extra ${cycle.kind.name}` }, cycle.kind.mark || "▸"), cycle.kind.word, cycle.kind.meaning]);
-		const bars = cycle.n && (!small || boxes.size) ? [h("span", h("i.bar-q"), `drafter's ${record.a.node_q ? "probability" : record.a.node_confidence ? "confidence" : "score"}`), ...(phase > 0 ? [h("span", h("i.bar-p"), "target's")] : [])] : [];
+		const bars = cycle.n && (!small || boxes.size) ? [...(believed ? [h("span", h("i.bar-q"), `drafter's ${record.a.node_q ? "probability" : record.a.node_confidence ? "confidence" : "score"}`)] : []), ...(phase > 0 ? [h("span", h("i.bar-p"), "target's")] : [])] : [];
 		const from = sources.length ? [h("span.from", "from the ", ...sources.map((word) => h("span", sign("origin own", shape(word)), sourceWord(word))))] : [];
 		this.legend.replaceChildren(...bars, ...marks.map(([mark, what, title]) => h("span", { title }, mark, ` ${what}`)), ...from);
 	}

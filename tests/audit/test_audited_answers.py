@@ -331,7 +331,9 @@ def test_the_end_token_of_a_sampled_answer_was_drawn_too(town, drawn):
     (test,), (bare,) = audit(drawn, town).drawn, audit(plain, town).drawn
     assert bare.tokens == test.tokens == sum(len(line["token_ids"]) for line in drawn)
     ended = next(line for line in drawn if line["finish_reason"] == "stop")
-    (text,) = audit([ended | {"token_ids": ended["token_ids"] + ended["token_ids"][:2], "answer": ""}], town).texts
+    (text,) = audit(
+        [ended | {"token_ids": ended["token_ids"] + ended["token_ids"][:2], "answer": ""}], town
+    ).texts
     assert text.verdict == OTHER and text.place == len(ended["token_ids"])
 
 

@@ -94,6 +94,18 @@ def test_sliders_say_how_sure_they_are(show):
     assert values == [0.15, 2, 1], "Python hears of it"
 
 
+def test_keys_work_where_the_focus_is(show):
+    page = show("live")
+    page.locator("input[aria-label='β']").focus()
+    press(page, "Home", "p", "]")
+    assert page.evaluate("[specviz.get('beta'), specviz.get('update')]") == [0.05, 3], "the slider's own Home"
+    assert page.locator(".flicker.projector").count() == 1
+    drafts = page.locator(".flicker .sv-drafts")
+    drafts.focus()
+    press(page, " ")
+    assert drafts.is_checked() and not page.evaluate("specviz.get('playing')")
+
+
 def test_it_plays_at_the_stream_s_own_pace(show):
     page = show("live")
     press(page, "Home", " ")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import specviz as sv
 from specviz.trace import Recorder
 from traces import build, cycles, metadata
 
@@ -224,6 +225,34 @@ def test_predict_mode_gives_no_verdict_away(traces, opened):
         rows = [found[i][2] for i in level.index]
         assert rows == sorted(rows), "siblings stand in the draft's own order"
     assert page.locator(f"{SHOWN}.accepted, {SHOWN}.rejected, {SHOWN}.extra").count() == 0
+
+
+def test_predict_mode_draws_a_draft_that_ends_the_text(open_page, tmp_path):
+    """Accepted down to its deepest level, and no token of the target's after it."""
+    pytest.importorskip("torch", reason="needs the run extra")
+    trace = sv.generate(
+        "town", ["The doctor bought a red bicycle."], "eagle", max_new_tokens=24, record="all"
+    )
+    last = int(trace.cycles["cycle"].max())
+    own = trace.nodes[trace.nodes["cycle"] == last]
+    assert own["parent"].duplicated().any()
+    assert own[own["status"] == "accepted"]["position"].max() == own["position"].max()
+    page = open_page(offline=True)
+    page.goto(sv.player(trace, cycle=last, predict=True).to_html(tmp_path / "page.html").as_uri())
+    expect(page.locator(".said")).to_contain_text("Which survive?")
+    assert set(drawn(page)) == set(range(len(own)))
+    node = page.locator("g.node[data-i='0']")
+    node.focus()
+    press(page, " ")
+    expect(node).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("button[aria-label='play (space)']")).to_be_visible()  # it does not play
+
+
+def test_the_legend_names_only_signals_that_the_cycle_has(opened):
+    for trace, there in ((sv.open(sv.example("prompt_lookup")), False), (build("tree", hostile=False), True)):
+        legend = opened(trace).locator(".tree .legend")
+        expect(legend).to_contain_text("rejected")
+        assert ("drafter's" in legend.inner_text()) == there
 
 
 def test_more_nodes_than_can_be_drawn(opened):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from canvas_traces import build
 from ribbons import stream
 
 import specviz as sv
+from specviz import metrics
 from specviz.errors import ParameterError, TraceError
 from specviz.view.moving import GHOST, LOST, Lane, _laid
-from specviz.view.picture import picture
+from specviz.view.picture import PHASES, picture
+from traces import build as build_chain
 
 NAMES = ("autoregressive", "prompt_lookup")
 
@@ -31,11 +35,28 @@ def test_a_lane_ends_with_its_text(runs):
 def test_a_draft_is_grey_until_it_is_judged(runs):
     lane = Lane("", picture(runs[1], 0), 80)
     cycle = next(c for c in lane.shown.cycles if 0 < c.accepted < c.sent)
-    before = cycle.start - lane.shown.cycles[0].start + cycle.times[0]
-    colours = [colour for _, colour in lane.words(before + 1e-6)]
-    assert GHOST in colours and LOST in colours
-    after = [colour for _, colour in lane.words(before + sum(cycle.times))]
-    assert LOST not in after[: len(colours) - 1]
+    begin = cycle.start - lane.shown.cycles[0].start
+    judged = begin + sum(cycle.times[: PHASES.index("verify") + 1])
+    for now in (begin + cycle.times[0] + 1e-6, judged - 1e-6):
+        colours = [colour for _, colour in lane.words(now)]
+        assert GHOST in colours and LOST not in colours, "the target has not read it yet"
+    colours = [colour for _, colour in lane.words(judged + 1e-6)]
+    assert LOST in colours and GHOST not in colours
+    after = begin + sum(cycle.times) + 1e-6
+    assert LOST not in [colour for _, colour in lane.words(after)]
+    staying = replace(lane, stay=0.01).words(after)
+    assert [word for word, colour in staying if colour == LOST] == [cycle.lost], "long enough to be seen"
+
+
+def test_passes_are_the_target_s():
+    """BiLD's cycles may end without it; a record from elsewhere may hold no pass."""
+    trace = build_chain("bild", tokens=80, seed=1)
+    shown = picture(trace, 0)
+    count, end = len(shown.cycles), Lane("", shown, 80).end + 1e-9
+    assert sum(c.passes for c in shown.cycles) == metrics.target_passes(trace) == count
+    for without, words in ((1, f"{count - 1} passes of the target"), (count, f"{count} cycles")):
+        cycles = [replace(c, passes=0) if i < without else c for i, c in enumerate(shown.cycles)]
+        assert f" {words} " in Lane("", replace(shown, cycles=tuple(cycles)), 80).heading(end)
 
 
 def test_rows_break_at_spaces():

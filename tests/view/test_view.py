@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
@@ -131,6 +133,17 @@ def test_a_node_says_how_near_the_verdict_was():
         assert f"largest probability {node['confidence']:.3f}" in belief.more
     judged = [b for b in picture(traces.build("bild", tokens=60), 0).beliefs if b.status == "rejected"]
     assert judged and all("> α_RB 2.000" in b.more for b in judged)
+
+
+@pytest.mark.parametrize("method", ["speculative", "bild", "tree"])
+def test_each_cycle_s_dropped_draft_is_drawn_once(method):
+    """Before the token that the target wrote in its place, whatever that token is called."""
+    shown = picture(traces.build(method, tokens=80, seed=1, hostile=False), 0)
+    page = static.text_lane(shown)
+    lost = [static.shown_token(cycle.lost) for cycle in shown.cycles if cycle.lost]
+    assert lost and re.findall("<del[^>]*>(.*?)</del>", page, re.S) == lost
+    spans = [replace(s, kind="plain") if s.kind != "draft" else s for s in shown.spans]
+    assert static.text_lane(replace(shown, spans=tuple(spans))).count("<del") == len(lost)
 
 
 def test_dropped_drafts_and_exactness_are_shown():

@@ -80,6 +80,25 @@ def test_runs_that_differ_in_beta_share_a_column():
         columns([stream(FLICKERS), stream(FLICKERS[:2], mode="rt")])
 
 
+def test_every_column_tells_every_beta_of_the_slider():
+    made = columns([stream(FLICKERS, beta=0.0), stream(FLICKERS, beta=0.97, k=2)])
+    sent = table(made)
+    assert 0.97 in sent["betas"]
+    for column in sent["columns"]:
+        assert [beta for beta, *_ in column["betas"]] == sent["betas"]
+    assert (made[0].betas[0.97].until, made[0].betas[0.97].badge) == (1, "exact up to update 1")
+
+
+def test_a_beta_has_its_own_exactness():
+    """Not that of the run that tells it: without a bias the text is the target's own."""
+    (column,) = table(columns(stream(FLICKERS, beta=0.0, exactness="exact up to ties")))["columns"]
+    sure = {beta: last for beta, *_, last in column["betas"]}
+    assert sure[0.0] == {"exactness": "exact up to ties", "kind": "ties"}
+    assert sure[0.3] == {"exactness": "lossy", "kind": "lossy"}
+    (column,) = table(columns(stream(FLICKERS, beta=0.2)))["columns"]
+    assert column["betas"][0][-1]["exactness"] == "exact up to ties"
+
+
 def test_a_mask_of_the_draft_cannot_be_moved():
     column = columns(stream(FLICKERS, k=2, mask="draft"))[0]
     assert column.ks == [2] and "rerun" in column.masked

@@ -127,6 +127,17 @@ def test_a_dropped_file_is_checked_and_kept_only_if_saved(folder, tmp_path_facto
     assert "larger than" in shown.panel.error and shown._upload is None and len(shown.table) == 7
 
 
+def test_dropped_files_of_one_name_have_rows_of_their_own(folder, tmp_path_factory):
+    shown = sv.runs(folder)
+    for method in ("speculative", "bild"):
+        data = build(method).save(tmp_path_factory.mktemp("x") / "x.parquet").read_bytes()
+        send(shown, data, "speculative.parquet")
+    ids = [row["id"] for row in shown.panel.rows]
+    assert len(ids) == 7 and len(set(ids)) == 7
+    shown.refresh()
+    assert [row["id"] for row in shown.panel.rows] == ids, "marks outlast a reading of the folder"
+
+
 def test_what_is_no_folder_is_one_line(folder):
     for wrong, words in (("nowhere", "missing"), ("notes.txt", "specviz.open")):
         with pytest.raises(TraceError, match=words):
