@@ -156,6 +156,14 @@ def test_a_processor_that_adds_eight_bits_with_overflow_is_told_apart(monkeypatc
         assert kernels.adds_exactly.__wrapped__(kind)
 
 
+def test_a_processor_with_instructions_for_eight_bits_uses_them() -> None:
+    """Or a product that went wrong would be left out without a word."""
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if "avx512_vnni" not in flags or torch.backends.quantized.engine not in ("x86", "fbgemm"):
+        pytest.skip("this processor has no AVX-512 instructions that add eight bits exactly, or no FBGEMM")
+    assert kernels.adds_exactly(kernels.W8A8Fbgemm)
+
+
 def test_where_fbgemm_has_no_eight_bits_onednn_serves(monkeypatch) -> None:
     if not kernels.adds_exactly(kernels.W8A8Product):
         pytest.skip("no exact product of oneDNN's on this processor")
