@@ -14,6 +14,7 @@ from specviz.metrics.canvases import (
     by_canvas,
     compare_canvases,
     failures,
+    limits_by_text,
     step_reduction,
     valid_tokens_per_second,
 )
@@ -88,7 +89,8 @@ __all__ = [
     "compare_canvases",
     "contenders", "cost_summary", "counts",
     "draft_passes", "draft_time", "drafted", "emitted", "erasure", "exactness", "failures", "fallback_share",
-    "front", "lagging", "latency", "learnt", "mean_accepted", "mean_drafted", "mean_layers", "mean_sent",
+    "front", "lagging", "latency", "learnt", "limits_by_text", "mean_accepted", "mean_drafted",
+    "mean_layers", "mean_sent",
     "normalized_erasure", "on_text", "output", "pass_costs", "peak_memory", "pooled", "quality",
     "recheck", "relative_bleu", "relative_costs", "rollback_share", "rosetta", "rouge",
     "seconds", "sent", "shared", "signal_summary", "signals", "speedup", "stable", "step_reduction", "steps",

@@ -201,6 +201,20 @@ def acceptance_limit(
     """
     import pandas as pd
 
+    each = limits_by_text(stepwise, lengths, top)
+    return pd.DataFrame([_limit(own) for _, own in each.groupby(["draft_length", "top"], sort=False)])
+
+
+def limits_by_text(
+    stepwise: Trace, lengths: Sequence[int] = (3, 4, 5), top: Sequence[int] = (1, 2, 3, 4, 5)
+) -> pd.DataFrame:
+    """What `acceptance_limit` counts, a row for each N, k and text: ``draft_length``, ``top`` and the counts.
+
+    The counts are ``steps``, ``rounds``, ``matched``, ``unread`` and ``restarts``. Parameters and errors are
+    those of `acceptance_limit`.
+    """
+    import pandas as pd
+
     for given in (lengths, top):
         if not isinstance(given, Iterable):
             raise ParameterError(f"lengths and top are lists of whole numbers, not {given!r}")
@@ -209,17 +223,20 @@ def acceptance_limit(
         raise ParameterError("lengths and top are whole numbers of at least 1")
     texts = written(stepwise)
     ranks = [_ranks(text, max(top)) for text in texts]
-    return pd.DataFrame([_limit(ranks, n, k) for n in lengths for k in top])
+    rows = [(n, k, *_rounds(rank, n, k)) for n in lengths for k in top for rank in ranks]
+    return pd.DataFrame(rows, columns=["draft_length", "top", *COUNTS])
 
 
-def _limit(ranks: list[np.ndarray], n: int, k: int) -> dict[str, float]:
+COUNTS = ("steps", "rounds", "matched", "unread", "restarts")
+
+
+def _limit(texts: pd.DataFrame) -> dict[str, float]:
     """A row of `acceptance_limit`."""
-    counts = np.array([_rounds(rank, n, k) for rank in ranks]).reshape(-1, 5)
-    steps, rounds, matched, unread, restarts = counts.T
-    sums = {"steps": steps, "rounds": rounds, "matched": matched, "unread": unread}
+    n, k = (int(texts[name].iloc[0]) for name in ("draft_length", "top"))
+    steps, matched, restarts = (texts[name].to_numpy() for name in ("steps", "matched", "restarts"))
     return (
         {"draft_length": n, "top": k}
-        | {name: int(each.sum()) for name, each in sums.items()}
+        | {name: int(texts[name].sum()) for name in COUNTS[:-1]}
         | pooled(matched, steps).columns("reduction")
         | {"restarts": int(restarts.sum())}
         | pooled(steps - restarts, steps).columns("restarted")

@@ -9,8 +9,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.measure import retranslation
 from specviz.measure.phases import SUMS
@@ -18,6 +20,7 @@ from specviz.measure.retranslation import Decoded
 from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.metrics import Estimate
+from specviz.metrics.canvases import COUNTS
 from specviz.replays import contenders, replays, sources
 from specviz.replays.canvases import suite
 from specviz.replays.cells import CONTROL
@@ -216,6 +219,21 @@ def test_figures_of_canvases(how, monkeypatch):
     assert value(found, "verification_nodes", method="Mix-order", draft_length=4) == 8
     assert value(found, "added_nodes", method="Mix-order", draft_length=4) == 3
     assert value(found, "step_reduction_bound", method="-", draft_length=4) == 80
+
+
+def test_limits_are_compared_on_the_same_texts(how, monkeypatch):
+    """Texts differ much, and in each the longer draft matches one step more: the gain is the same in all."""
+    rows = [(n, 1, 10, 3, matched + (n > 3), 0, 2) for n in (3, 4) for matched in (1, 1, 1, 8, 8, 8)]
+    counts = pd.DataFrame(rows, columns=["draft_length", "top", *COUNTS])
+    monkeypatch.setattr(metrics, "limits_by_text", lambda trace, lengths: counts)
+    monkeypatch.setattr(canvases, "generate", lambda *_, **__: SimpleNamespace(texts=[]))
+    monkeypatch.setattr(canvases, "prompts_of", lambda *_: {"GSM8K": [{"prompt": "a"}] * 6})
+    measured = canvases.limits(RECIPES["ssd/table2"], how())
+    assert value(measured, "step_reduction", draft_length=3) == pytest.approx(45)
+    assert value(measured, "step_reduction_bound", draft_length=4) == 80
+    short, long = (f for f in measured.figures if f.metric == "step_reduction")
+    assert short.high - short.low > 20 and long.value == pytest.approx(55)
+    assert np.ptp(long.draws - short.draws) == pytest.approx(0)
 
 
 @pytest.mark.parametrize("own", [(), ("a", "b", "c")])

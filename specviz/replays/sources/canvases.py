@@ -14,9 +14,8 @@ from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
-from specviz.measure.claims import derived, resampled
+from specviz.measure.claims import BootstrapEstimate, derived, ratio, resampled
 from specviz.measure.report import Entry, Values
-from specviz.metrics import Estimate
 from specviz.replays.canvases import PAPER, suite
 from specviz.replays.cells import ABILITY
 from specviz.replays.recipes import Recipe, Row
@@ -242,18 +241,17 @@ def limits(recipe: Recipe, options: RunOptions) -> Measurement:
             made.on(task=task, suite=options.suite_of(task, BUNDLED), texts=len(ids))
             made.by("stepwise", policy)
             made.ability(task, list(trace.texts), [entry.get("reference") for entry in entries])
-            last: dict[int, float] = {}
-            limited: Any = metrics.acceptance_limit(trace, lengths=DRAFTS).itertuples()
-            for row in limited:
-                n, k = int(row.draft_length), int(row.top)
+            last: dict[int, BootstrapEstimate] = {}
+            counts: Any = metrics.limits_by_text(trace, lengths=DRAFTS).groupby(["draft_length", "top"])
+            for (n, k), own in counts:
                 where = {"draft_length": n, "k": str(k), "task": task}
                 made.by("stepwise", {**policy, "draft": n, "best": k})
-                value, ends = 100 * float(row.reduction), (100 * row.reduction_lo, 100 * row.reduction_hi)
-                made.add(where, "step_reduction", Estimate(value, *ends, len(ids)))
+                reduction = resampled(ratio, own["matched"].to_numpy(), own["steps"].to_numpy()).times(100)
+                made.add(where, "step_reduction", reduction)
                 if n in last:
-                    made.add(where, "step_reduction_gain", value - last[n])
-                last[n] = value
-                bound = exact(100 * float(row.bound))
+                    made.add(where, "step_reduction_gain", derived(np.subtract, reduction, last[n]))
+                last[n] = reduction
+                bound = exact(100 * n / (n + 1))
                 made.add({"draft_length": n, "k": "-", "task": task}, "step_reduction_bound", bound)
     return made
 
