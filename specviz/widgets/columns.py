@@ -102,7 +102,7 @@ KEYS = (
     ("G", "growth: the draft level by level, then the cut nodes"),
     ("Z", "a large tree at full size or fitted to its lane"),
     ("M", "predict mode: guess before the verdict is shown"),
-    ("Enter", "predict mode: mark whether this node will survive"),
+    ("Enter", "predict mode: mark whether this node will survive; so does space on a focused node"),
     ("R", "predict mode: reveal the verdict"),
     ("[ ]", "the previous or next prompt"),
     ("+ - 0", "the timeline: zoom in, zoom out, or show all; so does Ctrl with the wheel"),
