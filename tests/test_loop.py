@@ -227,6 +227,37 @@ def test_interrupted(table, method, monkeypatch, tmp_path):
     assert trace.nodes["status"].notna().all()
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_interrupted_while_cycles_become_columns(pair, batch, monkeypatch, tmp_path):
+    from specviz.loop import reduce
+
+    calls, real = [], reduce.Batch.columns
+
+    def columns(self):
+        calls.append(self)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(reduce.Batch, "columns", columns)
+    monkeypatch.setattr(reduce, "HELD_LOGITS", 48 * 40)  # so that there are many
+    options = {"draft": pair[1], "max_new_tokens": 80, "batch": batch, "out": tmp_path / "run.parquet"}
+    run, seen = specviz.stream(pair[0], [[3, 4, 5], [9]], **options), {}
+    for cycle in run:
+        seen.setdefault(cycle.prompt, []).extend(cycle.tokens)
+    texts = run.trace.outputs.groupby("prompt")["token"].agg(list).to_dict()
+    assert run.trace.run["stopped"] == "interrupted"
+    assert len(calls) == 4
+    assert seen  # what a caller was given is in the record
+    for prompt, tokens in seen.items():
+        assert texts[prompt][: len(tokens)] == tokens
+    last = run.trace.cycles.groupby("prompt").tail(1)
+    assert last["end"].notna().all()
+    assert last["end"].iloc[-1] == "interrupted"
+    cycles = run.trace.cycles.drop_duplicates("start")
+    assert (np.diff(cycles["start"]) >= cycles["duration"][:-1] - 1e-9).all()
+
+
 def test_an_error_in_a_run_is_raised_and_the_record_kept(table, monkeypatch, tmp_path):
     target = table[0]
     real = target.logits

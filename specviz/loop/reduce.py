@@ -72,10 +72,7 @@ class Reducer:
         for cycle in cycles:
             self._hold(cycle)
         if self.rows * self.vocabulary > HELD_LOGITS or self.recorder.due(len(self.held) - len(cycles)):
-            first = self._first_held_back()
-            back, self.held = self.held[first:], self.held[:first]
-            self.flush()
-            self.held = back
+            self.flush(self._first_held_back())
 
     def _hold(self, cycle: Cycle) -> None:
         draft, scores = cycle.draft, cycle.scores
@@ -116,19 +113,26 @@ class Reducer:
         for i in self._last().values():
             self.held[i].end = "interrupted"
 
-    def flush(self) -> None:
-        """Hand over all that is held."""
-        held, self.held, self.rows = self.held, [], 0
+    def flush(self, count: int | None = None) -> None:
+        """Hand over the first `count` cycles that are held, or all.
+
+        Until they are columns they stay held, so that Ctrl-C in between loses none of them.
+        """
+        held = self.held[:count]
         if not held:
+            self.rows = 0
             return
         batch = Batch(self.record, self.top)
         with torch.inference_mode():
             for cycle in held:
                 batch.add(cycle)
             columns = batch.columns()
+        last = self.last
         if self.record is not None and self.clock is not None:
             columns |= self._times(batch, columns, self.clock)
-        self.recorder.extend(columns, len(batch.scalars))
+            last = batch.marks[-5], float(columns["start"][-1])
+        self.held, self.rows, self.last = self.held[len(held) :], 0, last
+        self.recorder.extend(columns, len(held))
 
     def _times(self, batch: Batch, columns: Columns, clock: Clock) -> Columns:
         """Phase and pass times from the marks."""
@@ -136,7 +140,6 @@ class Reducer:
         # Event times are float32 and lose precision over a long run, so each start builds on the last one.
         before, start = self.last or (begin[0], 0.0)
         starts = np.cumsum(np.append(start, clock.seconds([before, *begin[:-1]], begin)))[1:]
-        self.last = begin[-1], float(starts[-1])
         one, two, three, four = map(clock.seconds, [begin, *rest[:-1]], rest)
         prefill = columns["node_token"][1] < 0  # target first, then the drafter's
         passes = columns["pass_model"][1]

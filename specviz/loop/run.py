@@ -446,7 +446,8 @@ class Run:
         try:
             self.reducer.flush()
         except BaseException as error:  # the file must not stay open and locked
-            self.recorder.close(complete=False, stopped=stopped or f"{type(error).__name__}: {error}"[:500])
+            words = stopped or f"{type(error).__name__}: {error}"[:500]
+            self.trace = self.recorder.close(complete=False, stopped=words)
             raise
         if self.method.memory is not None and "end" not in self.recorder.run["memory"]:
             self.recorder.run["memory"]["end"] = self.method.memory
