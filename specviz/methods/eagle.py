@@ -14,6 +14,7 @@ q.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -420,14 +421,29 @@ def without_replacement(
     q : tensor [m, vocabulary]
     """
     q = sampling.probabilities(logits)
-    rest, last = q.to(exact_type(q.device), copy=True), q.shape[1] - 1
+    m, vocabulary = q.shape
+    # The tokens in blocks: a draw adds up the blocks, then the tokens of one, not the whole vocabulary.
+    wide = math.isqrt(vocabulary - 1) + 1
+    rest = q.new_zeros(m, -(-vocabulary // wide) * wide, dtype=exact_type(q.device))
+    rest[:, :vocabulary] = q
+    rest = rest.view(m, -1, wide)
+    mass, row = rest.sum(-1), torch.arange(m, device=q.device)[:, None]
     tokens, left, p = [], [], []
     for each in send(u, q.device, rest.dtype).split(1, 1):
-        sums = rest.cumsum(-1)
-        tokens.append(located(sums, each).clamp_(max=last))
+        sums = mass.cumsum(-1)
+        block = located(sums, each).clamp_(max=mass.shape[1] - 1)
+        before = sums.gather(1, block) - mass.gather(1, block)
+        some = rest[row, block][:, 0]
+        inner = some.cumsum(-1)
+        # Where u lies within the block; rounding must not put it outside, where no token could be drawn.
+        within = ((each * sums[:, -1:] - before) / inner[:, -1:]).clamp_(0, 1 - 2**-53)
+        at = located(inner, within).clamp_(max=wide - 1)
+        tokens.append((block * wide + at).clamp_(max=vocabulary - 1))
         left.append(sums[:, -1:])
-        p.append(rest.gather(1, tokens[-1]))
-        rest.scatter_(1, tokens[-1], 0.0)
+        p.append(some.gather(1, at))
+        some.scatter_(1, at, 0.0)
+        rest[row, block] = some[:, None]
+        mass.scatter_(1, block, some.sum(-1, keepdim=True))
     # At most 1: rounding must not put a child before its parent.
     return torch.cat(tokens, 1), torch.cat(left, 1).clamp_(max=1).to(q.dtype), torch.cat(p, 1).to(q.dtype), q
 

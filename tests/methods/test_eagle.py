@@ -302,6 +302,33 @@ def test_draws_without_replacement():
     assert (left[0] > 0).tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_k=4), Sampling(1.5, top_p=0.4)])
+@pytest.mark.parametrize("vocabulary", [1, 2, 3, 12, 1000, 5001])
+def test_draws_by_blocks_are_those_from_the_whole_vocabulary(vocabulary, sampling, monkeypatch):
+    rng, k = np.random.default_rng(vocabulary), min(vocabulary, 6)
+    logits = torch.from_numpy(rng.normal(size=(9, vocabulary)) * 3).float()
+    logits[:, 5::3] = -torch.inf
+    u = rng.random((9, k))
+    u[0], u[1] = 0, 1 - 2**-53  # no token without probability is drawn at the ends
+    q = sampling.probabilities(logits)
+    summed, real = [], torch.Tensor.cumsum
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "cumsum", lambda x, dim: (summed.append(x.numel()), real(x, dim))[1])
+        patch.setattr(Sampling, "probabilities", lambda self, rows: q)
+        tokens, left, p, _ = eagle.without_replacement(logits, sampling, u)
+    assert sum(summed) <= 9 * k * (2 * vocabulary**0.5 + 4)  # sampled EAGLE's cycles were a tenth longer
+    rest = q.double()
+    for i in range(k):
+        sums = rest.cumsum(-1)
+        wanted = torch.searchsorted(sums, torch.from_numpy(u[:, i : i + 1]) * sums[:, -1:], right=True)
+        there = sums[:, -1] > 0  # else nothing is left to draw
+        assert torch.equal(left[:, i] > 0, there)
+        assert torch.equal(tokens[there, i], wanted[there, 0])
+        assert torch.allclose(left[:, i].double(), sums[:, -1].clamp(max=1))
+        assert torch.equal(p[there, i], q[there].gather(1, wanted[there])[:, 0])
+        rest.scatter_(1, wanted.clamp(max=vocabulary - 1), 0)
+
+
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}])
 def test_a_head_of_few_tokens(target, sampling):
     """Words that it lacks are never drafted, and written all the same."""
