@@ -107,13 +107,11 @@ def nucleus(p: Tensor, share: float) -> Tensor:
     if p.device.type != "cpu":
         return _sorted_nucleus(p, share)
     # To order a whole row's ids takes a third of a pass. Its likeliest tokens nearly always suffice, or its
-    # sorted numbers, unless equal ones stand at the end of the set.
+    # sorted numbers.
     kept, done = _nucleus_of(p, top(p, LIKELIEST)[0], share)
     if not done.all():
         rest = p[~done]
-        kept[~done], done[~done] = _nucleus_of(rest, torch.from_numpy(-np.sort(-rest.numpy())), share)
-    if not done.all():
-        kept[~done] = _sorted_nucleus(p[~done], share)
+        kept[~done], _ = _nucleus_of(rest, torch.from_numpy(-np.sort(-rest.numpy())), share)
     return kept
 
 
@@ -121,9 +119,15 @@ def _nucleus_of(p: Tensor, best: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """The set, by the largest numbers of each row in their order; and the rows [n] of which that is it."""
     sums = best.cumsum(-1)
     count = (sums - best < share).sum(-1).clamp_(min=1)  # where the share is too small for the format, too
-    kept = p >= best.gather(-1, count[:, None] - 1)
-    enough = (sums[:, -1] >= share) | (best.shape[1] == p.shape[1])
-    return kept, enough & (kept.sum(-1) == count)
+    least = best.gather(-1, count[:, None] - 1)
+    kept = p >= least
+    over = (kept.sum(-1) > count).nonzero()[:, 0]
+    if len(over):  # of equal ones at the end the first ids; bfloat16's logits often are
+        some, end = p[over], least[over]
+        equal = some == end
+        room = count[over] - (some > end).sum(-1)
+        kept[over] &= ~equal | (equal.cumsum(-1) <= room[:, None])
+    return kept, (sums[:, -1] >= share) | (best.shape[1] == p.shape[1])
 
 
 def _sorted_nucleus(p: Tensor, share: float) -> Tensor:
