@@ -248,16 +248,14 @@ judged[["text", "q", "p", "u", "status"]].head(10).round(3)
 # **Predict.** As the temperature rises, does the acceptance rate of this pair rise or fall?
 
 # %%
-seeds = {"smollm2": 4, "town": 6}[pair]
+draws = {"smollm2": 4, "town": 6}[pair]
 for temperature in (0.3, 0.7, 1.0, 1.5):
-    runs = [
-        sv.generate(target, prompt, draft=draft, temperature=temperature, seed=seed, max_new_tokens=48)
-        for seed in range(seeds)
-    ]
-    rates = [run.summary().iloc[0]["A/D"] for run in runs]
-    print(
-        f"temperature {temperature:.1f}: A/D {np.mean(rates):.2f} ± {np.std(rates, ddof=1) / seeds**0.5:.2f}"
+    run = sv.generate(
+        target, [prompt] * draws, draft=draft, temperature=temperature, max_new_tokens=48, batch=draws
     )
+    sent = run.nodes[run.nodes["status"] != "cut"]
+    rates = (sent["status"] == "accepted").groupby(sent["prompt"]).mean()
+    print(f"temperature {temperature:.1f}: A/D {rates.mean():.2f} ± {rates.sem():.2f}")
 
 # %% [markdown]
 # Both distributions flatten with temperature. A flat target accepts drafts that are not its top token, but a flat

@@ -61,6 +61,7 @@ else:
 
 
 def decode(method="cm_asd", of=few, **options):
+    options = {"batch": 4} | options  # counts are looked at, not times
     return sv.generate(target, of, method, draft=drafter, max_new_tokens=length, **options)
 
 
@@ -190,9 +191,9 @@ print(f"as written: entropy {written['entropy']:.3f}, the ensemble with it {writ
 
 # %%
 windows = {
-    "look-ahead": decode(),
-    "early stopping": decode(controller="early_stop"),
-    "fixed": decode(adaptive_drafting=False),
+    "look-ahead": decode(batch=1),  # texts of a batch share their passes
+    "early stopping": decode(batch=1, controller="early_stop"),
+    "fixed": decode(batch=1, adaptive_drafting=False),
 }
 counts = pd.DataFrame(
     {
@@ -275,7 +276,7 @@ C = metrics.signals(windows["look-ahead"])["score"]
 print(f"judged tokens with C above one half: {(C > 0.5).mean():.0%}; median C {C.median():.2f}")
 
 # %%
-greedy = sv.generate(target, few, "autoregressive", max_new_tokens=length)
+greedy = sv.generate(target, few, "autoregressive", max_new_tokens=length, batch=4)
 
 
 def compared(run):

@@ -186,7 +186,7 @@ for part, hue, hatch in (
     ("rest", "#bbbbbb", ".."),
 ):
     words = {"forward": "the target's pass", "drafting": "drafting", "rest": "the rest"}[part]
-    wide = rows[part].clip(lower=0)
+    wide = rows[part].fillna(0).clip(lower=0)
     ax.barh(names, wide, left=start, color=hue, hatch=hatch, edgecolor="white", label=words)
     start = start + wide
 ax.plot(rows["cycle"], names, "|", color="black", ms=18, mew=2, label="a whole cycle")
@@ -199,8 +199,8 @@ plt.show()
 
 # %% [markdown]
 # Drafting pays where the diamond lies to the right of the line that marks a whole cycle. Their quotient is the speedup. Passes are
-# timed apart; the rest is what a cycle takes beside them. Where the bar goes beyond the line, they took longer then than within
-# the cycles: other work ran.
+# timed apart; the rest is what a cycle takes beside them, with the drafting of all but the draft model. Where the bar goes
+# beyond the line, they took longer then than within the cycles: other work ran.
 #
 # ## After: confirm
 #

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,9 +142,10 @@ def factories_of(given: Sequence[Given] | Given | None, dtype: str, streams: boo
             reads, where = ("streams", "audit.streams") if method.streams else ("prompts", "audit.run")
             raise ParameterError(f"{method.name} decodes {reads}: audit it with {where}")
         if is_lossy(method, dtype):
+            values = ",".join(f"{name}={json.dumps(value)}" for name, value in method.exact.items())
             raise ParameterError(
-                f"{label(method)} is lossy by design, so there is nothing to audit; set parameters that "
-                f"make it exact ({method.name}:name=value)"
+                f"{label(method)} is lossy by design, so there is nothing to audit"
+                + f"; what makes it exact: {method.name}:{values}" * bool(values)
             )
     return result
 

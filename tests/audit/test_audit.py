@@ -379,6 +379,7 @@ def test_half_precision_has_a_wider_bound():
     ("methods", "words"),
     [
         (["bild"], "lossy by design"),
+        (["bild:rollback=0"], "what makes it exact: bild:rollback=0.0,cap=2,review_end=true"),
         (["bild:rolback=0"], "did you mean rollback"),
         (["speculative:draft_length=many"], "cannot be 'many'"),
         (["speculative:draft_length"], "name=value"),

@@ -330,7 +330,9 @@ class TestRanking:
         for each in ranking.predictions():
             assert each.speedup == pytest.approx(each.tau)
             assert each.speedup == pytest.approx(each.tau / each.cycle)
-            assert each.cycle == pytest.approx(each.forward + each.drafting + each.rest)
+            drafting = np.nan_to_num(each.drafting)
+            assert each.cycle == pytest.approx(each.forward + drafting + each.rest)
+            assert (each.drafting != each.drafting) == (each.candidate.method == LOOKUP)  # it is in the rest
             if each.drafts:
                 assert each.low <= each.speedup <= each.high
 
@@ -654,6 +656,16 @@ class TestAdvise:
         with pytest.raises(ModelError, match="causal"):
             specviz.advise("town-t5", suite=PROMPTS)
 
+    def test_the_advised_setting_is_a_command_of_this_package(self, models, tmp_path, quick, capsys):
+        made = ask(models, tmp_path)
+        for each in (one for one in made.predictions if one.drafts):
+            words = shlex.split(replace(made, predictions=[each], confirmed=[]).command)
+            assert words[:5] == ["specviz", "generate", each.candidate.method, "-m", "MODEL"]
+            words = [{"MODEL": "town", "FILE": str(tmp_path / "none.txt"), "small": "town-draft"}.get(w, w)
+                     for w in words[1:]]  # fmt: skip
+            assert cli.run(words) == 2
+            assert "none.txt" in capsys.readouterr().err  # all else is in order
+
     def test_stores_are_decoded_once(self, models, tmp_path, quick, monkeypatch):
         def stop(done, of, what):
             if what == "decoding with lookahead":
@@ -674,7 +686,7 @@ class TestAdvise:
                 run = [c for c in decode(target, ids, method, max_new_tokens=12, prompt=i) if c.number]
                 cycles, tokens = cycles + len(run), tokens + sum(len(c.tokens) for c in run)
             assert row.badge == "counted" and row.tau == row.tau_low == row.tau_high == tokens / cycles
-            assert row.cycle == pytest.approx(row.forward + row.drafting + row.rest)
+            assert row.cycle == pytest.approx(row.forward + row.rest)
         with pytest.raises(ParameterError, match="stores decode greedily"):
             ask(models, tmp_path, stores=True, temperature=1.0)
 

@@ -40,7 +40,8 @@ class Prediction:
         Over decoding without drafts; the interval is of a run on as many other texts like these. NaN without.
     cycle : float
         Time of a cycle in units of one without drafts, and its parts: `forward` (the target's pass),
-        `drafting`, `rest`.
+        `drafting`, `rest`. Only a draft model's passes are priced by themselves: where another drafts,
+        `drafting` is NaN and `rest` holds it.
     certain : bool
         Whether all of its drafting follows from the record.
     memory : int or None
@@ -159,7 +160,8 @@ class Ranking:
         return Prediction(
             candidate, simulation.tau(candidate), *simulation.tau_bounds(candidate),
             simulation.badge(candidate), simulation.accepted_share(candidate), speed, speed_low, speed_high,
-            speedup, low, high, time / unit, parts["pass"] / unit, parts["draft"] / unit,
+            speedup, low, high, time / unit, parts["pass"] / unit,
+            parts["draft"] / unit if candidate.method in (BASELINE, CHAIN) else float("nan"),
             parts["rest"] / unit,
             all(each.certain for each in simulation.cycles[candidate]),
         )  # fmt: skip

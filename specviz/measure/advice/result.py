@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -63,6 +64,7 @@ LOADS = [
     ("gain", "best over plain", "{:.2f}"), ("latency", "ms between a row's tokens", "{:,.0f}"),
 ]  # fmt: skip
 USE, UNDECIDED = "draft", "undecided"
+WITHIN = " (–: what drafting takes is in the rest)"
 
 
 def memory_words(size: int | None) -> str:
@@ -173,14 +175,29 @@ class Advice(Page):
         return str(self.fastest["label"]) if self.confirmed else self.best.candidate.label
 
     @property
+    def command(self) -> str:
+        """The setting of `advised` as a command of this package."""
+        made = next(each.candidate for each in self.predictions if each.candidate.label == self.advised)
+        words = ["specviz", "generate", made.method, "-m", "MODEL"]
+        words += ["--draft", made.draft] if made.draft else []
+        for name, value in made.values:
+            words += ["--set", f"{name}={value}" if isinstance(value, str) else f"{name}={value:g}"]
+        return shlex.join([*words, "--prompts", "FILE"])
+
+    @property
     def sentence(self) -> str:
         """What to do, and why."""
         if self.confirmed:
             return self._measured_sentence()
         best = self.best
+        parts = [f"{best.forward:.2f} the target's pass"]
+        if best.drafting == best.drafting:
+            parts += [f"{best.drafting:.2f} drafting", f"{best.rest:.2f} the rest"]
+        else:
+            parts.append(f"{best.rest:.2f} drafting and the rest")
         why = (
             f"it writes {best.tau:.2f} tokens per cycle, and a cycle costs {best.cycle:.2f} plain cycles: "
-            f"{best.forward:.2f} the target's pass, {best.drafting:.2f} drafting, {best.rest:.2f} the rest"
+            f"{', '.join(parts)}"
         ).replace("-0.", "−0.")
         gain = gain_words(best.speedup, best.low, best.high)
         label = best.candidate.label
@@ -244,7 +261,7 @@ class Advice(Page):
         """The tables."""
         made = [
             Part(self._ranked_title(), COLUMNS, self._ranked(), ("memory", "speed")),
-            Part("Cost of a cycle in units of a plain cycle", PARTS, self._split(), ("accepted",)),
+            Part(f"Cost of a cycle in units of a plain cycle{WITHIN}", PARTS, self._split(), ("accepted",)),
         ]
         if self.changes:
             made.append(Part("What would change the answer", CHANGES,
@@ -428,7 +445,8 @@ class Advice(Page):
         print_lines(console, *self.notes, "", self.sentence, *(f"warning: {each}" for each in self.warnings))
         if self.flags and self.answer != NOT:
             print_lines(
-                console, "", f"{self.advised} in other engines' options (read {READ}):",
+                console, "", f"To decode with it here: {self.command}", "",
+                f"{self.advised} in other engines' options (read {READ}):",
                 *(f"  {each}" for each in self.flag_lines()),
             )  # fmt: skip
 
@@ -445,6 +463,7 @@ class Advice(Page):
                 [each.engine, each.flags or "not supported", each.note, each.source] for each in self.flags
             ]
             frame = pd.DataFrame(rows, columns=["engine", "flags", "note", "source"])
+            parts.append(f"<p>To decode with it here: <code>{html(self.command)}</code></p>")
             parts.append(
                 f"<h2>{html(self.advised)} in other engines' options</h2>"
                 f'<div class="flags">{html_table(frame)}</div>'
