@@ -313,7 +313,7 @@ for name, model in models.items():
 # The star is this pair. A target pass over γ + 1 tokens is taken to cost what one over one token costs;
 # [01](01_autoregressive.ipynb) measures how far that holds here.
 #
-# **Predict.** If γ grows from 1 to 12, does the break-even line (black) rise or fall?
+# **Predict.** If γ grows from 1 to 12, does the thick break-even line rise or fall?
 
 # %%
 per_token = trace.cycles.iloc[1:]
@@ -335,7 +335,7 @@ def plane(γ):
     axes.set(
         xlabel="acceptance α",
         ylabel="cost c of a draft token",
-        title=f"speedup for γ = {γ}; black: break-even",
+        title=f"speedup for γ = {γ}; thick line: break-even",
     )
     figure.colorbar(shades, ticks=levels, format="%g")
     plt.show()

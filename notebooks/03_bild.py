@@ -123,11 +123,11 @@ for name, fallback, rollback in (("a", 1, 2), ("b", 0, 2), ("c", 0, 1000), ("d",
     print("    ", run.text)
 
 # %% [markdown]
-# (a) No probability exceeds 1, so every token is the large model's, and drafting is wasted. (b) Only the
-# cap of 10 and rollback are left: a fixed window, as in the ablation of Figure 5. (c) Nothing is ever taken back; the
-# large model still writes one token in eleven. (d) Distance zero means probability one, so almost nothing is
-# kept: again the large model's text. The label stays `lossy`, because nobody reviews the end of a text (see below).
-# Between the extremes the sliders decode again.
+# (a) No probability exceeds 1, so every token is the large model's; drafting is wasted. (b) Only the
+# cap of 10 and rollback are left: a fixed window, as in Figure 5's ablation. (c) Nothing is ever taken back; the
+# large model still writes one token in eleven. (d) Distance zero means probability one; almost nothing is
+# kept: again the large model's text. The label stays `lossy`: nobody reviews the end.
+# Between the extremes, move the sliders.
 
 
 # %%

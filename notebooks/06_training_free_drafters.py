@@ -616,7 +616,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # |---|---|---|---|---|
 # | prompt lookup | the text | last 1 to 3 tokens | a search | what is written |
 # | Token Recycling | $[V, k]$ successors | last token | filling a template | every node read |
-# | Lookahead | $[V, G]$ n-grams | last token | up to half of the nodes | its own guesses |
+# | Lookahead | $[V, G]$ n-grams | last token | up to half of the budget | its own guesses |
 # | SPECTRA | n-grams, a table, a book | last 1, 2, up to 8 tokens | the same, and a search | guesses, text, the book |
 # | UniSpec | $[V, k]$ successors with probabilities | last token | growing a tree | every node read |
 #

@@ -80,7 +80,8 @@ trace
 # cows to a rich man from the city.* English puts adjectives before the noun. Portuguese puts most of them after it, and they
 # agree with it. (The bundled one translates another sentence into German, which moves its verbs.)
 #
-# **Predict.** At which words will the reader see something taken back?
+# Above, the translator was biased towards its last output. **Predict.** If each update is written from scratch, at
+# which words will the reader see something taken back?
 
 # %%
 scratch, unbiased, calm = translate("rt"), translate(beta=0.0), trace
@@ -100,10 +101,10 @@ for name, run in (("from scratch", scratch), ("verified, β = 0", unbiased), ("v
 pd.DataFrame(rows).T
 
 # %% [markdown]
-# Without a bias the text is the same at every update, in a fraction of the passes. With one, this sentence is calmer,
-# and its last text may differ. That is not guaranteed: a bias can also delay a correction, which then takes back more. How much bias is best, and how many of the last tokens should be hidden? Move the
-# sliders. The record of the run with β = 0 answers as long as the text stays the same; otherwise the sentence is
-# decoded again.
+# Without a bias the text is the same at every update, in a fraction of the passes. With one, most sentences are calmer,
+# not all: a bias can also delay a correction, which then takes back more. The last text may differ. How much bias is
+# best, and how many of the last tokens should be hidden? Move the sliders. The record of the run with β = 0 answers
+# as long as the text stays the same; otherwise the sentence is decoded again.
 
 # %%
 recorded = {}
@@ -146,13 +147,11 @@ for beta in (None, 0.0, 0.1, 0.2, 0.3, 0.5):
     kept = sacrebleu.corpus_bleu(last, [base[1]]).score
     points.append((beta, metrics.normalized_erasure(run), metrics.speedup(run, base[0]).median, kept))
 figure, ax = view.subplots(figsize=(6.4, 3.6))
-dots = ax.scatter(
-    [p[2] for p in points], [p[1] for p in points], s=90, c=[p[3] for p in points], vmin=0, vmax=100
-)
-for i, (beta, ne, speed, _) in enumerate(points):
+for marker, (beta, ne, speed, kept) in zip("Xos^Dv", points):
     label = "from scratch" if beta is None else f"β = {beta:g}"
-    ax.annotate(label, (speed, ne), xytext=(0, -18 if i % 2 else 10), textcoords="offset points", ha="center")
+    dots = ax.scatter(speed, ne, s=90, c=[kept], vmin=0, vmax=100, marker=marker, label=label)
 figure.colorbar(dots, label="BLEU of the last texts")
+figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
 ax.set(xlabel="times the tokens/s of writing from scratch", ylabel="words taken back for each one left")
 ax.margins(0.2)
 plt.show()

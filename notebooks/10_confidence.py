@@ -214,7 +214,7 @@ counts.round(2)
 # %% [markdown]
 # From the same text, a cycle with the fixed window accepts at least as many: a token that is not sent cannot be accepted.
 # The adaptive window saves tokens sent. That helps where a pass over 10 tokens costs more than one over 7, as
-# in a large batch, and not where the pass is memory-bound. With an autoregressive drafter only early stopping saves
+# in a large batch, not where the pass is memory-bound. With an autoregressive drafter only early stopping saves
 # drafter passes.
 #
 # The paper's Table III reports the opposite, 3.10 accepted with a fixed window and 4.27 with the adaptive one, without
@@ -223,7 +223,7 @@ counts.round(2)
 # ## The loop at work
 #
 # One text, cycle by cycle. Top: the certainty of each token, and the mean. Middle: what became of the draft, and the
-# window (black). Bottom: how far each token's log-probability lies below the target's favourite, and the largest gap
+# window (the line). Bottom: how far each token's log-probability lies below the target's favourite, and the largest gap
 # allowed.
 #
 # **Predict.** How long is the longest window, with α = 1 and $k_{max} = 10$? And is a rejection more likely in short

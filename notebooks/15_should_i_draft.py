@@ -198,8 +198,8 @@ figure.legend(loc="outside right upper", frameon=False)
 plt.show()
 
 # %% [markdown]
-# Drafting pays where the diamond lies to the right of the line that marks a whole cycle. Their quotient is the speedup. Passes are
-# timed apart; the rest is what a cycle takes beside them, with the drafting of all but the draft model. Where the bar goes
+# Drafting pays where the diamond lies right of the line that marks a whole cycle. Their quotient is the speedup. Passes are
+# timed apart; the rest is what a cycle takes beside them, and all drafting but the draft model's. Where the bar goes
 # beyond the line, they took longer then than within the cycles: other work ran.
 #
 # ## After: confirm

@@ -769,3 +769,5 @@ def test_two_outputs_of_one_name_are_refused(here, say, tmp_path) -> None:
     specviz.generate("town", "Hello", "prompt_lookup", max_new_tokens=4).save(tmp_path / "t.parquet")
     status, _, err = say("show", str(tmp_path / "t.parquet"), "--png", "x.png", "--gif", "x.png")
     assert status and "the same file name" in one_line(err) and not (tmp_path / "x.png").exists()
+    status, _, err = say("show", str(tmp_path / "t.parquet"), "--png", "x.jpg")
+    assert status and "ends in .png, not x.jpg" in one_line(err) and not (tmp_path / "x.jpg").exists()

@@ -60,6 +60,15 @@ def test_without_torch_looking_works(monkeypatch):
     assert checks["decode"].state == "missing" and "viewing traces works" in checks["decode"].detail
 
 
+def test_a_cache_that_cannot_be_written_is_a_fault(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "file" / "home"))
+    check = by_name(module._downloads())["cache"]
+    assert check.state == "fault" and "SPECVIZ_HOME" in check.detail
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "new" / "home"))
+    assert by_name(module._downloads())["cache"].state == "ok"
+
+
 def test_every_extra_has_a_use():
     import tomllib
     from pathlib import Path

@@ -244,6 +244,13 @@ def generate(
     if (store or save_store) and built.memory is None:
         raise ParameterError(f"{method} keeps no memory between texts: drop --store and --save-store")
     target, drafter = _models(kind, model, draft, device, dtype, revision)
+    own = prompt is not None or (prompts is not None and Path(prompts).is_file())
+    if model is None and own and not kind.canvas:
+        print(
+            "specviz: without --model the toy town decodes, which knows only its own few sentences; "
+            "-m smollm2 decodes ordinary texts",
+            file=sys.stderr,
+        )
     if store is not None:
         built.load(store, target)
     if raw:

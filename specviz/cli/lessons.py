@@ -61,7 +61,7 @@ def _copy(folder: Path, force: bool) -> int:
     source = walkthroughs()
     if folder.exists() and not folder.is_dir():
         raise SpecvizError(f"{folder} is a file; name a folder for the walkthroughs")
-    writable(folder / "x", True)
+    writable(folder / "start.ipynb", True)
     new = 0
     for path in sorted(source.rglob("*")):
         part = path.relative_to(source)

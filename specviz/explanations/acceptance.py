@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BINS = 4  # of the context's length
 LEAST = 8  # cycles of a bin
-AFTER = ("a rejection", "a whole draft", "no draft", "the prompt")
+AFTER = ("a rejection", "a draft accepted to its end", "no draft", "the prompt")
 
 
 def positions(source: Trace | Counts) -> pd.DataFrame | None:

@@ -131,6 +131,8 @@ class Explanation:
             f"{self.name} runs at {_times(self.speedup)} of plain decoding, {verdict}: a cycle writes "
             f"{tau:.2f} tokens and costs {cost:.2f} plain steps{split}."
         ]
+        if self.badge == "modelled":
+            lines.append("This is modelled: the plain steps are of other texts, or were not timed alike.")
         if len(parts) > 1:
             worst = max(parts.to_dict("records"), key=lambda row: row["plain_steps"])
             if worst["plain_steps"] > 0.01:

@@ -228,6 +228,7 @@ def _worst(trace: Trace, plain: Plain | None) -> pd.DataFrame:
     steps = steps.drop(columns="hits").rename(columns=names)
     steps["lost"] = float("nan") if plain is None else steps["seconds"] - steps["emitted"] * plain.cycle
     order = steps["lost"] if plain is not None else steps["seconds"] / steps["emitted"].clip(lower=1)
-    worst = steps.loc[order.dropna().sort_values(ascending=False, kind="stable").index[:WORST]]
+    order = order.dropna() if plain is None else order[order > 0]  # a cycle that gained time lost none
+    worst = steps.loc[order.sort_values(ascending=False, kind="stable").index[:WORST]]
     columns = [*keys, "sent", "accepted", "emitted", "seconds", "lost", "draft", "forward"]
     return worst[columns].reset_index(drop=True)

@@ -376,9 +376,11 @@ def headline(rows: Sequence[Values], dtype: str) -> str:
 
     name = best["method"] + (f" with {best['draft']}" if best.get("draft") else "")
     sentence = f"{name} writes {speed(best):,.1f} tokens/s, {over(ours)} times our own plain decoding"
-    inside = f"Including the prefill (reading the prompt): {over(ours, INSIDE)}"
+    inside = (
+        f"Including the prefill (reading the prompt), all texts together: {over(ours, INSIDE)} times our own"
+    )
     if other is None:
-        return f"{sentence} ({speed(ours):,.1f} tokens/s)\n{inside} times"
+        return f"{sentence} ({speed(ours):,.1f} tokens/s)\n{inside}"
     fastest = "the fastest plain decoding of this file here"
     theirs = f"{over(other)} times {other['engine']}'s"
     figures = f"({speed(other):,.1f} tokens/s"
@@ -388,7 +390,7 @@ def headline(rows: Sequence[Values], dtype: str) -> str:
         sentence += f" and {theirs}, {fastest} {figures})"
     else:
         sentence += f", {fastest} ({speed(ours):,.1f} tokens/s), and {theirs} {figures})"
-    return f"{sentence}\n{inside} and {over(other, INSIDE)} times"
+    return f"{sentence}\n{inside} and {over(other, INSIDE)} times {other['engine']}'s"
 
 
 def write_page(report: Report, traces: dict[str, Trace], path: Path, force: bool) -> Path:

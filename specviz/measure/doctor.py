@@ -175,6 +175,10 @@ def _downloads() -> Iterator[Check]:
     for name, download in DOWNLOADS.items():
         there = local_path(name)
         yield Check(name, "ok" if there else "missing", str(there) if there else download.command)
+    above = next(path for path in (home(), *home().absolute().parents) if path.exists())
+    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+        yield Check("cache", "fault", f"{home()} cannot be written: let SPECVIZ_HOME name a folder that can")
+        return
     kept = len(list(Path(home() / "kernels").glob("*.json")))
     pinned = os.environ.get("SPECVIZ_KERNELS")
     yield Check(

@@ -29,7 +29,7 @@ TICK, HOLD = 0.05, 3.0  # seconds of a frame and of the last one
 SEEN = 3  # frames that refused tokens stay: what follows a verdict takes less than one
 COLOURS = 128
 LEGEND = (
-    ("drafted", GHOST), ("accepted", KINDS["draft"].hue), ("refused", LOST),
+    ("drafted", GHOST), ("accepted", KINDS["draft"].hue), ("rejected", LOST),
     ("correction", KINDS["correction"].hue), ("bonus", KINDS["bonus"].hue), ("target alone", INK),
 )  # fmt: skip
 

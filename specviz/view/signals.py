@@ -109,7 +109,7 @@ def reliability(
     for number, name in enumerate(present):
         shift = 0.004 * (number - (len(present) - 1) / 2)  # intervals side by side
         _curve(table, name, curve[curve["signal"] == name], _rated(name, rated[name]), shift, ax)
-    ax.set_title(_counted(table), size=9, loc="left")
+    ax.set_title(_counted(table, outcome), size=9, loc="left")
     ax.legend(framealpha=0.85, edgecolor="none", loc="lower right", title="AUROC, 95 %", **SMALL)
     return ax
 
@@ -152,9 +152,10 @@ def _title(name: str) -> str:
     return NAMES.get(name) or name.replace("_", " ")
 
 
-def _counted(table: pd.DataFrame) -> str:
+def _counted(table: pd.DataFrame, outcome: str) -> str:
     n, texts = len(table), len(table[["run", "prompt"]].drop_duplicates())
-    share = f", {table['accepted'].mean():.0%} accepted" if n else ""
+    what = "accepted" if outcome == "accepted" else "the target's top token"
+    share = f", {table[outcome].mean():.0%} {what}" if n else ""
     return f"{plural(n, 'judged token')} of {plural(texts, 'text')}{share}"
 
 
@@ -198,7 +199,7 @@ def auroc(
     ax.set_ylim(max(0, len(rated) - 1) + 0.6, -0.6)
     low = min(0.45, *rated["low"].dropna(), *rated["auroc"].dropna()) if len(rated) else 0
     ax.set_xlim(low - 0.02, 1)
-    ax.set_title(_counted(table), size=9, loc="left")
+    ax.set_title(_counted(table, outcome), size=9, loc="left")
     ax.text(1.01, 1.02, f"and against {_title(than)}", transform=ax.transAxes, size=8, va="bottom")
     return ax
 
@@ -339,7 +340,7 @@ def threshold_readings(
     if trace is not None:
         _dots(trace, over, top, ax)
     ax.axhline(tau_base, color=GREY, lw=0.8, ls=":")
-    ax.text(0, tau_base, "τ_base", size=8, color="#555555", va="bottom")
+    ax.text(0.5, tau_base, "τ_base", size=8, color="#555555", ha="center", va="bottom")  # free of both curves
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.03 * top, top * 1.04), ylabel="largest gap allowed, nats")
     ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0), borderpad=0)
     return ax

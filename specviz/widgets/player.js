@@ -247,7 +247,7 @@ function narrate(cycle, phase, whole, stage) {
 	if (cycle.prefill && update) return `${head}: ${update.said}, the target reads ${count(targetTokens(cycle), "token")}.`;
 	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
-	const unsure = "; it stopped where it was uncertain", stop = { fallback: unsure, eos: "; it ended the text", unsure }[cycle.stop] ?? "";
+	const unsure = "; it stopped where it was uncertain", stop = { fallback: unsure, eos: "; it drafted the end of the text", unsure }[cycle.stop] ?? "";
 	const lost = cycle.fared("below_budget") + cycle.fared("unsent");
 	const branches = cycle.children.some((below) => below.length > 1);
 	const cuts = branches && lost ? `; not sent: ${lost} over the budget` : "";

@@ -95,7 +95,7 @@ function leaderSentence(field, lanes, t) {
 	if (!first.standing(t)) return `All are reading the prompt (prefill) or in their first cycle${warn}.`;
 	if (!lead) {
 		const level = lanes.filter((lane) => lane.standing(t) === first.standing(t)).map((lane) => lane.name);
-		return `${level.join(" and ")} are tied at ${count(first.standing(t), "token")}${warn}.`;
+		return `Tied at ${count(first.standing(t), "token")}${warn}: ${level.join("; ")}.`;
 	}
 	return `${first.name} leads with ${count(first.standing(t), "token")}, ${lead} ahead of ${second.name}${warn}.`;
 }

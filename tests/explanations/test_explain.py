@@ -80,7 +80,7 @@ def test_the_first_position_is_the_mean_over_where_cycles_begin(plain):
     for _, cycles in trace.cycles[trace.cycles["cycle"] > 0].groupby("prompt"):
         ends = (cycles["sent"] > 0) & (cycles["accepted"] == cycles["depth"])
         whole += (ends.shift(fill_value=False) & (cycles["sent"] > 0)).sum()
-    assert why.starts.set_index("after").loc["a whole draft", "cycles"] == whole > 0
+    assert why.starts.set_index("after").loc["a draft accepted to its end", "cycles"] == whole > 0
     # With the recorded length the model gives the record back; shorter drafts begin at easier places.
     longest = why.lengths.iloc[-1]
     assert longest["first"] == pytest.approx(first) and longest["tau"] == pytest.approx(why.costs.tau)
@@ -323,4 +323,9 @@ def test_a_cycle_begins_after_what_the_last_token_says():
     for number, cycle in enumerate([{}, tree, refused, window, last]):
         recorder.add({"prompt": 0, "cycle": number, "context": 3, **cycle})
     table = acceptance.starts(recorder.close()).set_index("after")["cycles"]
-    assert table.to_dict() == {"the prompt": 1, "a whole draft": 1, "a rejection": 1, "no draft": 1}
+    assert table.to_dict() == {
+        "the prompt": 1,
+        "a draft accepted to its end": 1,
+        "a rejection": 1,
+        "no draft": 1,
+    }

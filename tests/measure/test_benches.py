@@ -495,13 +495,13 @@ def test_a_demo_orders_by_speed_and_says_first_what_won(pair, tmp_path, monkeypa
             30, 20, 60,
             "lookahead writes 20.0 tokens/s, 0.67 times our own plain decoding and 0.33 times llama.cpp's, "
             "the fastest plain decoding of this file here (60.0 tokens/s; it computes with Q4_1 weights, "
-            "we with float32)", "0.71 and 0.43",
+            "we with float32)", ("0.71", "0.43"),
         ),
         (
             30, 45, 15,
             "lookahead writes 45.0 tokens/s, 1.50 times our own plain decoding, the fastest plain decoding "
             "of this file here (30.0 tokens/s), and 3.00 times llama.cpp's (15.0 tokens/s; it computes with "
-            "Q4_1 weights, we with float32)", "1.36 and 2.45",
+            "Q4_1 weights, we with float32)", ("1.36", "2.45"),
         ),
     ],
 )  # fmt: skip
@@ -513,7 +513,9 @@ def test_the_first_line_of_a_demo(ours, best, theirs, says, inside):
 
     rows = [row("autoregressive", ours), row("unispec", 1), row("lookahead", best)]
     rows.append(row("llama.cpp, plain", theirs, engine="llama.cpp", format="Q4_1"))
-    second = f"Including the prefill (reading the prompt): {inside} times"
+    own, other = inside
+    second = "Including the prefill (reading the prompt), all texts together: "
+    second += f"{own} times our own and {other} times llama.cpp's"
     assert demo.headline(rows, "float32").splitlines() == [says, second]
     rows[-1]["format"] = "float32"
     same = says.replace("; it computes with Q4_1 weights, we with float32", "")

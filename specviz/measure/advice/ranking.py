@@ -332,7 +332,10 @@ class Ranking:
             readings = [each.at(temperature) for each in self.simulation.readings]
             ranking = Ranking(Simulation(readings, listed, greedy=False), self.prices)
             best, speedup = ranking.best(self.prices.vector())
-            rows.append(self._changed(f"temperature {temperature:g}", best, speedup))
+            row = self._changed(f"temperature {temperature:g}", best, speedup)
+            if any(each.method not in (BASELINE, CHAIN, LOOKUP) for each in self.chosen):
+                row["best"] += " (trees, heads and stores left out)"
+            rows.append(row)
         return rows
 
     def _speed(self, candidate: Candidate, batch: int) -> float:
