@@ -296,6 +296,8 @@ class Text:
         if self.scheme == "sentencepiece":
             raw = BYTE.fullmatch(name)
             return bytes([int(raw[1], 16)]) if raw else name.replace("▁", " ").encode()
+        if self.scheme == "characters":  # each stands for the byte of its number
+            return name.encode("latin-1")
         if self.scheme == "wordpiece":
             return name[2:].encode() if name.startswith("##") else b" " + name.encode()
         # An unknown scheme: what the token adds after another one.
@@ -307,7 +309,9 @@ class Text:
 def _scheme(tokenizer: AnyTokenizer) -> str:
     """How the tokenizer spells bytes, read off its decoder."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:  # a slow tokenizer: sentencepiece, or one that only decode() explains
+    if backend is None:  # a slow tokenizer: sentencepiece, ByT5's, or one that only decode() explains
+        if type(tokenizer).__name__ == "ByT5Tokenizer":
+            return "characters"
         return "sentencepiece" if {"sp_model", "spm_source"} & set(dir(tokenizer)) else "unknown"
     decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else {}
     kinds = [part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from specviz.errors import PromptError
 from specviz.models.text import Text
@@ -93,6 +93,16 @@ def test_wordpiece_and_unknown_ids() -> None:
     assert words.scheme == "wordpiece"
     assert [words.piece(i) for i in (1, 2, 3)] == [b" play", b"ing", b" now"]
     assert words.piece(6) == b""  # a row of the head that the tokenizer does not know
+
+
+def test_tokens_that_are_bytes_keep_those_beyond_ascii() -> None:
+    """ByT5's own decode leaves out a byte that is no character alone."""
+    tokenizer = ByT5Tokenizer()
+    words, text = Text(tokenizer, 384, (tokenizer.eos_token_id,), source=True), "naïve café, 橋 🙂"
+    ids = words.encode(text)
+    assert b"".join(words.piece(i) for i in ids[:-1]) == text.encode()
+    assert words.decode(ids) == text
+    assert [words.piece(i) for i in (65 + 3, 0xC3 + 3, 384)] == [b"A", b"\xc3", b""]
 
 
 def test_begin_is_kept_and_an_end_behind_the_prompt_is_not() -> None:
