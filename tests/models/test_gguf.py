@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -160,6 +161,15 @@ def test_pre_tokenizers(kind: str, digits: bool, tmp_path: Path) -> None:
     for text in [*ODD, *strings(20), "12345 2024-05-24 x1y22z333 \r\n\r\n a\r\n  b", "I'LL THEY'RE"]:
         want = words(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         assert found.text._tokens(text, False) == want, text
+
+
+def test_a_model_with_several_chat_templates_keeps_them(tmp_path: Path) -> None:
+    words, net = copy.deepcopy(tokenizer()), random_model().net
+    words.chat_template = {"default": words.chat_template, "tool_use": "{{ messages }}"}
+    write_gguf(Model(net, words, "several"), tmp_path / "x.gguf")
+    found = load(f"gguf:{tmp_path / 'x.gguf'}", threads=1)
+    assert found.encode("the mill") == served().encode("the mill")
+    assert found.weights.meta("tokenizer.chat_template.tool_use") == "{{ messages }}"
 
 
 def test_without_the_writer_s_package_it_says_what_to_install(tmp_path: Path, monkeypatch) -> None:

@@ -308,8 +308,10 @@ def _words(out: GGUFWriter, source: _Source) -> None:
     if words.pad_token_id is not None:
         out.add_pad_token_id(words.pad_token_id)
     out.add_add_bos_token(words("a")["input_ids"][:1] == [words.bos_token_id])
-    if words.chat_template:
-        out.add_chat_template(words.chat_template)
+    if template := words.chat_template:
+        if isinstance(template, dict):  # several, by name
+            template = [{"name": name, "template": each} for name, each in template.items()]
+        out.add_chat_template(template)
 
 
 def _quantize(source: Path, target: Path) -> None:
