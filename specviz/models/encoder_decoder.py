@@ -194,8 +194,8 @@ def _served(net: PreTrainedModel, name: str) -> type[t5.T5] | type[bart.Bart]:
             raise refuse("its decoder has hooks, which would not be called")
     if len({p.device for p in net.parameters()}) > 1:
         raise refuse("its layers are on several devices; load it on one")
+    if reason := refusal(net):  # of float16 first: transformers keeps some of T5's weights in float32 then
+        raise refuse(reason)
     if len({p.dtype for p in net.parameters()}) > 1:
         raise refuse("its weights have several number formats; load it with one dtype")
-    if reason := refusal(net):
-        raise refuse(reason)
     return function

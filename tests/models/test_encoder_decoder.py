@@ -271,6 +271,9 @@ def refused(net: object, line: str) -> None:
 
 def test_what_cannot_be_served_is_refused_by_name() -> None:
     refused(make("t5").to(torch.float16), r"mine \(t5\) is not supported: T5's states overflow float16")
+    kept = make("t5").to(torch.float16)
+    kept.decoder.block[0].layer[2].DenseReluDense.wo.float()  # as transformers loads it
+    refused(kept, "T5's states overflow float16: load it with")
     hooked = make("bart")
     hooked.model.decoder.layers[0].register_forward_hook(lambda *_: None)
     refused(hooked, "its decoder has hooks")
