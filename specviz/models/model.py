@@ -109,6 +109,13 @@ class Model(TorchModel):
         self.plain = self._family is not None if plain is None else plain
         if self.plain and self._family is None:
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
+        # Gemma 2's norms compute in float32 whatever they are stored in.
+        narrow = 1 if self._family is gemma2.Gemma2 else 0
+        if self.plain and len({p.dtype for p in net.parameters() if p.ndim > narrow}) > 1:
+            raise unserved(
+                self.name, config.model_type,
+                "its weights have several number formats; load it with dtype='float32'",
+            )  # fmt: skip
         if not (self.plain and self._family is gemma2.Gemma2):  # whose plain function goes beyond
             self.max_length = min(self.max_length, self.window or UNBOUNDED)
         rope = getattr(config, "rope_parameters", None) or {}

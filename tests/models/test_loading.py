@@ -139,6 +139,15 @@ def test_bad_folders(home: Path, tmp_path: Path) -> None:
         load(broken)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_weights_in_several_formats_are_refused_in_a_line(name: str) -> None:
+    net = make(name).to(torch.bfloat16)
+    net.model.layers[1].mlp.down_proj.float()
+    with pytest.raises(ModelError, match="several number formats; load it with dtype='float32'"):
+        load(net)
+    assert load(net, dtype="float32").open([[1, 2]], 1).forward(Draft.empty()).logits
+
+
 def test_code_that_comes_with_a_model_is_not_run(home: Path, tmp_path: Path) -> None:
     evil = tmp_path / "evil"
     shutil.copytree(home, evil)
