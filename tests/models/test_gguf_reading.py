@@ -18,6 +18,7 @@ import gguf
 from gguf_files import file, random_model, scores, served
 
 import specviz
+from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models.gguf.header import read_header
 from specviz.models.gguf.reading import load_gguf
@@ -42,7 +43,10 @@ def rewritten(source: Path, out: Path, type: str | None = None, drop: str = "", 
         writer.add_key_value(key, field.contents(), field.types[0], inner)
     for key, value in fields.items():
         kind = gguf.GGUFValueType.get_type(value)
-        writer.add_key_value(NAMES[key], value, kind)
+        if kind == gguf.GGUFValueType.INT32:  # llama.cpp reads no other
+            kind = gguf.GGUFValueType.UINT32
+        inner = gguf.GGUFValueType.get_type(value[0]) if isinstance(value, list) else None
+        writer.add_key_value(NAMES[key], value, kind, inner)
     for tensor in reader.tensors:
         if tensor.name == drop:
             continue
@@ -68,7 +72,13 @@ NAMES = {
     "llama_rope_scale_linear": "llama.rope.scale_linear",
     "split_count": "split.count",
     "llama_rope_dimension_count": "llama.rope.dimension_count",
+    "llama_rope_scaling_attn_factor": "llama.rope.scaling.attn_factor",
+    "llama_attention_causal": "llama.attention.causal",
     "llama_attention_head_count": "llama.attention.head_count",
+    "llama_attention_head_count_kv": "llama.attention.head_count_kv",
+    "llama_feed_forward_length": "llama.feed_forward_length",
+    "tokenizer_ggml_eos_token_id": "tokenizer.ggml.eos_token_id",
+    "tokenizer_chat_template": "tokenizer.chat_template",
     "llama_block_count": "llama.block_count",
 }
 EXTRA: dict[str, dict[str, np.ndarray]] = {
@@ -116,8 +126,6 @@ def own(name: str) -> str:
 @pytest.mark.parametrize("type", ["f32", "f16", "q8_0", "q4_k_m"])
 def test_torch_and_llama_cpp_say_the_same_of_one_file(type: str) -> None:
     """Not of the weights that the file was made of: of the file."""
-    from specviz.draft import Draft
-
     model, other = on_torch(file(type)), served(type)
     assert scores(model, TEXT).std() > 1.5
     context = other.open([TEXT[:1]], len(TEXT))
@@ -172,6 +180,15 @@ def test_longer_contexts(tmp_path: Path) -> None:
         ({"llama_expert_count": 8}, r"has experts, which is not supported on torch: run it on llama.cpp"),
         ({"llama_rope_scaling_type": "yarn"}, r"rope scaling of the type 'yarn'"),
         ({"llama_rope_dimension_count": 16}, r"rotary positions on only part of each head"),
+        (
+            {"llama_rope_scaling_attn_factor": 2.0},
+            r"scaled rotary positions, which is not supported on torch",
+        ),
+        ({"llama_attention_causal": False}, r"is not supported: its attention looks both ways"),
+        (
+            {"llama_attention_head_count_kv": [2, 1]},
+            r"has layers of different shapes, which is not supported",
+        ),
         ({"llama_attention_head_count": 0}, r"is damaged: its llama.attention.head_count is 0"),
         ({"llama_block_count": 3}, r"is damaged: it lacks 9 weights"),
         ({"split_count": 3}, r"x.gguf is one of 3 parts of a model: run it on llama.cpp"),
@@ -185,6 +202,29 @@ def test_what_torch_does_not_serve_is_refused_in_a_line(fields: Any, line: str, 
     with pytest.raises(ModelError, match=line) as error:
         on_torch(path)
     assert "\n" not in str(error.value)
+
+
+def test_a_number_of_each_layer_is_one_where_all_are_equal(tmp_path: Path) -> None:
+    fields: Any = {"llama_attention_head_count_kv": [2, 2], "llama_feed_forward_length": [512, 512]}
+    model = on_torch(rewritten(file("f32"), tmp_path / "x.gguf", **fields))
+    assert (
+        model.open([TEXT], 1)
+        .forward(Draft.empty())
+        .logits[0]
+        .equal(on_torch(file("f32")).open([TEXT], 1).forward(Draft.empty()).logits[0])
+    )
+
+
+@pytest.mark.parametrize("backend", ["torch", "llama.cpp"])
+def test_damage_that_both_ways_of_running_a_file_meet(backend: str, tmp_path: Path) -> None:
+    odd: Any = {"llama_attention_causal": False}
+    with pytest.raises(ModelError, match="not supported: its attention looks both ways"):
+        load(f"gguf:{rewritten(file('f32'), tmp_path / 'embeds.gguf', **odd)}", backend=backend)
+    odd = {"tokenizer_chat_template": b"\xff{{ messages }}"}
+    with pytest.raises(ModelError, match=r"its tokenizer\.chat_template is not a UTF-8 string"):
+        load(f"gguf:{rewritten(file('f32'), tmp_path / 'bytes.gguf', **odd)}", backend=backend)
+    odd = {"tokenizer_ggml_eos_token_id": 99999}
+    assert load(f"gguf:{rewritten(file('f32'), tmp_path / 'end.gguf', **odd)}", backend=backend).eos == (1, 4)
 
 
 def test_a_tensor_that_no_llama_has_is_named(tmp_path: Path) -> None:

@@ -319,12 +319,16 @@ def test_half_a_character_is_refused_by_any_tokenizer(tmp_path: Path) -> None:
     ({"token_type": [1]}, "pieces without a type"),
     ({"merges": ["a b", "b <mine>"]}, "the merge 'b <mine>' makes no piece"),
     ({"merges": [1]}, "its tokenizer.ggml.merges is not a list of UTF-8 strings"),
+    ({"merges": None}, "its vocabulary has no merges: convert the model again"),
     ({"pre": ["smollm"]}, "it splits text by tokenizer.ggml.pre = "),
     ({"model": "llama"}, "pieces without a score"),
+    ({"template": ["a", "b"]}, "its tokenizer.chat_template is not a UTF-8 string"),
     ({"model": "llama", "scores": 5}, "pieces without a score"),
 ])  # fmt: skip
 def test_damaged_and_unknown_tokenizers(change: dict[str, Any], line: str) -> None:
     fields = {f"tokenizer.ggml.{key}": value for key, value in (byte_level("gpt-2") | change).items()}
+    if "template" in change:
+        fields["tokenizer.chat_template"] = change["template"]
     with pytest.raises(ModelError, match=f"^made is not supported: .*{line}") as raised:
         tokenizer(fields, "made")
     assert "\n" not in str(raised.value)

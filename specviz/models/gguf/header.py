@@ -18,6 +18,7 @@ from specviz.errors import ModelError
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 ALIGNMENT = 32  # of tensor data, where the file does not say
 MOST_DIMENSIONS = 4
+BIDIRECTIONAL = "its attention looks both ways, as that of a model for embeddings does"
 STRING, ARRAY, BOOL = 8, 9, 7
 Metadata = dict[str, Any]  # numbers, booleans, texts, and lists of such: whoever reads one checks it
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

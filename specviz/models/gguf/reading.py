@@ -30,7 +30,7 @@ from transformers import (
 
 from specviz.errors import ModelError, one_line
 from specviz.models import choices
-from specviz.models.gguf.header import Header, Tensor, read_header
+from specviz.models.gguf.header import BIDIRECTIONAL, Header, Tensor, read_header
 from specviz.models.gguf.tokenizer import ends, tokenizer
 from specviz.models.model import Model
 from specviz.models.torch_model import no_room
@@ -185,6 +185,10 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
 
     def number(key: str, least: float = 1, default: Any = None) -> Any:
         value = fields.get(f"{kind}.{key}", default)
+        if isinstance(value, list) and value:  # one of each layer
+            if len(set(value)) > 1:
+                raise refuse("layers of different shapes")
+            value = value[0]
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
             raise ModelError(f"{path} is damaged: its {kind}.{key} is {str(value)[:40]}")
         return value
@@ -192,8 +196,13 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     def refuse(what: str) -> ModelError:
         return ModelError(f"{name} has {what}, which is not supported on torch: run it on llama.cpp")
 
-    for key, what in (("expert_count", "experts"), ("attention.sliding_window", "a sliding window")):
-        if fields.get(f"{kind}.{key}"):
+    if fields.get(f"{kind}.attention.causal") is False:
+        raise ModelError(f"{name} is not supported: {BIDIRECTIONAL}")
+    for key, usual, what in (
+        ("expert_count", 0, "experts"), ("attention.sliding_window", 0, "a sliding window"),
+        ("rope.scaling.attn_factor", 1, "scaled rotary positions"),
+    ):  # fmt: skip
+        if fields.get(f"{kind}.{key}", usual) != usual:
             raise refuse(what)
     # As llama.cpp has it: a factor without a type is linear, and files of 2023 name it otherwise.
     factors = ("rope.scaling.factor", "rope.scale_linear")
@@ -202,8 +211,6 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     if scaling not in ("none", "linear"):
         raise refuse(f"rope scaling of the type {str(scaling)[:40]!r}")
     hidden, heads = number("embedding_length"), number("attention.head_count")
-    if not isinstance(heads, int):
-        raise refuse("layers of different shapes")
     dim = number("attention.key_length", default=hidden // heads)
     if number("attention.value_length", default=dim) != dim:
         raise refuse("keys and values of different sizes")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from specviz.models.gguf.header import Metadata
 
+TEMPLATE = "tokenizer.chat_template"
 NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED = range(1, 6)  # of tokenizer.ggml.token_type
 # What a token is for, as the file says it: with transformers' name, and what else ends a text.
 NAMED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
@@ -116,6 +117,11 @@ def tokenizer(fields: Metadata, name: str) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = _Vocabulary(fields, name)
+    template = fields.get(TEMPLATE)
+    try:
+        (template or "").encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise vocabulary.error(f"its {TEMPLATE} is not a UTF-8 string") from None
     raw = vocabulary.sentencepiece() if vocabulary.kind == "llama" else vocabulary.byte_level()
     special = vocabulary.of(UNKNOWN, CONTROL)
     for add, pieces in ((raw.add_special_tokens, special), (raw.add_tokens, vocabulary.of(DEFINED))):
@@ -124,7 +130,7 @@ def tokenizer(fields: Metadata, name: str) -> PreTrainedTokenizerFast:
     named = {role: piece for role, piece in roles.items() if piece in special}
     made = PreTrainedTokenizerFast(
         tokenizer_object=raw,
-        chat_template=fields.get("tokenizer.chat_template"),
+        chat_template=template,
         extra_special_tokens=[piece for piece in special if piece not in named.values()],
         split_special_tokens=True,
         clean_up_tokenization_spaces=False,
@@ -201,6 +207,8 @@ class _Vocabulary:
 
         if not isinstance(self.pre, str) or self.pre not in CUTS:
             raise self.error(f"it splits text by tokenizer.ggml.pre = {self.pre!r}, which is unknown here")
+        if self.get("merges") is None:
+            raise self.error("its vocabulary has no merges: convert the model again")
         merges: dict[tuple[str, str], None] = {}
         for line in self.texts("merges"):
             left, _, right = line.partition(" ")

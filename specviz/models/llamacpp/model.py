@@ -14,6 +14,7 @@ import torch
 from specviz.arguments import check_threads
 from specviz.errors import ModelError
 from specviz.models import geometry
+from specviz.models.gguf.header import BIDIRECTIONAL
 from specviz.models.llamacpp.context import LlamaCppContext
 from specviz.models.llamacpp.library import ends_the_process, last_message, library, system, versions
 from specviz.models.llamacpp.native import Native, rounded
@@ -70,6 +71,8 @@ class Weights:
         ):
             if test(self.pointer):
                 raise ModelError(f"{name} is not supported: {what}")
+        if self.meta(f"{self.meta('general.architecture')}.attention.causal") == "false":
+            raise ModelError(f"{name} is not supported: {BIDIRECTIONAL}")
 
     @property
     def type(self) -> str:

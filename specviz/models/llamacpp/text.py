@@ -53,7 +53,12 @@ class Tokenizer:
         self.byte_level = kind == BYTES and "Ġ" in self.names
         self._attributes = [int(lib.llama_vocab_get_attr(self._vocab, i)) for i in range(size)]
         template = lib.llama_model_chat_template(weights.pointer, None)
-        self.chat_template = template.decode("utf8") if template else None
+        try:
+            self.chat_template = template.decode("utf8") if template else None
+        except UnicodeDecodeError:
+            raise ModelError(
+                f"{name} is not supported: its tokenizer.chat_template is not a UTF-8 string"
+            ) from None
         self.all_special_ids = [i for i, a in enumerate(self._attributes) if a & SPECIAL]
         own = SPECIAL | DEFINED
         self.added_tokens_decoder = {i: self.names[i] for i, a in enumerate(self._attributes) if a & own}
@@ -117,9 +122,11 @@ class Tokenizer:
     def _named(self, name: str, ask: Callable[[ctypes.c_void_p], int]) -> int:
         """The id of ``bos`` or ``eos``, -1 where there is none.
 
-        Where a byte-level file names none llama.cpp assumes id 11, GPT-2's, which means something else here.
+        Where a byte-level file names none, or one that it lacks, llama.cpp assumes id 11, GPT-2's, which
+        means something else here.
         """
-        declared = self._weights.meta(f"tokenizer.ggml.{name}_token_id") is not None
+        stated = self._weights.meta(f"tokenizer.ggml.{name}_token_id") or ""
+        declared = stated.isdecimal() and int(stated) < len(self)
         return int(ask(self._vocab)) if declared or self._kind == SENTENCEPIECE else -1
 
     def special(self) -> dict[str, str]:
