@@ -300,6 +300,9 @@ class Text:
             return name.encode("latin-1")
         if self.scheme == "wordpiece":
             return name[2:].encode() if name.startswith("##") else b" " + name.encode()
+        if self.scheme == "endings":  # of words, which a space follows
+            inner = name.removesuffix(self.tokenizer.backend_tokenizer.decoder.suffix)
+            return (inner + " " * (inner != name)).encode()
         # An unknown scheme: what the token adds after another one.
         before = self.tokenizer.decode([token], skip_special_tokens=False)
         twice = self.tokenizer.decode([token, token], skip_special_tokens=False)
@@ -319,6 +322,8 @@ def _scheme(tokenizer: AnyTokenizer) -> str:
         return "bytes"
     if "ByteFallback" in kinds or "Metaspace" in kinds or "▁" in json.dumps(decoder, ensure_ascii=False):
         return "sentencepiece"
+    if decoder.get("type") == "BPEDecoder":
+        return "endings"
     return "wordpiece" if "WordPiece" in kinds else "unknown"
 
 

@@ -95,6 +95,16 @@ def test_wordpiece_and_unknown_ids() -> None:
     assert words.piece(6) == b""  # a row of the head that the tokenizer does not know
 
 
+def test_a_mark_at_the_end_of_a_word_is_a_space_after_it() -> None:
+    """As in the vocabularies of the first GPT and of CLIP."""
+    pieces = ["<unk>", "mil", "l</w>", "the</w>", "na", "ve</w>"]
+    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], unk_token="<unk>"))
+    tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+    words = Text(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>"), 6)
+    assert words.decode([3, 1, 2, 4, 5]) == "the mill nave "
+    assert [words.piece(i) for i in (1, 2, 3)] == [b"mil", b"l ", b"the "]
+
+
 def test_tokens_that_are_bytes_keep_those_beyond_ascii() -> None:
     """ByT5's own decode leaves out a byte that is no character alone."""
     tokenizer = ByT5Tokenizer()
