@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -242,6 +242,8 @@ def _fetch(
             try:
                 if not only:
                     _ask(source, revision)
+                elif not local:
+                    check_files(_cached(source, revision))
                 config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
                 if config.is_encoder_decoder and config.model_type not in TYPES:
                     raise unserved(name, config.model_type, SERVED)
@@ -260,22 +262,24 @@ def _fetch(
                     raise ModelError(
                         f"{name} lacks {len(missing)} weights that its config requires (first {missing[0]})"
                     )
-                if not local:
+                if not only:
                     check_files(_cached(source, revision))
                 return net, words
             except (SpecvizError, MemoryError):
                 raise
             except Exception as fault:  # tokenizers raises bare exceptions
-                error = fault
+                # Why what is cached does not load says more than that the hub does not answer.
+                if error is None or isinstance(error, OSError) or not isinstance(fault, OSError):
+                    error = fault
     finally:
         if bar:
             logging.enable_progress_bar()
     raise ModelError(_why(source, name, local, revision, error)) from None
 
 
-def _cached(source: str, revision: str | None) -> dict[str, Path]:
-    """A hub model's files of JSON in the hub's cache."""
-    paths = {file: try_to_load_from_cache(source, file, revision=revision) for file in FILES}
+def _cached(source: str, revision: str | None, files: Iterable[str] = FILES) -> dict[str, Path]:
+    """A hub model's files in the hub's cache; default: those of JSON."""
+    paths = {file: try_to_load_from_cache(source, file, revision=revision) for file in files}
     return {file: Path(path) for file, path in paths.items() if isinstance(path, str)}
 
 
@@ -325,6 +329,8 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
         return f"{name} comes with its own code, which is never run; use a model that transformers supports"
     if local and "okenizer" in words and not any((Path(source) / file).is_file() for file in VOCABULARIES):
         return f"{source} has no tokenizer: put the model's tokenizer.json there, or pass tokenizer="
+    if not local and "okenizer" in words and not _cached(source, revision, VOCABULARIES):
+        return f"hf:{source} has no tokenizer, or none that is cached: pass tokenizer=, or download it"
     if find_spec("sentencepiece") is None and ("sentencepiece" in words or "build an AutoTokenizer" in words):
         return f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece"
     if "out of memory" in words or "allocate memory" in words:
@@ -332,6 +338,8 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     if local:
         return f"{source} does not load as a language model: {one_line(words, 200)}"
     where = f" at revision {revision}" if revision else ""
+    if "does not appear to have a file named model.safetensors" in words:  # says a hub that answered
+        return f"hf:{source}{where} has no safetensors weights, and other formats are not read: {CONVERT}"
     if isinstance(error, OSError):
         return (
             f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or no access); "

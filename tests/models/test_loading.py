@@ -7,6 +7,7 @@ import shutil
 import socket
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -30,7 +31,7 @@ import specviz
 from specviz import paths
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
-from specviz.models import available, bundled, load
+from specviz.models import available, bundled, fetching, load
 from specviz.models.downloads import DOWNLOADS
 from specviz.models.model import Model
 
@@ -175,6 +176,65 @@ def test_an_uncached_hub_model_without_network(monkeypatch: pytest.MonkeyPatch) 
         load("hf:nobody/nothing", revision="v1")
     assert "pass a local folder" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def _cached(home: Path, cache: Path) -> Path:
+    """A model in a cache of the hub."""
+    shutil.rmtree(cache, ignore_errors=True)
+    base = cache / "models--dale--village"
+    (base / "refs").mkdir(parents=True)
+    (base / "refs" / "main").write_text("0" * 40)
+    folder = base / "snapshots" / ("0" * 40)
+    shutil.copytree(home, folder)
+    return folder
+
+
+def _set(file: Path, **fields: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+OWN = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Net"}
+DAMAGE = {
+    "does not load as a language model: Error while deserializing": lambda folder: (
+        folder / "model.safetensors"
+    ).write_bytes(b"{"),
+    "comes with its own code, which is never run": lambda folder: _set(
+        folder / "config.json", model_type="own", auto_map=OWN
+    ),
+    "does not load as a language model: .* model type `heath`": lambda folder: _set(
+        folder / "config.json", model_type="heath"
+    ),
+    r"config\.json is not JSON": lambda folder: (folder / "config.json").write_text("{"),
+    "hf:dale/village has no tokenizer, or none that is cached: pass tokenizer=": lambda folder: (
+        folder / "tokenizer.json"
+    ).unlink(),
+    "hf:dale/village is neither cached nor reachable": lambda folder: (folder / "model.safetensors").unlink(),
+}
+
+
+@pytest.mark.parametrize("line", DAMAGE)
+def test_a_cached_hub_model_that_does_not_load_says_why_without_network(
+    line: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    folder = _cached(home, tmp_path)
+    assert load("hf:dale/village").name == "dale/village"
+    DAMAGE[line](folder)
+    with pytest.raises(ModelError, match=line) as caught:
+        load("hf:dale/village")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hub_model_without_safetensors_is_not_called_unreachable(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(fetching, "model_info", lambda *_, **__: None)  # the hub answers
+    (_cached(home, tmp_path) / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no safetensors weights, .*: convert pytorch_model.bin once"):
+        load("hf:dale/village")
 
 
 def test_devices_and_dtypes(home: Path) -> None:
