@@ -46,6 +46,7 @@ WHOLE_NUMBERS = (INT8, INT4)  # which change the model, so that they are taken b
 W8A8 = "w8a8"  # weights and inputs in eight bits: it changes the model, too, and drafters have it unasked
 GROUP = 32  # weights that share a scale in four bits
 LEVELS = 127  # the largest number of eight bits
+EVEN = 16  # inputs of a product of weights in eight bits: of no multiple of it torch reads beyond a row's end
 TINY = torch.finfo(torch.float32).tiny
 AUTO = "auto"
 VARIABLE = "SPECVIZ_KERNELS"
@@ -205,9 +206,12 @@ class Int8(Product):
         # The operator reads scales in the inputs' format, so the numbers are of those.
         self.scale = (whole.abs().amax(1) / LEVELS).clamp_min(TINY).to(weights[0].dtype)
         numbers = whole.div_(self.scale.float()[:, None]).round_().clamp_(-LEVELS, LEVELS)
-        self.matrix = numbers.to(torch.int8)
+        self.lacking = -whole.shape[1] % EVEN
+        self.matrix = F.pad(numbers.to(torch.int8), (0, self.lacking))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.lacking:
+            x = F.pad(x, (0, self.lacking))
         return torch.ops.aten._weight_int8pack_mm(x.contiguous(), self.matrix, self.scale)
 
 

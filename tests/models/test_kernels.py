@@ -114,6 +114,19 @@ def test_products_with_whole_numbers(layout: str) -> None:
         assert isinstance(kernels.lay([torch.randn(32, 64).bfloat16()], layout), kernels.Int8)
 
 
+@served
+@pytest.mark.parametrize("width", [8, 24, 40, 2730])
+def test_inputs_of_any_number_are_multiplied_in_eight_bits(width: int) -> None:
+    """Of no multiple of 16 torch's product reads on behind a row: wrong sums, or the end of the process."""
+    torch.manual_seed(0)
+    product = kernels.Int8([torch.randn(37, width).bfloat16()])
+    numbers = product.matrix[:, :width].double() * product.scale.double()[:, None]
+    for rows in (1, 5, 9):
+        x = torch.randn(rows, width).bfloat16()
+        want = x.double() @ numbers.t()
+        assert (product(x).double() - want).abs().max() <= 2e-2 * want.abs().max()
+
+
 eight_bits = pytest.mark.skipif(
     not kernels.multiplies_eight_bits(), reason="no exact products of eight bits on this processor"
 )
