@@ -241,6 +241,7 @@ def test_devices_and_dtypes(home: Path) -> None:
     for options, line in (
         ({"device": "cuda:99"}, "device cuda:99 is not available"),
         ({"device": "gpu"}, "no device 'gpu'; choose cpu, cuda"),
+        ({"device": "meta"}, "device meta is not available; use cpu"),
         ({"dtype": "int3"}, "no dtype 'int3'; choose one of float32"),
     ):
         with pytest.raises(ModelError, match=line):
