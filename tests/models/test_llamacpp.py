@@ -280,6 +280,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").write_bytes(b"")
     for name, line in (
         ("none.gguf", "no file .*none.gguf"),
+        ("x" * 300, "no file .*xxx"),  # which no file system takes
         ("text.gguf", "is not a GGUF file .it begins with b'no m'"),
         ("empty.gguf", "is not a GGUF file"),
         ("", "is a folder; name the .gguf file"),

@@ -10,6 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from specviz.errors import ModelError
+from specviz.files import exists
 from specviz.models.bergamot import marian
 from specviz.models.bergamot.model import Bergamot
 from specviz.models.bergamot.net import Config, Net
@@ -48,7 +49,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, name: str, kern
 
 
 def _files(folder: Path) -> tuple[Path, Path]:
-    if not folder.is_dir():
+    if not (exists(folder) and folder.is_dir()):
         raise ModelError(f"no folder {folder}; write a Bergamot translator as bergamot:FOLDER")
     files = [path for path in sorted(folder.glob("*.bin")) if not path.name.startswith("lex.")]
     if len(files) != 1:

@@ -13,6 +13,7 @@ import torch
 
 from specviz.arguments import check_threads
 from specviz.errors import ModelError
+from specviz.files import exists
 from specviz.models import geometry
 from specviz.models.gguf.header import BIDIRECTIONAL
 from specviz.models.llamacpp.context import LlamaCppContext
@@ -254,7 +255,7 @@ class LlamaCpp(TokenizedModel):
 
 def _check_file(path: Path) -> None:
     """Whether there is a GGUF file at all."""
-    if not path.exists():
+    if not exists(path):
         raise ModelError(f"no file {path}; write a GGUF model as gguf:PATH")
     if path.is_dir():
         raise ModelError(
