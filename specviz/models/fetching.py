@@ -401,7 +401,7 @@ def _device(device: str | torch.device) -> torch.device:
     if target.type == "mps" and not torch.backends.mps.is_available():
         raise ModelError("device mps is not available; use cpu")
     if target.type not in ("cpu", "cuda", "mps"):
-        kind = getattr(torch, target.type, None)  # such as torch.xpu
-        if not (hasattr(kind, "is_available") and kind.is_available()):
+        available = getattr(getattr(torch, target.type, None), "is_available", None)  # torch.xpu's, say
+        if available is None or not available():
             raise ModelError(f"device {device} is not available; use cpu")
     return target
