@@ -257,21 +257,25 @@ def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
 def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     """What is learnt, and what is measured by: of every tenth prompt, and at least the last, 400 answers.
 
+    Of a prompt that is held out nothing is learnt, under whatever number it stands again.
+
     Raises
     ------
     PromptError
         If all are answers to one prompt.
     """
     numbers = sorted({pair.number for pair in pairs})
-    if len(numbers) < 2:
+    apart = {number for number in numbers if number % HELD_OUT == HELD_OUT - 1}
+    if len(apart) in (0, len(numbers)):
+        apart = set(numbers[-1:])
+    held = [pair for pair in pairs if pair.number in apart]
+    prompts = {tuple(pair.prompt) for pair in held}
+    learnt = [pair for pair in pairs if tuple(pair.prompt) not in prompts]
+    if not learnt:
         raise PromptError(
             "there are answers to one prompt alone: add another, which is held out for measuring"
         )
-    apart = {number for number in numbers if number % HELD_OUT == HELD_OUT - 1}
-    if len(apart) in (0, len(numbers)):
-        apart = {numbers[-1]}
-    held = [pair for pair in pairs if pair.number in apart]
-    return [pair for pair in pairs if pair.number not in apart], held[:MEASURED]
+    return learnt, held[:MEASURED]
 
 
 def digest(pairs: Sequence[Pair]) -> str:
