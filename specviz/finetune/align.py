@@ -354,17 +354,22 @@ def _scores(
     if prefix is not None:
         encoded, there = padded([pair.prompt for pair in pairs])
         written, mask = padded([[*prefix, *pair.answer] for pair in pairs])
-        logits = net(
-            input_ids=encoded, attention_mask=there.long(), decoder_input_ids=written[:, :-1], use_cache=False
-        ).logits
+        given = {"input_ids": encoded, "attention_mask": there.long(), "decoder_input_ids": written[:, :-1]}
         begins = torch.full((len(pairs),), len(prefix), device=device)
     else:
         written, mask = padded([[*pair.prompt, *pair.answer] for pair in pairs])
-        read = mask[:, :-1].long()
-        logits = net(input_ids=written[:, :-1], attention_mask=read, use_cache=False).logits
+        given = {"input_ids": written[:, :-1], "attention_mask": mask[:, :-1].long()}
         begins = torch.tensor([len(pair.prompt) for pair in pairs], device=device)
     answers = mask & (torch.arange(mask.shape[1], device=device) >= begins[:, None])
-    return logits[answers[:, 1:]].float(), written[answers]
+    # The head is most of a small draft's work: it reads the states that say answers, none of a prompt's.
+    hook = net.get_output_embeddings().register_forward_pre_hook(
+        lambda _, read: read[0][answers[:, 1:]][None]
+    )
+    try:
+        logits = net(**given, use_cache=False).logits[0]
+    finally:
+        hook.remove()
+    return logits.float(), written[answers]
 
 
 def _card(result: Aligned, target: str, draft: str, kind: _Kind, epochs: float, rate: float) -> str:

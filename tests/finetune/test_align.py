@@ -150,7 +150,12 @@ def test_only_answers_are_learnt(pair) -> None:
     model = specviz.load(pair[1], dtype="float32")
     prefix = getattr(model, "prefix", None)
     pairs = [training.Pair([5, 6, 7, 8], [9, 10, 1]), training.Pair([4], [3, 3, 4, 5, 6, 7])]
+    heads: list[int] = []
+    head = model.net.get_output_embeddings()
+    seen = head.register_forward_hook(lambda _, read, scores: heads.append(scores[..., 0].numel()))
     scores, wanted = module._scores(model.net, pairs, prefix)
+    seen.remove()
+    assert heads == [len(wanted)]  # nor are scores of prompts and padding computed
     assert wanted.tolist() == [9, 10, 1, 3, 3, 4, 5, 6, 7]
     rows = []
     for prompt, answer, *_ in pairs:
