@@ -336,6 +336,29 @@ class TestRanking:
             if each.drafts:
                 assert each.low <= each.speedup <= each.high
 
+    def test_a_sampled_run_s_own_chances_are_in_its_interval(self):
+        """Of texts that are all alike: what is accepted of them differs from run to run all the same."""
+        tokens, odds = [1] * 40, 0.5
+        text = Text("", "", [1], tokens, "length", len(tokens), frozenset())
+        reading = Reading(text, np.ones(len(tokens), bool), False, {"small": text.record(100)},
+                          odds={"small": np.full(len(tokens), odds)})  # fmt: skip
+        texts, runs, rng = 8, 4000, np.random.default_rng(5)
+        made = Simulation([reading] * texts, [PLAIN, chain(1)], greedy=False)
+        prices = flat(rest=0.0, per_token=0.0, draft=0.0, per_context=0.0)
+        by_label = {each.candidate: each for each in Ranking(made, prices).predictions()}
+        place, cycles = np.zeros((runs, texts), int), np.zeros((runs, texts), int)
+        while (there := place < len(tokens)).any():
+            drafted = place < len(tokens) - 1  # the last token is the target's own
+            place += there * (1 + (drafted & (rng.random(place.shape) < odds)))
+            cycles += there
+        speedups = texts * len(tokens) / cycles.sum(1)
+        low, high = by_label[chain(1)].low, by_label[chain(1)].high
+        assert np.mean((low <= speedups) & (speedups <= high)) == pytest.approx(0.95, abs=0.03)
+        speeds = 100 * speedups  # a cycle takes 10 ms
+        low, high = by_label[chain(1)].speed_low, by_label[chain(1)].speed_high
+        assert np.mean((low <= speeds) & (speeds <= high)) == pytest.approx(0.95, abs=0.03)
+        assert by_label[PLAIN].low == by_label[PLAIN].high == 1
+
     def test_the_oracle_is_the_best_of_all_sequences(self, made):
         prices_made = flat(slope=0.2)
         ranking = Ranking(made, prices_made)

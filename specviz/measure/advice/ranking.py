@@ -109,6 +109,7 @@ class Ranking:
         draw = np.random.default_rng(0)
         self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
         self.draws = np.stack([prices.vector(draw=draw) for _ in range(DRAWS)])
+        self.chances = draw.standard_normal(DRAWS)  # what a run accepts of sampled texts
 
     def _counts(self, candidate: Candidate) -> np.ndarray:
         """How often each price occurs on each text: [texts, prices]."""
@@ -153,6 +154,10 @@ class Ranking:
         number = float(simulation.counts(candidate).sum())
         speedup, speed = first * tokens / time, 1e3 * tokens / time
         below = self._drawn(counts)
+        cycles = simulation.cycles[candidate]
+        # A run's own chances: the variance of its cycles given the text, each at the text's mean cost.
+        chance = np.array([each.variance / each.count**2 for each in cycles]) * (counts @ vector) ** 2
+        below[1] += self.chances * np.sqrt(chance[self.texts[1]].sum(-1))
         low, high = self._interval(speedup, above / below)
         speed_low, speed_high = self._interval(speed, 1e3 * written / below)
         parts = self.prices.groups(counts.sum(0), vector)
@@ -163,11 +168,12 @@ class Ranking:
             speedup, low, high, time / unit, parts["pass"] / unit,
             parts["draft"] / unit if candidate.method in (BASELINE, CHAIN) else float("nan"),
             parts["rest"] / unit,
-            all(each.certain for each in simulation.cycles[candidate]),
+            all(each.certain for each in cycles),
         )  # fmt: skip
 
     def _interval(self, value: float, drawn: np.ndarray) -> tuple[float, float]:
-        """Where the number of a run on as many other texts will lie: both samples of texts are random."""
+        """Where the number of a run on as many other texts will lie: both samples of texts are random, and of
+        sampled texts what the run accepts of them, too."""
         if len(self.prompts) < LEAST:
             return float("nan"), float("nan")
         if not (drawn > 0).all():
