@@ -16,14 +16,16 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Annotated
 
 import torch
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.files import checked, parsed
+from specviz.files import checked, parsed, replacing
 from specviz.finetune.target_states import states_in
+from specviz.methods.sampling import Sampling
 from specviz.metrics.loops import cut_loop
 from specviz.models.context import NOTHING, Context
 
@@ -50,14 +52,17 @@ class Header(TypedDict):
     width: int  # of a state
 
 
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
 class Row(TypedDict):
     """An answer: token ids with the end token, and the temperature that it was drawn at (0: greedy)."""
 
-    number: int
+    number: Annotated[int, Field(ge=0)]
     kind: str
-    temperature: float
-    prompt: list[int]
-    answer: list[int]
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    prompt: Ids
+    answer: Ids
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class Answers:
         return made.hexdigest()
 
     def check(self, target: Target) -> None:
-        """Refuse another model's answers.
+        """Refuse another model's answers, and tokens that it has not.
 
         Raises
         ------
@@ -102,6 +107,12 @@ class Answers:
                 f"{self.path} holds answers of {model} ({content[:8]}), but the target is {target.name} "
                 f"({target.content[:8]}): make its answers with specviz models answers"
             )
+        for line, row in enumerate(self.rows, 2):
+            if (largest := max(*row["prompt"], *row["answer"])) >= target.vocabulary:
+                raise ModelError(
+                    f"{self.path}, line {line} is damaged: it holds token {largest}, and {target.name} has "
+                    f"{target.vocabulary:,} tokens"
+                )
 
     def states(self, layers: Sequence[int]) -> Callable[[int], torch.Tensor] | None:
         """States of some layers by row, float32 [tokens - 1, layers, width]; None if they were not kept."""
@@ -135,8 +146,10 @@ class AnswerOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.temperatures or min(self.temperatures) < 0:
+        if not self.temperatures:
             raise ParameterError("temperatures must be one or more numbers from 0 (greedy) on")
+        for temperature in self.temperatures:
+            Sampling(temperature)
         if len(set(self.temperatures)) < len(self.temperatures):
             raise ParameterError("a temperature stands there twice, and its answers would be the same")
         for name in ("max_new_tokens", "rows"):
@@ -389,8 +402,8 @@ def _saved(out: Path, header: Header) -> list[Row]:
     """The answers that a file holds already; a new file, or one without a last line's end, is mended."""
     if not out.exists():
         try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(header) + "\n", encoding="utf-8")
+            with replacing(out) as part:
+                part.write_text(json.dumps(header) + "\n", encoding="utf-8")
         except OSError as error:
             raise ModelError(f"cannot write {out}: {error.strerror or error}") from error
         return []

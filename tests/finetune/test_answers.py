@@ -126,7 +126,10 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
         made.check(other)
     with pytest.raises(ModelError, match="different content"):
         answer(other, PROMPTS, out, AnswerOptions(4), say=_quiet)
-    for bad in ({"max_new_tokens": 0}, {"rows": 0}, {"temperatures": ()}, {"temperatures": (-1.0,)}):
+    for bad in (
+        {"max_new_tokens": 0}, {"rows": 0}, {"temperatures": ()}, {"temperatures": (-1.0,)},
+        {"temperatures": (0.0, float("nan"))}, {"temperatures": (1e-40,)},
+    ):  # fmt: skip
         with pytest.raises(ParameterError):
             AnswerOptions(**bad)
     text = out.read_text(encoding="utf-8")
@@ -135,11 +138,16 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
         ('{"some": "json"}\n', "holds no answers"),
         (text + '{"number": "x"}\n', "line 14"),
         (text + "nonsense\n", "line 14"),
+        (text.replace('"answer":[', '"answer":[-3,', 1), r"line 2, answer\[0\] should be"),
+        (text + json.dumps(made.rows[0] | {"prompt": []}) + "\n", "line 14, prompt is too short"),
     ):
         out.write_text(damaged, encoding="utf-8")
         with pytest.raises(ModelError, match=words) as told:
             read(out)
         assert "\n" not in str(told.value)
+    out.write_text(text.replace('"answer":[', '"answer":[480,', 1), encoding="utf-8")
+    with pytest.raises(ModelError, match="line 2 is damaged: it holds token 480, and tiny has 48 tokens"):
+        read(out).check(target)
     with pytest.raises(ModelError, match="cannot read"):
         read(tmp_path / "none")
 
