@@ -112,7 +112,7 @@ def compute_states(
     """States of some layers by text, as `states_in` gives them, computed into a file.
 
     Where the disk has little room, each call runs the target. A file that was cut off is gone on with after
-    its last whole text. The longest texts come first: those that share a pass are of like length, and what
+    its last whole pass. The longest texts come first: those that share a pass are of like length, and what
     needs most memory fails at once.
 
     Parameters
@@ -140,6 +140,7 @@ def compute_states(
         return lambda text: _read(net, [texts[text]], layers)[0].float()
     ends = list(accumulate((length - 1) * size for length in lengths))
     done = next((number for number, end in enumerate(ends) if end > held), len(ends))
+    done -= done % settings.batch * (done < len(ends))  # whole passes: in other company texts round otherwise
     spoken = began = time.monotonic()
     before = ends[done - 1] if done else 0
     with file.open("ab") as out:

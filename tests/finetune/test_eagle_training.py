@@ -238,6 +238,18 @@ def test_answers_without_states_are_read_by_the_target_once(
     assert runs["kept"].after == pytest.approx(runs["full disk"].after, abs=0.05)
 
 
+def test_states_that_were_cut_off_are_computed_in_the_same_passes(target: Model, tmp_path: Path) -> None:
+    """In a pass with other texts a text's states round otherwise, and the drafter would be another one."""
+    net, texts = target_states.twin(target.net), [list(range(3, 5 + 3 * i)) for i in range(1, 14)]
+    settings = training.Settings(1, 0.1, 4, 8, 0, 60, lambda line: None)
+    target_states.compute_states(net, texts, (1, 4), tmp_path / "whole", settings)
+    whole, cut = (tmp_path / "whole").read_bytes(), tmp_path / "cut"
+    for part in np.linspace(0, 1, 40):
+        cut.write_bytes(whole[: int(part * len(whole))])
+        target_states.compute_states(net, texts, (1, 4), cut, settings)
+        assert cut.read_bytes() == whole
+
+
 def test_a_drafter_is_trained_further(target: Model, tmp_path: Path) -> None:
     given = {**FAST, "epochs": 40, "rate": 0.02, "batch": 9}
     first = train_eagle(target, LEARNT, tmp_path / "first", **given, draft_vocabulary=20)
