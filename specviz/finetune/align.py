@@ -187,7 +187,8 @@ def _align(
     def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
         scores, wanted = student(pairs)
         if judge is None:
-            total = cross_entropy(scores, wanted, ignore_index=ABSENT)
+            total = cross_entropy(scores, wanted, ignore_index=ABSENT, reduction="sum")
+            total = total / (wanted != ABSENT).sum().clamp(min=1)  # a batch may hold no token of its head
         else:
             total = -(judge(pairs) * scores.log_softmax(-1)).sum(-1).mean()
         return total, total

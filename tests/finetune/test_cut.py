@@ -109,6 +109,18 @@ def test_it_learns_and_its_texts_stay_the_targets(
     assert batch.outputs["token"].tolist() == own
 
 
+def test_an_answer_without_a_word_of_the_draft_teaches_nothing(
+    target: Model, learnt: Answers, tmp_path: Path
+) -> None:
+    begin = cut(target, learnt, tmp_path / "cut", layers=1, vocabulary=3)
+    said: list[str] = []
+    words = {*specviz.load(begin).on(target).tokens.tolist()}
+    given = {"epochs": 1, "batch": 1, "every": 0.0, "drawn": None, "say": said.append}
+    assert any(not {*row["answer"]} & words for row in learnt.rows)
+    align(target, begin, learnt, tmp_path / "new", **given)
+    assert "loss" in said[-1] and not any("nan" in line for line in said)
+
+
 def test_the_cards_tau_is_that_of_a_run(target: Model, learnt: Answers, tmp_path: Path) -> None:
     begin = cut(target, learnt, tmp_path / "cut", layers=1, vocabulary=40)
     made = align(target, specviz.load(begin), learnt, tmp_path / "new", drawn=False, **{**FAST, "epochs": 12})
