@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from specviz.errors import ModelError
@@ -38,9 +38,13 @@ def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, int]:
     Raises
     ------
     ModelError
-        If the checkpoint belongs to another shape.
+        If the checkpoint is damaged, or belongs to another shape.
     """
-    with safe_open(file, "pt") as stored, torch.no_grad():
+    try:
+        opened = safe_open(file, "pt")
+    except SafetensorError:
+        raise ModelError(f"{file} is damaged: delete it, and the training begins anew") from None
+    with opened as stored, torch.no_grad():
         state = json.loads(stored.metadata()["state"])
         names = set(stored.keys())
         for prefix, tensors in (("model.", optimizer.parameters), ("optimizer.", optimizer.state)):

@@ -26,7 +26,7 @@ import torch
 from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.files import read_json, write_text
+from specviz.files import read_json, replacing, write_text
 from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint
 from specviz.finetune.optimizer import Optimizer
@@ -71,7 +71,7 @@ class Pair(NamedTuple):
 
 
 def positive(**values: float) -> None:
-    """Check that settings are above zero.
+    """Check that settings are above zero, and finite.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def positive(**values: float) -> None:
         Naming the first that is not.
     """
     for name, value in values.items():
-        if not value > 0:
+        if not 0 < value < math.inf:
             raise ParameterError(f"{name} must be positive, got {value}")
 
 
@@ -200,13 +200,16 @@ def begun(path: Path, settings: Sequence[Any], force: bool) -> Path:
     partial = path.with_name(path.name + ".partial")
     mark = hashlib.blake2b(json.dumps(settings).encode(), digest_size=8).hexdigest()
     file = partial / "settings"
-    if partial.exists() and (not file.is_file() or file.read_text(encoding="utf-8") != mark):
+    own = file.is_file() and file.read_text(encoding="utf-8") == mark
+    # A run that was killed at its very beginning has not yet said whose it is.
+    if not own and partial.is_dir() and any(each.suffix != ".part" for each in partial.iterdir()):
         if not force:
             raise ModelError(f"{partial} is left of another run: delete it, or overwrite it with --force")
         shutil.rmtree(partial)
     try:
-        partial.mkdir(parents=True, exist_ok=True)
-        file.write_text(mark, encoding="utf-8")
+        if not own:
+            with replacing(file) as part:
+                part.write_text(mark, encoding="utf-8")
     except OSError as error:
         raise ModelError(f"cannot write {partial}: {error.strerror or error}") from error
     return partial
@@ -246,10 +249,14 @@ def gather(
 
 
 def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
-    """Answers as pairs: the greedy ones, the `drawn` ones, or by default both."""
+    """Answers as pairs: the greedy ones, the `drawn` ones, or by default both.
+
+    In the order of the prompts: that of the lines depends on whether their run was cut off.
+    """
+    rows = sorted(enumerate(answers.rows), key=lambda each: (each[1]["number"], each[1]["temperature"]))
     return [
         Pair(row["prompt"], row["answer"], row["number"], place, row["kind"], row["temperature"] > 0)
-        for place, row in enumerate(answers.rows)
+        for place, row in rows
         if drawn is None or (row["temperature"] > 0) == drawn
     ]
 
@@ -275,7 +282,8 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
         raise PromptError(
             "there are answers to one prompt alone: add another, which is held out for measuring"
         )
-    return learnt, held[:MEASURED]
+    # Drawn: prompts of one kind often stand one after the other.
+    return learnt, held if len(held) <= MEASURED else random.Random(0).sample(held, MEASURED)
 
 
 def digest(pairs: Sequence[Pair]) -> str:
@@ -428,6 +436,8 @@ def learn(
         running = shown.detach() if running is None else running.lerp(shown.detach(), 0.05)
         now = time.monotonic()
         if now - spoken > settings.every or done == updates:
+            if not math.isfinite(float(running)):
+                raise ModelError(f"after {done:,} updates the loss is no number any more: lower the rate")
             left = (now - began) / (done - here) * (updates - done) / 60
             say(f"{done:,} of {updates:,} updates  loss {float(running):.3f}  {left:.1f} min left")
             curve["updates"].append(done)

@@ -194,6 +194,67 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     assert (found.learnt, found.held_out) == (18, 2)
 
 
+@pytest.mark.parametrize("soft", [False, True])
+def test_answers_that_were_cut_off_go_on_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soft: bool
+) -> None:
+    """The lines stand in another order then, and the draft learns the same all the same."""
+    target, draft = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,))
+    prompts = [[3 + i, 5 + i % 7, *range(9, 9 + i % 4)] for i in range(20)]
+    given = {"epochs": 2, "batch": 4, "max_new_tokens": 9, "soft": soft, "say": _quiet}
+    align(target, draft, prompts, tmp_path / "whole", **given)
+    real = answers._decoded
+
+    def killed(*arguments: Any) -> Any:
+        for number, each in enumerate(real(*arguments)):
+            if number == 7:
+                raise KeyboardInterrupt
+            yield each
+
+    with monkeypatch.context() as patch:
+        patch.setattr(answers, "_decoded", killed)
+        with pytest.raises(KeyboardInterrupt):
+            align(target, draft, prompts, tmp_path / "broken", **given)
+    align(target, draft, prompts, tmp_path / "broken", **given)
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_that_was_killed_at_its_beginning_is_no_other_run(tmp_path: Path) -> None:
+    partial = tmp_path / "new.partial"
+    partial.mkdir()
+    (partial / ".0123.part").write_text("ha")
+    assert training.begun(tmp_path / "new", ["mark"], force=False) == partial
+    (partial / "answers.jsonl").write_text("")
+    assert training.begun(tmp_path / "new", ["mark"], force=False) == partial
+    with pytest.raises(ModelError, match="left of another run"):
+        training.begun(tmp_path / "new", ["another"], force=False)
+
+
+def test_a_training_that_fails_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,))
+    prompts, out = [[3 + i, 5] for i in range(6)], tmp_path / "new"
+    given = {"batch": 2, "max_new_tokens": 4, "every": 0.0, "say": _quiet}
+    for epochs in (float("inf"), float("nan"), 0):
+        with pytest.raises(ParameterError, match="epochs must be positive"):
+            align(target, draft, prompts, out, epochs=epochs, **given)
+    with pytest.raises(ModelError, match="the loss is no number any more: lower the rate"):
+        align(target, draft, prompts, out, rate=1e30, **given)
+    assert not out.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "rate_at", lambda progress: 1.0 if progress < 0.5 else _stop())
+        with pytest.raises(KeyboardInterrupt):
+            align(target, draft, prompts, out, force=True, **given)
+    checkpoint = tmp_path / "new.partial" / training.CHECKPOINT
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="is damaged: delete it, and the training begins anew"):
+        align(target, draft, prompts, out, **given)
+
+
+def _stop() -> float:
+    raise KeyboardInterrupt
+
+
 def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatch) -> None:
     target, draft = pair
     monkeypatch.setattr(answers, "_together", None)
@@ -264,6 +325,16 @@ def test_some_prompt_is_learnt_and_some_is_held_out() -> None:
         training.parted([training.Pair([5], [6, 1], 4), training.Pair([5], [7, 1], 4)])
     with pytest.raises(PromptError, match="one prompt alone"):
         training.parted([training.Pair([5], [6, 1], 4), training.Pair([5], [7, 1], 8)])
+
+
+def test_of_many_held_out_answers_some_of_every_kind_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "MEASURED", 20)
+    pairs = [
+        training.Pair([5, number], [6, 1], number, kind="first" if number < 500 else "last")
+        for number in range(1000)
+    ]
+    _, held = training.parted(pairs)
+    assert len(held) == 20 and {pair.kind for pair in held} == {"first", "last"}
 
 
 def test_nothing_is_learnt_of_a_held_out_prompt_that_stands_twice() -> None:
