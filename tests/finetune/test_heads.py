@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import llama
+from tiny import by_heart, llama
 
 import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
@@ -18,7 +18,7 @@ from specviz.finetune.heads import train_heads
 from specviz.models import Model
 
 PROMPTS = [[3 + i, 5 + i % 7, 9] for i in range(12)]
-LEARNT = [*PROMPTS[:9], PROMPTS[0]]  # the held-out prompt is among the learnt ones: known by heart
+LEARNT = PROMPTS[:9]
 FAST = {"epochs": 150, "batch": 9, "max_new_tokens": 8, "inner": 64, "heads": 3, "say": lambda line: None}
 
 
@@ -29,7 +29,7 @@ def target() -> Model:
 
 @pytest.mark.parametrize("rows", [None, 40])
 def test_heads_learn_what_the_target_says_further_on(target: Model, tmp_path: Path, rows: int | None) -> None:
-    made = train_heads(target, LEARNT, tmp_path / "new", draft_vocabulary=rows, **FAST)
+    made = train_heads(target, by_heart(target, LEARNT), tmp_path / "new", draft_vocabulary=rows, **FAST)
     assert (made.learnt, made.held_out) == (9, 1)
     assert max(made.before) < 0.5 and min(made.after) > 0.7
     assert f"| 1 | {made.before[0]:.3f} | {made.after[0]:.3f} |" in (made.path / "README.md").read_text()
@@ -39,16 +39,18 @@ def test_heads_learn_what_the_target_says_further_on(target: Model, tmp_path: Pa
     guesses = heads.on(target).guesses(torch.randn(32), 3)
     assert guesses.shape == (3, 48)
     assert int(torch.isinf(guesses).sum()) == 3 * (48 - len(heads.net.tokens) if rows else 0)
-    own = specviz.generate(target, LEARNT[:9], "autoregressive", max_new_tokens=8)
-    trace = specviz.generate(target, LEARNT[:9], "blockwise", draft=heads, k=4, max_new_tokens=8)
+    own = specviz.generate(target, LEARNT, "autoregressive", max_new_tokens=8)
+    trace = specviz.generate(target, LEARNT, "blockwise", draft=heads, k=4, max_new_tokens=8)
     assert trace.outputs["token"].tolist() == own.outputs["token"].tolist()
     assert len(trace.cycles) < 0.7 * len(own.cycles)
 
 
 def test_answers_without_states_do(target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = answer(target, LEARNT, tmp_path / "answers", AnswerOptions(8), say=FAST["say"])
+    answers = answer(
+        target, by_heart(target, LEARNT), tmp_path / "answers", AnswerOptions(8), say=FAST["say"]
+    )
     made = train_heads(target, answers, tmp_path / "new", **FAST)
-    beside = train_heads(target, LEARNT, tmp_path / "beside", **FAST)
+    beside = train_heads(target, by_heart(target, LEARNT), tmp_path / "beside", **FAST)
     assert made.after == pytest.approx(beside.after, abs=0.05)
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(target_states.shutil, "disk_usage", lambda path: usage)
