@@ -609,6 +609,19 @@ class TestAdvise:
             "speculative (tiny-small)",
         ]
 
+    @pytest.mark.parametrize("content", ["{}", '{"texts": [], "prices": {"passes": []}}', "[" * 100_000])
+    def test_kept_work_that_is_damaged_is_done_anew(self, models, tmp_path, quick, content):
+        def stop(done, of, what):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            ask(models, tmp_path, tick=stop)
+        (kept,) = tmp_path.iterdir()
+        kept.write_text(content, encoding="utf-8")
+        with pytest.raises(KeyboardInterrupt):
+            ask(models, tmp_path, tick=stop)
+        assert len(json.loads(kept.read_text(encoding="utf-8"))["texts"]) == 1
+
     def test_answers(self, town, tmp_path, quick):
         own = readings.write_text(town, {}, town.encode("Hello"), "", 12, GREEDY, 0, 0)
         file = tmp_path / "answers.jsonl"

@@ -320,7 +320,7 @@ class State:
         """What is kept of this job; nothing, where it is missing or damaged."""
         path = (home() / "advice" if folder is None else Path(folder)) / f"{job.digest}.partial.json"
         empty: Settings = {"texts": [], "prices": None, "rounds": [], "decoded": {}}
-        with suppress(OSError, ValueError, TypeError, AttributeError):
+        with suppress(OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
             stored = json.loads(path.read_text(encoding="utf8"))
             texts = [[[int(t) for t in tokens], str(end)] for tokens, end in stored["texts"]]
             stored_prices = stored["prices"]
