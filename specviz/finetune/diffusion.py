@@ -237,9 +237,10 @@ def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest
     """Texts and answers as ids that end, as far as they are short enough."""
     words: AnyTokenizer = model.tokenizer
     end, pairs = model.eos[0], []
-    for number, text in enumerate(texts):
+    prompts = training.encoded(model, [text["prompt"] for text in texts])
+    for number, (text, prompt) in enumerate(zip(texts, prompts)):
         ids = [*words(text["answer"], add_special_tokens=False)["input_ids"], end]
-        pairs.append(Pair(model.encode(text["prompt"]), ids, number, number, str(text.get("kind", ""))))
+        pairs.append(Pair(prompt, ids, number, number, str(text.get("kind", ""))))
     if answers is not None:
         answers.check(model)
         first = len(pairs)

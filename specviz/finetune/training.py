@@ -417,7 +417,7 @@ def learn(
         say(f"{len(pairs):,} answers to learn, {updates:,} updates")
     spoken = began = time.monotonic()
     here, before = done, curve["seconds"][-1] if curve["seconds"] else 0.0
-    running = None
+    running = torch.tensor(curve["loss"][-1], device=device) if curve["loss"] else None
     net.train()
     drawing = [device] if device.type == "cuda" else []
     sizes = list(map(size, pairs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,9 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert (found.learnt, found.held_out) == (18, 2)
+    cards = [(tmp_path / name / "README.md").read_text(encoding="utf-8") for name in ("whole", "broken")]
+    curves = [re.findall(r"\| (\d+) \| [\d.]+ \| (\d+\.\d{3}) \|", card) for card in cards]
+    assert curves[0] == curves[1] and len(curves[0]) == training.POINTS
 
 
 @pytest.mark.parametrize("soft", [False, True])

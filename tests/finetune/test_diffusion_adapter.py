@@ -125,6 +125,7 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
     out, quiet = tmp_path / "new", {"say": lambda line: None}
     for error, words, model, texts, given in (
         (PromptError, "two texts", "town", TEXTS[:1], {}),
+        (PromptError, "prompt 2: ", "town", [TEXTS[0], {"prompt": "", "answer": "b"}, TEXTS[1]], {}),
         (
             PromptError,
             "at most 2 tokens",
