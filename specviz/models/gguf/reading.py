@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Net
 
 Config: TypeAlias = LlamaConfig | Qwen2Config | Qwen3Config
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")  # of tensors that are read
+TYPES = (  # of tensors that are read
+    "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+)  # fmt: skip
 WHOLE = ("F32", "F16", "BF16")
 STORED = {"F16": torch.float16, "BF16": torch.bfloat16}  # others are dequantised to float32
 
