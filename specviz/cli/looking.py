@@ -44,9 +44,9 @@ def show(
         writable(file, force)
     if len({file.resolve() for file in files}) < len(files):
         raise ParameterError("two outputs have the same file name: give each its own")
-    for kind, file in (("png", png), ("gif", gif)):
-        if file is not None and file.suffix.lower() != f".{kind}":
-            raise ParameterError(f"--{kind} writes a picture: name a file that ends in .{kind}, not {file}")
+    for kind, picture in (("png", png), ("gif", gif)):
+        if picture is not None and picture.suffix.lower() != f".{kind}":
+            raise ParameterError(f"--{kind} writes a picture: name a file that ends in .{kind}, not {picture}")
     from specviz.trace import Trace
 
     trace = Trace.open(path)
