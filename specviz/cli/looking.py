@@ -46,7 +46,9 @@ def show(
         raise ParameterError("two outputs have the same file name: give each its own")
     for kind, picture in (("png", png), ("gif", gif)):
         if picture is not None and picture.suffix.lower() != f".{kind}":
-            raise ParameterError(f"--{kind} writes a picture: name a file that ends in .{kind}, not {picture}")
+            raise ParameterError(
+                f"--{kind} writes a picture: name a file that ends in .{kind}, not {picture}"
+            )
     from specviz.trace import Trace
 
     trace = Trace.open(path)

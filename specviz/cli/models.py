@@ -333,10 +333,11 @@ def diffusion(
 
     find(target)
     with loading():
-        from specviz.finetune.answers import read
+        from specviz.finetune.answers import check_apart, read
         from specviz.finetune.diffusion import adapt, read_texts
 
     tasks, own = read_texts(texts), None if answers is None else read(answers)
+    check_apart([task["prompt"] for task in tasks], MEASURED)
     with on_threads(threads):
         made = adapt(target, tasks, out, answers=own, start=start, rank=rank, longest=longest,
                      epochs=epochs, rate=rate, batch=batch, tokens=tokens, seed=seed, device=device,

@@ -208,6 +208,16 @@ def test_drafters_learn_no_question_of_a_suite(
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_an_adapter_learns_no_question_of_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "texts.jsonl"
+    tasks = ["Who is here?", specviz.suite("narrow")[0]["prompt"]]
+    rows = [{"kind": "qa", "prompt": task, "answer": "Nobody."} for task in tasks]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert run(["models", "diffusion", "town", "--texts", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert "prompt 2 is a question of the suite narrow" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
     file.write_text("What is 12 plus 30?\nTell me a story.\n", encoding="utf-8")
