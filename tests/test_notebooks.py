@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from benchmarks.walkthroughs import free, torchless
 
+from specviz.site.books import runner
+
 
 def number(path: Path) -> str:
     """What a walkthrough is called: ``02``, ``07a``."""
@@ -168,7 +170,7 @@ def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (
     `smaller` has settings of it, and what is run in the place of each.
     """
     jupytext = pytest.importorskip("jupytext", reason="needs the test extra")
-    nbclient = pytest.importorskip("nbclient", reason="needs the test extra")
+    pytest.importorskip("nbclient", reason="needs the test extra")
     import nbformat
 
     text = source.read_text(encoding="utf8")
@@ -182,9 +184,7 @@ def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (
     environment |= {"SPECVIZ_CALIBRATIONS": str(tmp_path / "calibrations"), **variables}
     if free(source):  # then it runs where importing torch fails
         environment |= torchless(tmp_path)
-    client = nbclient.NotebookClient(
-        book, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    )
+    client = runner(book, tmp_path, 600)
     for place in [i for i, c in enumerate(book.cells) if "controls = ipywidgets.interact(" in c.source]:
         book.cells.insert(place + 1, nbformat.v4.new_code_cell(MOVE))
     client.execute(env=environment)

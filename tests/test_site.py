@@ -108,3 +108,17 @@ def test_without_the_extra_one_line_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SpecvizError, match=r"\[site\]"):
         build.build(tmp_path / "site")
+
+
+def test_a_control_that_draws_never_waits_for_a_reply(tmp_path, monkeypatch):
+    """What is sent to the kernel while a reply arrives hides the reply until the cell's time is over."""
+    output_widget = pytest.importorskip("nbclient.output_widget", reason="needs the site extra")
+    sent = []
+    monkeypatch.setattr(output_widget.OutputWidget, "send", lambda self, data: sent.append(data))
+    draw = "import ipywidgets\ncontrols = ipywidgets.interact(lambda x: print('drawn', x), x=(1, 9))"
+    book = nbformat.v4.new_notebook(cells=[cell(draw), cell("print('after')")])
+    client = books.runner(book, tmp_path, 60)
+    client.execute()
+    assert not sent and book.cells[1].outputs[0].text == "after\n"
+    shown = [o.text for state in client.widget_state.values() for o in state.get("outputs", ())]
+    assert shown == ["drawn 5\n"]  # and what it drew is kept

@@ -18,6 +18,7 @@ from specviz.escape import html
 from specviz.site.links import binder, colab, source
 
 if TYPE_CHECKING:
+    from nbclient import NotebookClient
     from nbformat import NotebookNode
 
 LONGEST = "03", "02", "10", "15", "06", "07b", "14"  # begun first, so that none is left alone at the end
@@ -56,9 +57,29 @@ def executed(paths: list[Path], out: Path, workers: int, say: Callable[[str], No
         return [runs[path].result() for path in paths]
 
 
+def runner(book: NotebookNode, folder: str | Path, timeout: int = TIMEOUT) -> NotebookClient:
+    """What runs a notebook's cells in a folder.
+
+    nbclient sends the kernel what an output of ipywidgets shows. A reply that arrives just then is seen only
+    when the cell's time is over (nbclient's issue 312): a cell with `interact` took 20 minutes now and then.
+    No walkthrough reads it there, so nothing is sent.
+    """
+    from nbclient import NotebookClient
+    from nbclient.output_widget import OutputWidget
+
+    class Output(OutputWidget):
+        def sync_state(self) -> None:
+            pass
+
+    client = NotebookClient(
+        book, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    )
+    client.widget_registry["@jupyter-widgets/output"]["OutputModel"] = Output
+    return client
+
+
 def _run(path: Path, out: Path) -> NotebookNode:
     import nbformat
-    from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     book = nbformat.read(path, as_version=4)
@@ -66,9 +87,7 @@ def _run(path: Path, out: Path) -> NotebookNode:
     call = f"from specviz.site.kernel import install; install({str(out / 'players')!r}, {name!r})"
     book.cells.insert(0, nbformat.v4.new_code_cell(call))
     with tempfile.TemporaryDirectory() as folder:
-        client = NotebookClient(
-            book, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": folder}}
-        )
+        client = runner(book, folder)
         try:
             client.execute(env=os.environ | {"OMP_NUM_THREADS": "1"})
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:

@@ -16,6 +16,7 @@ from typing import Any
 from specviz.errors import SpecvizError
 from specviz.measure.report import Bar, Report
 from specviz.paths import walkthroughs
+from specviz.site.books import runner
 
 LIMIT = 1.0  # GB, what a free Binder gives
 FREE = "no torch"  # so a walkthrough says that it needs none
@@ -59,7 +60,6 @@ def peak(book: Path) -> int:
         If a cell fails, or something named torch was loaded after all.
     """
     import nbformat
-    from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
     cells = nbformat.read(book, as_version=4)
@@ -68,7 +68,7 @@ def peak(book: Path) -> int:
         place = Path(folder)
         (place / "blocked").mkdir()
         variables = os.environ | torchless(place / "blocked") | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-        client = NotebookClient(cells, timeout=600, resources={"metadata": {"path": folder}})
+        client = runner(cells, folder, 600)
         try:
             client.execute(env=variables)
         except CellExecutionError as error:
