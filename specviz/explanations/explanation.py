@@ -132,7 +132,7 @@ class Explanation:
             f"{tau:.2f} tokens and costs {cost:.2f} plain steps{split}."
         ]
         if self.badge == "modelled":
-            lines.append("This is modelled: the plain steps are of other texts, or were not timed alike.")
+            lines.append(f"This is modelled: the cost of a plain step is from {self.plain.source}.")
         if len(parts) > 1:
             worst = max(parts.to_dict("records"), key=lambda row: row["plain_steps"])
             if worst["plain_steps"] > 0.01:

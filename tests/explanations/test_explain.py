@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import specviz as sv
 import traces
 from specviz import cli
 from specviz.errors import ParameterError, TraceError
-from specviz.explanations import acceptance, costs
+from specviz.explanations import acceptance, costs, sources
 from specviz.trace import Recorder, Trace
 
 PAIR = ["Translate into German: The doctor bought a red bicycle.", "Translate into German: The cat sleeps."]
@@ -107,6 +108,8 @@ def test_the_worst_cycles_are_those_that_lost_most(plain):
     worst = cycles.loc[lost.idxmax()]
     assert tuple(why.worst.iloc[0][["prompt", "cycle"]]) == (worst["prompt"], worst["cycle"])
     assert "cycles that lost the most time:" in why.text()
+    slow = replace(why.plain, cycle=1.0)  # with steps of a second every cycle gains time
+    assert len(sources._worst(trace, why.plain)) == 5 and sources._worst(trace, slow).empty
     assert "cycles that took longest per token:" in sv.explain(trace).text()
 
 
@@ -123,6 +126,8 @@ def test_what_cannot_be_compared_is_refused_or_marked(plain, tmp_path):
         sv.explain(synthetic, plain)
     some = sv.explain(trace, plain.select(prompt=[0, 1]))
     assert some.badge == "modelled" and "other prompts" in some.plain.source
+    assert "This is modelled: the cost of a plain step is from an autoregressive" in some.sentence
+    assert "modelled" not in sv.explain(trace, plain).sentence
 
 
 def test_a_folder_brings_its_own_plain_run(plain, tmp_path):
