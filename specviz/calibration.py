@@ -225,7 +225,15 @@ class Calibration:
             calibration._check()
         except OSError as error:
             raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise TraceError(
                 f"{path} is not a usable calibration ({error}): delete it and run specviz calibrate"
             ) from None

@@ -31,9 +31,7 @@ def main(arguments, scores=score):
     """Read texts, write scores."""
     source, target, *rest = arguments
     model = rest[0] if rest else MODEL
-    lines = [
-        json.loads(line) for line in Path(source).read_text(encoding="utf8").split("\n") if line.strip()
-    ]
+    lines = [json.loads(line) for line in Path(source).read_text(encoding="utf8").split("\n") if line.strip()]
     texts = list(unique(lines).values())
     with open(target, "w", encoding="utf8") as file:
         for text, value in zip(texts, scores(texts, model)):

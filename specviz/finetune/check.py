@@ -19,6 +19,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 from specviz.files import write_text
 from specviz.finetune.eagle_loss import EagleLoss, unroll, words
+from specviz.finetune.training import read_card
 from specviz.loop.drafters import load_drafter
 from specviz.loop.run import generate
 from specviz.models import load
@@ -217,7 +218,7 @@ def write_card(check: DraftCheck, drafter: str | Path, prompts: str) -> Path:
     path = folder / "README.md"
     if not path.is_file():
         raise ModelError(f"{folder} has no card (README.md) to write the depths into")
-    before, begin, section = path.read_text(encoding="utf8").partition(CARD_BEGIN)
+    before, begin, section = read_card(path.read_bytes(), folder).partition(CARD_BEGIN)
     after = section.strip().split("\n\n")[3:] if begin else []  # what is no part of it: line, table, reason
     parts = [before.rstrip(), check.card(prompts).rstrip(), *after]
     return write_text(path, "\n\n".join(parts) + "\n", force=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save
 
 from specviz.errors import ModelError
-from specviz.finetune.training import SCORES, begun, publish, vacant
+from specviz.finetune.training import SCORES, begun, publish, read_card, vacant
 from specviz.models.additions import load_addition
 from specviz.models.eight_bits import pack
 from specviz.models.loading import find
@@ -70,6 +70,7 @@ def shrink(drafter: str | Path, out: str | Path, *, force: bool = False) -> Shru
     if len(packed) == len(tensors):
         raise ModelError(f"{folder} has no float matrices: its weights are already in eight bits")
     kept = {name: (folder / name).read_bytes() for name in KEPT if (folder / name).is_file()}
+    card = read_card(kept.pop("README.md", b""), folder)
     weights = save(packed, metadata={"format": "pt"})
     sizes = (folder / WEIGHTS).stat().st_size, len(weights)
     stored = (
@@ -82,7 +83,6 @@ def shrink(drafter: str | Path, out: str | Path, *, force: bool = False) -> Shru
             (made / name).write_bytes(content)
         (made / WEIGHTS).write_bytes(weights)
 
-    card = kept.pop("README.md", b"").decode("utf-8")
     partial = begun(path, ["shrink", hashlib.blake2b(weights).hexdigest()], force)
     publish(partial, path, write, card + stored if card else "")
     return Shrunk(path, *sizes)

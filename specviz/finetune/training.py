@@ -469,6 +469,14 @@ def curve_table(curve: Curve) -> list[str]:
     return lines
 
 
+def read_card(content: bytes, folder: Path) -> str:
+    """A drafter's card, from the bytes of its file (`ModelError` if they are no text)."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ModelError(f"{folder / 'README.md'} is not UTF-8: save it again as UTF-8") from None
+
+
 def publish(
     partial: Path, path: Path, write: Callable[[Path], None], card: str, scores: Card | None = None
 ) -> None:

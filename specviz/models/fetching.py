@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -333,6 +335,10 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
         return f"hf:{source} has no tokenizer, or none that is cached: pass tokenizer=, or download it"
     if find_spec("sentencepiece") is None and ("sentencepiece" in words or "build an AutoTokenizer" in words):
         return f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece"
+    if os.strerror(errno.ENOSPC) in words:
+        return (
+            f"no space is left on the disk for {name}: free some, or set HF_HOME to a folder on another disk"
+        )
     if "out of memory" in words or "allocate memory" in words:
         return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
     if local:

@@ -146,6 +146,10 @@ def load(
         safetensors weights are read.
     """
     _check_spread(spec, device, device_map, tp_plan)
+    if tokenizer is not None and not isinstance(tokenizer, (str, Path)) and not hasattr(tokenizer, "encode"):
+        raise ModelError(
+            f"tokenizer is a transformers tokenizer, a folder or a hub id, got {type(tokenizer).__name__}"
+        )
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         model: Any = spec
         _check_loaded(model, device, dtype, kernels)

@@ -165,7 +165,7 @@ def eos(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tupl
     """Ids that end a text: the generation config's, else the config's or the tokenizer's."""
     for source in (getattr(net, "generation_config", None), net.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        if ids is not None:
+        if ids is not None and ids != []:
             return tuple(ids) if isinstance(ids, (list, tuple)) else (int(ids),)
     return ()
 

@@ -146,6 +146,9 @@ def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError, match="has no card"):
         write_card(DraftCheck("a", "b", 1, _beside([], [], [])), tmp_path, "demo")
+    (tmp_path / "README.md").write_bytes(b"\xff")
+    with pytest.raises(ModelError, match="not UTF-8"):
+        write_card(DraftCheck("a", "b", 1, _beside([], [], [])), tmp_path, "demo")
     with pytest.raises(PromptError, match="no prompt"):
         check(learnt, target, [])
     with pytest.raises(PromptError, match="too short"):

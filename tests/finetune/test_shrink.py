@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,11 @@ def test_what_cannot_be_shrunk_is_refused_and_nothing_is_written(
         shrink(once, tmp_path / "twice")
     with pytest.raises(ModelError, match="once exists: choose another folder, or overwrite it with --force"):
         shrink(drafters["speculative"], once)
-    assert [path.name for path in tmp_path.iterdir()] == ["once"]
+    strange = shutil.copytree(drafters["speculative"], tmp_path / "strange")
+    (strange / "README.md").write_bytes(b"\xff\xfe#")
+    with pytest.raises(ModelError, match="README.md is not UTF-8: save it again as UTF-8"):
+        shrink(strange, tmp_path / "thrice")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["once", "strange"]
 
 
 def test_the_command_and_the_list_of_models(

@@ -84,6 +84,7 @@ def test_it_is_saved_whole(tmp_path):
         (lambda said: said["setting"].pop("device"), "incomplete"),
         (lambda said: said.pop("points"), "points"),
         (lambda said: said.update(more=1), "more"),
+        (lambda said: said["points"][0]["tokens"].__setitem__(0, 10**400), "too large"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, change, words):

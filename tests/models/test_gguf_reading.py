@@ -191,6 +191,11 @@ def test_longer_contexts(tmp_path: Path) -> None:
     ):  # as llama.cpp reads them
         untyped = rewritten(file("f32"), tmp_path / f"{next(iter(fields))}.gguf", **fields)
         torch.testing.assert_close(on_torch(untyped).net.model.rotary_emb.inv_freq, want)
+    for number, fields in enumerate(({}, {"llama_rope_scaling_factor": 0.0})):
+        unscaled = rewritten(
+            file("f32"), tmp_path / f"{number}.gguf", llama_rope_scaling_type="linear", **fields
+        )
+        torch.testing.assert_close(on_torch(unscaled).net.model.rotary_emb.inv_freq, want * 2)
 
 
 @pytest.mark.parametrize(

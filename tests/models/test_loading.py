@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -237,6 +239,27 @@ def test_a_hub_model_without_safetensors_is_not_called_unreachable(
         load("hf:dale/village")
 
 
+def test_a_full_disk_is_not_called_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(fetching, "model_info", lambda *_, **__: None)  # the hub answers
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fetching, "hf_hub_download", full)
+    with pytest.raises(
+        ModelError, match="no space is left on the disk for dale/village: free some, or set HF_HOME"
+    ):
+        load("hf:dale/village")
+
+
+def test_an_empty_list_of_end_tokens_is_none(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home, tmp_path / "copy")
+    _set(tmp_path / "copy" / "generation_config.json", eos_token_id=[])
+    _set(tmp_path / "copy" / "config.json", eos_token_id=3)
+    assert load(tmp_path / "copy").eos == (3,)
+
+
 def test_devices_and_dtypes(home: Path) -> None:
     for options, line in (
         ({"device": "cuda:99"}, "device cuda:99 is not available"),
@@ -248,6 +271,10 @@ def test_devices_and_dtypes(home: Path) -> None:
             load(home, **options)
     with pytest.raises(ModelError, match="got int"):
         load(3)
+    with pytest.raises(
+        ModelError, match="tokenizer is a transformers tokenizer, a folder or a hub id, got int"
+    ):
+        load(home, tokenizer=3)
 
 
 REFUSED = {

@@ -222,7 +222,7 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     if embedding is None or len(embedding.shape) != 2:
         raise ModelError(f"{path} is damaged: it has no embedding")
     rope = {"rope_type": "default", "rope_theta": float(number("rope.freq_base", 1e-9, 10000.0))}
-    if scaling == "linear":
+    if scaling == "linear" and fields.get(f"{kind}.{factor}"):  # 0 and none at all count as 1 there
         rope |= {"rope_type": "linear", "factor": float(number(factor, 1e-9))}
     layers = number("block_count")
     if layers > len(header.tensors):
