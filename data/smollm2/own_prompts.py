@@ -2,7 +2,7 @@
 
 A model tuned on chats that is given the beginning of a user's turn goes on as a user would (Magpie, Xu et
 al., arXiv 2406.08464). So its drafters see more than the topics of `topics`. Most turns begin with a word or
-two, so that all kinds of work come up. What was written stands beside OUT, and a run that was cut off goes on.
+two, so that all kinds of work come up. What was written stands beside OUT; a run that was cut off goes on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NUMBER, TOKENS, TEMPERATURE, SEED = 9_000, 120, 0.8, 5
 # How turns begin, and how often.
 BEGINNINGS = {
     "": 8, "Write": 2, "Explain": 1, "Describe": 1, "What": 3, "Who": 1, "When": 1, "where": 1, "who": 1,
-    "how": 1, "what": 1, "How": 2, "Why": 2, "Is": 1, "If": 1, "Imagine": 1, "Compose": 1, "Give": 1, "List": 1,
-    "My": 1, "I": 1, "We": 1, "Compare": 1, "A": 2, "There are": 1, "Tom": 1, "Maria": 1, "In": 1, "The": 1,
-    "Rewrite": 1, "Write a Python function": 1, "Summarize this text in two sentences.\n\n": 2,
-    "Summarize: ": 1, "Read the text and answer.\n\nText:": 1, "Let's": 1, "Pretend": 1, "Suppose": 1,
-    "Which": 1,
+    "how": 1, "what": 1, "How": 2, "Why": 2, "Is": 1, "If": 1, "Imagine": 1, "Compose": 1, "Give": 1,
+    "List": 1, "My": 1, "I": 1, "We": 1, "Compare": 1, "A": 2, "There are": 1, "Tom": 1, "Maria": 1,
+    "In": 1, "The": 1, "Rewrite": 1, "Write a Python function": 1,
+    "Summarize this text in two sentences.\n\n": 2, "Summarize: ": 1,
+    "Read the text and answer.\n\nText:": 1, "Let's": 1, "Pretend": 1, "Suppose": 1, "Which": 1,
 }  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def prompts(target: Target, written: Answers) -> Iterator[dict[str, str]]:
 def main() -> None:
     """Write the file."""
     out = Path(sys.argv[1])
-    target = sv.load("smollm2")
+    target = sv.load("smollm2", dtype="bfloat16", invariant=False)
     written = write(target, NUMBER, out.with_suffix(".written"))
     with out.open("w", encoding="utf-8") as file:
         for each in prompts(target, written):

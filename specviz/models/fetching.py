@@ -337,7 +337,7 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
         return f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece"
     if os.strerror(errno.ENOSPC) in words:
         return (
-            f"no space is left on the disk for {name}: free some, or set HF_HOME to a folder on another disk"
+            f"the disk is full, so {name} was not downloaded: free some space, or set HF_HOME to another disk"
         )
     if "out of memory" in words or "allocate memory" in words:
         return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"

@@ -107,7 +107,7 @@ def test_what_cannot_be_shrunk_is_refused_and_nothing_is_written(
         shrink(drafters["speculative"], once)
     strange = shutil.copytree(drafters["speculative"], tmp_path / "strange")
     (strange / "README.md").write_bytes(b"\xff\xfe#")
-    with pytest.raises(ModelError, match="README.md is not UTF-8: save it again as UTF-8"):
+    with pytest.raises(ModelError, match=r"README\.md is not UTF-8: save it again as UTF-8"):
         shrink(strange, tmp_path / "thrice")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["once", "strange"]
 

@@ -247,9 +247,7 @@ def test_a_full_disk_is_not_called_unreachable(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(fetching, "hf_hub_download", full)
-    with pytest.raises(
-        ModelError, match="no space is left on the disk for dale/village: free some, or set HF_HOME"
-    ):
+    with pytest.raises(ModelError, match="the disk is full, so dale/village was not downloaded"):
         load("hf:dale/village")
 
 
@@ -271,9 +269,7 @@ def test_devices_and_dtypes(home: Path) -> None:
             load(home, **options)
     with pytest.raises(ModelError, match="got int"):
         load(3)
-    with pytest.raises(
-        ModelError, match="tokenizer is a transformers tokenizer, a folder or a hub id, got int"
-    ):
+    with pytest.raises(ModelError, match="tokenizer is a transformers tokenizer"):
         load(home, tokenizer=3)
 
 
