@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specviz.cli.arguments import entries_of, hint, on_threads, writable
-from specviz.cli.options import Device, Force, Model, NewTokens, Threads, argument, option
+from specviz.cli.options import Device, Dtype, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, TraceError, loading, plural
 from specviz.files import checked, parsed, read_json
@@ -168,6 +168,7 @@ def answers(
     seed: Annotated[int, option("Seed for sampling.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
+    dtype: Dtype = "auto",
 ) -> None:
     """Let a model answer prompts, as training data for drafters. An interrupted run continues."""
     from specviz.cli.arguments import listed
@@ -186,7 +187,7 @@ def answers(
     check_apart(texts, [*MEASURED, *(apart_from or ())])
     options = AnswerOptions(max_new_tokens, tuple(drawn_at), tuple(kept), rows, seed)
     with on_threads(threads):
-        model = load(target, device, "float32", invariant=False)
+        model = load(target, device, dtype, invariant=False)
         kinds = [str(entry.get("kind", "")) for entry in entries]
         made = answer(model, encoded(model, texts), out, options, kinds, say=print_line)
     print(f"answers: {out} ({len(made.rows):,} answers, {made.tokens:,} tokens of {made.header['model']})")

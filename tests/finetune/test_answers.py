@@ -239,6 +239,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert f"answers: {out} (4 answers, " in told.out and "4 of 4 answers" in told.err
     assert [json.loads(line)["temperature"] for line in out.read_text().splitlines()[1:]] == [0, 0, 0.7, 0.7]
     assert run(given) == 2  # another choice of temperatures
+    halves = tmp_path / "halves.jsonl"
+    assert run([*given[:5], "--out", str(halves), "-n", "6", "--dtype", "bfloat16"]) == 0
+    assert run([*given[:5], "--out", str(halves), "-n", "6", "--dtype", "int3"]) == 2
     drafter = tmp_path / "head"
     train = ["models", "eagle", "town", "--answers", str(out), "--out", str(drafter), "--epochs", "1"]
     assert (
