@@ -49,7 +49,7 @@ def advice() -> Advice:
     setting = {
         "model": {"name": EVIL}, "texts": 7, "tokens": 70, "between": [1, 20], "clock": "none",
         "device": "cpu", "threads": 1, "dtype": "float64", "temperature": 0, "left_out": {},
-        "confirmed_on": 0,
+        "confirmed_on": 0, "given_as": {"small": EVIL},
     }  # fmt: skip
     draft = Candidate("speculative", "small", (("draft_length", 4),), 4)
     rest = {"cycle": 1.4, "forward": 1.1, "drafting": 0.2, "rest": 0.1, "certain": True}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,7 @@ from specviz.methods.sampling import Sampling
 from specviz.metrics import speedups
 from specviz.metrics.costs import Shape
 from specviz.metrics.speedups import Drafter, PassTimes, Setting
+from specviz.models import loading
 from specviz.models.model import Model
 
 GREEDY = Sampling()
@@ -381,7 +383,7 @@ class TestRanking:
         setting = {
             "model": {"name": "<b>table"}, "texts": 7, "tokens": 70, "between": [1, 20], "clock": "none",
             "device": "cpu", "threads": 1, "dtype": "float64", "temperature": 0, "left_out": {},
-            "confirmed_on": 0,
+            "confirmed_on": 0, "given_as": {},
         }  # fmt: skip
 
         def advice(**costs):
@@ -417,7 +419,7 @@ class TestRanking:
 
     def test_what_was_measured_decides(self, made):
         predictions = Ranking(made, flat(slope=0.0, draft=0.5, rest=0.1, per_token=0.0)).predictions()
-        setting = {"confirmed_on": 5}
+        setting = {"confirmed_on": 5, "given_as": {}}
 
         def advice(*measured):
             rows = [
@@ -701,6 +703,28 @@ class TestAdvise:
                      for w in words[1:]]  # fmt: skip
             assert cli.run(words) == 2
             assert "none.txt" in capsys.readouterr().err  # all else is in order
+
+    def test_the_command_names_what_was_given(self, tmp_path, quick):
+        copy = shutil.copytree(loading.find("town-draft"), tmp_path / "mine")
+        made = specviz.advise(
+            "town", ["town-draft", copy], PROMPTS, folder=tmp_path, tick=lambda *_: None, max_new_tokens=8
+        )
+        commands = {
+            each.candidate.draft: shlex.split(replace(made, predictions=[each], confirmed=[]).command)
+            for each in made.predictions
+            if each.candidate.draft
+        }
+        assert {name: words[words.index("--draft") + 1] for name, words in commands.items()} == {
+            "town-draft": "town-draft", "mine": str(copy),
+        }  # fmt: skip
+        assert all(words[words.index("-m") + 1] == "town" for words in commands.values())
+
+    def test_the_same_answers_to_other_prompts_are_another_work(self, models):
+        def digest(prompt: int) -> str:
+            text = Text("0", "", [prompt], [5, 6, 7], "length", 3, frozenset())
+            return advising.Job(models[0], {}, [], [], [text], [], 3, GREEDY, 0, [1], [], None).digest
+
+        assert digest(3) == digest(3) != digest(4)
 
     def test_stores_are_decoded_once(self, models, tmp_path, quick, monkeypatch):
         def stop(done, of, what):

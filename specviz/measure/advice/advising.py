@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -159,7 +159,9 @@ def advise(
     target = load_if_needed(model, device, dtype)
     reading.check_served(target)
     check_processors(target)
-    drafters = _drafters(target, draft, device, dtype)
+    drafters, given_as = _drafters(target, draft, device, dtype)
+    if isinstance(model, str | Path):
+        given_as[""] = str(model)
     chosen, others = _prompts(target, suite, answers, number, confirm)
     texts = reading.read_answers(Path(answers), target)[:number] if answers is not None else []
     _check_sizes(target, drafters, batches, contexts)
@@ -180,6 +182,7 @@ def advise(
         contexts,
         elsewhere,
         stores,
+        given_as,
     )
     shown = bar() if tick is None else nullcontext(tick)
     with shown as progress:
@@ -206,6 +209,7 @@ class Job:
     contexts: list[int]
     elsewhere: Device | None
     stores: bool = False
+    given_as: dict[str, str] = field(default_factory=dict)  # what each drafter loads from; "": the target
 
     @property
     def digest(self) -> str:
@@ -213,7 +217,7 @@ class Job:
         parts = {
             "schema": SCHEMA, "model": identity(self.model), **computed_by(self.model),
             "drafters": [identity(each) for each in self.drafters.values()],
-            "ids": self.ids, "answers": [each.tokens for each in self.answers],
+            "ids": self.ids, "answers": [[each.ids, each.tokens] for each in self.answers],
             "others": [str(sorted(entry.items(), key=str)) for entry in self.others],
             "options": [self.most, vars(self.sampling), self.seed, self.batches, self.contexts,
                         str(self.elsewhere), self.stores],
@@ -224,14 +228,15 @@ class Job:
 
 def _drafters(
     target: Model, draft: Loadable | None, device: str | None, dtype: str | None
-) -> dict[str, Model]:
-    """Drafters by name, loaded and checked."""
+) -> tuple[dict[str, Model], dict[str, str]]:
+    """Drafters by name, loaded and checked, and what those load from that were given by a name or a path."""
     if draft is None:
         own = list(default_drafts(target.name).values())
         models = [name for name in own if name.endswith("-draft")] or [f"{target.name}-draft"]
         aligned = [name for name in bundled() if any(name.startswith(f"{each}-") for each in models)]
         given = [name for name in (*own, *aligned) if name in bundled()]
         loaded = load_fitting(target, given, device, dtype)
+        given = [each.name for each in loaded]
     else:
         given = list(draft) if isinstance(draft, list | tuple) else [draft]
         loaded = [load_drafter(target, each, device, dtype) for each in given]
@@ -241,7 +246,8 @@ def _drafters(
         raise ParameterError(
             "two drafters have the same name: rename one so that tables can distinguish them"
         )
-    return {each.name: each for each in loaded}
+    specs = {each.name: str(spec) for each, spec in zip(loaded, given) if isinstance(spec, str | Path)}
+    return {each.name: each for each in loaded}, specs
 
 
 def _prompts(
@@ -618,7 +624,7 @@ class Work:
             between=measured.passes["", 1].contexts[:1] + measured.passes["", 1].contexts[-1:],
             temperature=job.sampling.temperature, kernels=getattr(job.model, "kernels", None),
             answers=bool(job.answers), confirmed_on=len(job.others), left_out=self.left_out,
-            experts=self._experts(texts),
+            experts=self._experts(texts), given_as=job.given_as,
             prompts=[{"id": text.name, "kind": text.kind} for text in texts],
             others=[{"id": str(entry.get("id", i)), "kind": entry.get("kind")}
                     for i, entry in enumerate(job.others)],

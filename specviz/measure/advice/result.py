@@ -178,8 +178,9 @@ class Advice(Page):
     def command(self) -> str:
         """The setting of `advised` as a command of this package."""
         made = next(each.candidate for each in self.predictions if each.candidate.label == self.advised)
-        words = ["specviz", "generate", made.method, "-m", "MODEL"]
-        words += ["--draft", made.draft] if made.draft else []
+        given_as = self.setting["given_as"]
+        words = ["specviz", "generate", made.method, "-m", given_as.get("", "MODEL")]
+        words += ["--draft", given_as.get(made.draft, made.draft)] if made.draft else []
         for name, value in made.values:
             words += ["--set", f"{name}={value}" if isinstance(value, str) else f"{name}={value:g}"]
         return shlex.join([*words, "--prompts", "FILE"])
