@@ -698,6 +698,8 @@ def test_an_older_version_s_words_are_read_as_today_s(tmp_path):
         ({"prompts": {"0": 1}}, "metadata, prompts"),
         ({"prompts": [{"tokens": [-1]}]}, "metadata, prompts"),
         ({"prompts": [{"tokens": [1], "kind": {"a": 1}}]}, "metadata, prompts"),
+        ({"prompts": [{"tokens": [1], "reference": ["a", 3]}]}, "metadata, prompts"),
+        ({"prompts": [{"tokens": [1], "segmented": "no"}]}, "metadata, prompts"),
         ({"pieces": {"1": "!!"}}, "metadata, pieces holds"),
         ({"pieces": {"x": "AA=="}}, "pieces"),
         ({"pieces": [1]}, "metadata, pieces"),

@@ -89,6 +89,8 @@ class Prompt(TypedDict, total=False):
     language: Text | int | None
     length: Text | int | None
     turn: Text | int | None
+    reference: Text | list[Text] | None
+    segmented: bool | None
 
 
 class Sampling(TypedDict, total=False):
