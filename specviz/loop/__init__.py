@@ -1,4 +1,4 @@
-"""The loop: draft, forward, verify, commit, learn, record. It looks inside neither model nor method."""
+"""The decoding loop: draft, forward, verify, commit, learn, record; independent of model and method."""
 
 from .cycle import Cycle, decode
 from .dense import densify

@@ -1,9 +1,9 @@
-"""Several prompts, decoded together: rows of one context, each accepting as much as it does.
+"""Decode several prompts together, as rows of one context; each row accepts its own number of tokens.
 
-Every row has its own method, session and random numbers, and is judged by the code that judges a single
-prompt, so that it decides as it would alone. What the rows share are the passes: one of the target a cycle,
-and one of the drafter for all rows that ask for one. A row whose text has ended gives its place to the next
-prompt; where none is waiting it goes, and the passes are narrower from then on.
+Each row has its own method, session and random numbers and is judged by the same code as a single prompt, so
+it decides as it would alone. The rows share forward passes: one pass of the target per cycle, and one pass of
+the drafter for all rows that request one at the same time. When a row's text ends, the next prompt takes its
+place. When no prompt is waiting, the row is removed and later passes are narrower.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from ..models.protocols import Model, Path, Tokens
 from .clock import Clock, Mark, Watched
 from .cycle import Cycle, Settings, Target, Text, check_scores, finished, pass_request
 
-WASTE = 1.5  # rows are prefilled together if that computes at most so many times what they hold
+WASTE = 1.5  # rows are prefilled together if padding computes at most this multiple of their tokens
 
 
 def decode_batch(
     target: Target, prompts: Sequence[list[int]], method: Method, *, rows: int,
     numbers: Sequence[int] | None = None, clock: Clock | None = None, **options: Any,
 ) -> Iterator[list[Cycle]]:  # fmt: skip
-    """Decode prompts, at most `rows` of them at a time; yield the cycles that ran together.
+    """Decode prompts, at most `rows` at a time; yield the cycles that ran together.
 
     Parameters
     ----------
     target : Model
-        One whose contexts have rows.
+        Its contexts must support several rows.
     prompts : list of lists of int
     method : Method
-        Every prompt gets another one like it.
+        Each prompt gets its own instance (`Method.again`).
     rows : int
     numbers : sequence of int, optional
-        The prompts' numbers, keys of the random numbers. Default: their places in the list.
+        Number of each prompt, which keys its random numbers. Default: its index in the list.
     clock : Clock, optional
-        None takes no times.
+        Default None: record no times.
     **options
-        `Settings`, of every prompt.
+        Fields of `Settings`, the same for every prompt.
 
     Yields
     ------
     list of Cycle
-        One for each row that took part: a prefill of those that begin, or a cycle of all.
+        One for each row that took part: the prefills of new rows, or a draft-verify cycle of every row.
     """
     numbered = list(zip(range(len(prompts)) if numbers is None else numbers, prompts))
     with closing(Batch(target, numbered, method, rows, clock, Settings(**options))) as batch:
@@ -65,7 +65,7 @@ def decode_batch(
 
 
 def check_rows(*models: Model | None) -> None:
-    """Refuse models whose contexts decode one prompt (`ModelError`, naming the first)."""
+    """Raise `ModelError` for the first model whose contexts decode only one prompt."""
     for model in models:
         if model is not None and not getattr(model, "batches", True):
             raise ModelError(
@@ -75,23 +75,23 @@ def check_rows(*models: Model | None) -> None:
 
 
 class Batch:
-    """The texts that are being decoded, in the order of the contexts' rows."""
+    """Texts being decoded, in the order of the contexts' rows."""
 
     def __init__(
         self, target: Target, prompts: Sequence[tuple[int, list[int]]], method: Method, rows: int,
         clock: Clock | None, settings: Settings,
     ) -> None:  # fmt: skip
         self.target, self.method, self.clock, self.settings = target, method, clock, settings
-        self.waiting = list(prompts)[::-1]  # the next one last
+        self.waiting = list(prompts)[::-1]  # reversed, so that `pop` takes the next prompt
         self.texts: list[Any] = [None] * min(rows, len(prompts))
         self.contexts: dict[int, Shared] = {}
 
     def mark(self) -> Mark:
-        """A point in time, if times are taken."""
+        """Mark the current time, or return None without a clock."""
         return self.clock.mark() if self.clock else None
 
     def enter(self) -> list[Row]:
-        """The prompts that come in now, in the places of texts that ended."""
+        """Start waiting prompts in the free places and return their rows."""
         new = []
         for place, old in enumerate(self.texts):
             if self.waiting and (old is None or old.end is not None):
@@ -102,13 +102,13 @@ class Batch:
         return new
 
     def prefill(self, new: list[Row]) -> list[Cycle]:
-        """Cycle 0 of texts that begin."""
+        """Prefill new rows and return cycle 0 of each."""
         begin = self.mark()
         room = max(text.limit for text in new) + self.method.extra_cache_slots
         for text in new:
             text.target = text.open(self.target, text.session.prompt, room, "target")
             text.target.prefill()
-        # A drafter may read the target's states at the prompt's tokens.
+        # A drafter may need the target's hidden states at the prompt's tokens.
         self._compute(self.method.hidden_layers(new[0].session.drafter) if self.method.reads_prompt else ())
         passed = self.mark()
         for text in new:
@@ -124,7 +124,7 @@ class Batch:
             shared.prefill(hidden)
 
     def step(self) -> list[Cycle]:
-        """A cycle of every text."""
+        """Run one draft-verify cycle of every row."""
         begin = self.mark()
         drafts = self._drafts()
         drafted = self.mark()
@@ -149,7 +149,7 @@ class Batch:
             context = on[0].target.shared.context
             if kept:
                 context.commit([verdicts[place].path for place in kept], kept)
-            if written:  # a row whose whole draft is kept may add nothing
+            if written:  # empty if no verdict adds a token after its draft
                 context.extend([[verdicts[place].token] for place in written], written)
         for text in on:
             text.method.learn(drafts[text.place], results[text.place], verdicts[text.place])
@@ -159,15 +159,15 @@ class Batch:
         return cycles
 
     def _free(self) -> None:
-        """Free the own contexts of texts that ended; their rows of the shared contexts go to others."""
+        """Close the private contexts of texts that ended; their rows of shared contexts are reused."""
         for text in self.texts:
             if text.end is not None:
                 text.close()
 
     def _drafts(self) -> list[Draft]:
-        """Every row's draft. Rows that ask for a pass of the same context at the same time share it."""
+        """Return every row's draft. Rows that request passes of one context at the same time share a pass."""
         drafts: list[Any] = [text.draft() for text in self.texts]
-        drafting: list[tuple[int, Drafting, Any]] = [  # a generator is begun with None
+        drafting: list[tuple[int, Drafting, Any]] = [  # a generator must first be sent None
             (place, draft, None) for place, draft in enumerate(drafts) if not isinstance(draft, Draft)
         ]
         while drafting:
@@ -184,11 +184,11 @@ class Batch:
             for shared, rows in requests.items():
                 passes = shared.forward([self.texts[place] for place in rows], list(rows.values()))
                 drafting += [(place, generators[place], result) for place, result in zip(rows, passes)]
-            drafting.sort(key=lambda each: each[0])  # a context's rows are named in their order
+            drafting.sort(key=lambda each: each[0])  # `forward` takes a context's rows in ascending order
         return drafts
 
     def leave(self) -> None:
-        """Remove texts that ended, when no prompt waits for their places; the last ones take these."""
+        """Remove texts that ended and were not replaced; the last row moves into each gap."""
         for place in reversed(range(len(self.texts))):
             if self.texts[place].end is None:
                 continue
@@ -200,7 +200,7 @@ class Batch:
                 self.texts[place], last.place = last, place
 
     def close(self) -> None:
-        """Free the contexts."""
+        """Close all contexts."""
         for shared in self.contexts.values():
             shared.context.close()
         for text in filter(None, self.texts):
@@ -208,14 +208,14 @@ class Batch:
 
 
 class Row(Text):
-    """A text in a batch.
+    """One text of a batch.
 
     Attributes
     ----------
     place : int
-        Its row in the contexts now: another one's when that is the last and this one leaves.
+        Its current row in the contexts. The last row moves when another row leaves.
     row : int
-        The row that it began in, as the record has it.
+        The row it started in, as recorded in the trace.
     target : Part
         Its row of the target's context.
     """
@@ -228,7 +228,7 @@ class Row(Text):
         self.target: Any = None
 
     def open(self, model: Target, tokens: list[int], room: int, name: str) -> Part | Watched:
-        """A row of a shared context: the n-th that this row opens is the n-th of every row."""
+        """Open a row of a shared context; the n-th context that each row opens is the same one."""
         if getattr(model, "apart", False):
             return self.open_alone(model, tokens, room, name)
         batch, key = self.batch, self.opened
@@ -242,12 +242,12 @@ class Row(Text):
         return Part(shared, self)
 
     def open_alone(self, model: Target, tokens: list[int], room: int, name: str) -> Watched:
-        """A context of this row alone, of a drafter that reads states as well as tokens."""
+        """Open a context for this row only, for a drafter that reads hidden states as well as tokens."""
         self.own_contexts.append(Watched(model.open([tokens], room), name, self.batch.clock, self.passes))
         return self.own_contexts[-1]
 
     def close(self) -> None:
-        """Free the contexts of this row alone."""
+        """Close the contexts that belong to this row only."""
         for context in self.own_contexts:
             context.close()
         self.own_contexts.clear()
@@ -259,43 +259,43 @@ class Row(Text):
 
 
 class Shared:
-    """A context of all rows of a batch; its passes are timed, and written down with every row in them."""
+    """A context shared by all rows of a batch; each pass is timed and logged for every row in it."""
 
     def __init__(self, context: Any, name: str, clock: Clock | None, prompts: list[list[int]]) -> None:
         self.context, self.name, self.clock = context, name, clock
-        self.fresh: dict[int, list[int]] = dict(enumerate(prompts))  # rows as they were opened
+        self.fresh: dict[int, list[int]] = dict(enumerate(prompts))  # rows not yet placed, as opened
         self.prefill_queue: list[Row] = []
-        self.unwritten: dict[int, list[Tokens]] = {}  # what rows were extended by and the context lacks
+        self.unwritten: dict[int, list[Tokens]] = {}  # by row, tokens not yet written to the context
 
     def place(self, row: int, tokens: list[int], room: int) -> None:
-        """Let a row hold `tokens`, none of them computed yet, with room for more after them."""
+        """Load `tokens` into a row, to be computed later, with room for more after them."""
         self.unwritten.pop(row, None)
         if self.fresh.pop(row, None) != tokens:
             self.context.replace(row, tokens, room)
 
     def drop(self, row: int) -> None:
-        """Remove a row; the last one takes its number."""
+        """Remove a row; the last row takes its number."""
         self.settle()
         self.context.drop(row)
 
     def extend(self, row: int, tokens: Tokens) -> None:
-        """Note what a row is extended by; `settle` writes the tokens of all rows in one go."""
+        """Queue tokens to append to a row; `settle` writes those of all rows at once."""
         if len(tokens):
             self.unwritten.setdefault(row, []).append(tokens)
 
     def settle(self) -> None:
-        """Write what was noted."""
+        """Write the queued tokens."""
         if self.unwritten:
             rows = sorted(self.unwritten)
             self.context.extend([chained(self.unwritten[row]) for row in rows], rows)
             self.unwritten.clear()
 
     def length(self, row: int) -> int:
-        """Committed tokens of a row."""
+        """Number of committed tokens in a row."""
         return int(self.context.length[row]) + sum(map(len, self.unwritten.get(row, ())))
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget what a row holds after its first `length` tokens."""
+        """Drop everything after the first `length` tokens of a row."""
         if length > self.length(row):
             raise ModelError(f"rewind of row {row} to {length} tokens: it holds {self.length(row)}")
         new = self.unwritten.pop(row, None)
@@ -306,7 +306,7 @@ class Shared:
             self.unwritten[row] = [chained(new)[: length - held]]
 
     def forward(self, texts: list[Row], drafts: list[Draft], hidden: Sequence[int] = ()) -> list[Pass]:
-        """One pass of some rows, in the order of their places; what it gave each of them."""
+        """Run one pass over some rows, in the order of their places; return each row's result."""
         self.settle()
         begin = self.clock.mark() if self.clock else None
         result = self.context.forward(drafts, hidden, [text.place for text in texts])
@@ -317,7 +317,7 @@ class Shared:
         ]
 
     def prefill(self, hidden: tuple[int, ...] = ()) -> None:
-        """Compute the queued prompts: in one pass, or one by one where their lengths differ much."""
+        """Compute the queued prompts: in one pass, or one by one if their lengths differ too much."""
         self.settle()
         texts, self.prefill_queue = sorted(self.prefill_queue, key=lambda text: text.place), []
         context = self.context
@@ -342,7 +342,7 @@ class Shared:
 
 
 def chained(parts: list[Tokens]) -> Tokens:
-    """Sequences of tokens, concatenated: lists, or tensors that stay on their device."""
+    """Concatenate token sequences: lists, or tensors, which stay on their device."""
     if len(parts) == 1:
         return parts[0]
     if any(torch.is_tensor(part) for part in parts):
@@ -352,7 +352,7 @@ def chained(parts: list[Tokens]) -> Tokens:
 
 
 class Part:
-    """One row of a shared context, as its method sees it: a context of one row."""
+    """One row of a shared context, presented to its method as a single-row context."""
 
     rows = 1
 
@@ -365,7 +365,7 @@ class Part:
 
     @property
     def length(self) -> list[int]:
-        """Committed tokens."""
+        """Number of committed tokens."""
         return [self.shared.length(self.text.place)]
 
     @property
@@ -381,27 +381,27 @@ class Part:
         return int(context.room + max(context.length) - self.length[0])
 
     def extend(self, tokens: Tokens | Sequence[Tokens]) -> None:
-        """As a context's."""
+        """Append committed tokens, like `Context.extend`."""
         self.shared.extend(self.text.place, cast("Tokens", tokens[0] if nested(tokens) else tokens))
 
     def commit(self, paths: Sequence[int] | Sequence[Path]) -> None:
-        """As a context's."""
+        """Keep the accepted path of the last draft, like `Context.commit`."""
         self.shared.context.commit([paths[0] if nested(paths) else paths], [self.text.place])
 
     def rewind(self, length: int | Sequence[int]) -> None:
-        """As a context's."""
+        """Drop tokens from the end, like `Context.rewind`."""
         self.shared.rewind(self.text.place, length if isinstance(length, int) else int(length[0]))
 
     def reserve(self, room: int) -> None:
-        """As a context's."""
+        """Make room for more tokens, like `Context.reserve`."""
         self.shared.settle()
         context = self.shared.context
         context.reserve(room - self.room + context.room)
 
     def prefill(self) -> None:
-        """Queue it: rows that begin are computed together, by their first pass at the latest."""
+        """Queue the prompt. New rows are prefilled together, before their first pass."""
         self.shared.prefill_queue.append(self.text)
 
     def forward(self, draft: Draft, hidden: Sequence[int] = ()) -> Pass:
-        """A pass of this row alone, for methods that do not ask for theirs by yielding."""
+        """Run a pass of this row alone, for methods that do not yield their requests."""
         return self.shared.forward([self.text], [draft], hidden)[0]

@@ -1,4 +1,4 @@
-"""What is refused before any work: prompts of no known form, methods that a model cannot serve."""
+"""Checks made before any work: the form of the prompts, and whether a model can serve a method."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..trace.files import Record
 if TYPE_CHECKING:
     from ..models.additions import Addition
 
-Prompts: TypeAlias = Any  # a prompt in any form that `generate` takes, a stream, or a list of streams
-PROMPT_FIELDS = ("id", "kind", "language", "reference", "segmented")  # of a prompt that the record keeps
+Prompts: TypeAlias = Any  # prompts in any form that `generate` accepts, a stream, or a list of streams
+PROMPT_FIELDS = ("id", "kind", "language", "reference", "segmented")  # fields of a prompt that a trace keeps
 # Settings of a generation config whose logits processors read the whole text so far: a block pass
-# would need another one at each node. Beside each the value that switches it off.
+# would need a different processor at each node. Each value switches its setting off.
 PREFIX_PROCESSORS = {
     "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0,
     "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "min_length": 0,
@@ -34,12 +34,12 @@ PREFIX_PROCESSORS = {
 
 
 def check_prompts(given: Prompts) -> list[Record]:
-    """The prompts as a list of dicts with ``prompt`` or ``turns``.
+    """Return the prompts as a list of dicts with ``prompt`` or ``turns``.
 
     Raises
     ------
     PromptError
-        If it is empty or of no known form.
+        If the list is empty, or an entry is a stream or not a valid prompt.
     """
     single = (
         isinstance(given, str | Mapping)
@@ -59,7 +59,7 @@ def check_prompts(given: Prompts) -> list[Record]:
 
 
 def _check_prompt(entry: Prompts, where: str) -> Record:
-    """One prompt as a dict; `where` ends the message if it is none."""
+    """Return one prompt as a dict; `where` ends the error message if it is invalid."""
     if not isinstance(entry, Mapping):
         entry = {"prompt": entry.tolist() if hasattr(entry, "tolist") else entry}
     if sum(name in entry for name in ("prompt", "turns", "messages")) != 1:
@@ -85,8 +85,8 @@ def _check_prompt(entry: Prompts, where: str) -> Record:
 
 
 def _check_field(name: str, value: Prompts, where: str) -> str | int | list[str] | None:
-    """What a prompt says of itself, as the record can hold it; None where a table has a blank."""
-    if hasattr(value, "tolist"):  # of numpy: a number, or several texts
+    """Return a field of a prompt in a form that the record can hold; None for a blank table cell."""
+    if hasattr(value, "tolist"):  # NumPy: a number, or an array of texts
         value = value.tolist()
     if value is None or value != value:
         return None
@@ -104,12 +104,12 @@ def _check_field(name: str, value: Prompts, where: str) -> str | int | list[str]
 
 
 def check_streams(given: Prompts, method: Method) -> list[Record]:
-    """The streams that a method decodes, as a list of dicts with ``stream`` and what is kept of each.
+    """Return the streams as a list of dicts: ``stream``, and the fields that the trace keeps.
 
     Raises
     ------
     PromptError
-        If something else is among them, or nothing.
+        If the list is empty, or an entry is not a stream or has no updates.
     """
     several = [given] if isinstance(given, Stream) else given
     listed = isinstance(several, Sequence) and not isinstance(several, str)
@@ -130,12 +130,12 @@ def check_streams(given: Prompts, method: Method) -> list[Record]:
 
 
 def check_batchable(method: Method, entries: list[Record]) -> None:
-    """Refuse what cannot be decoded in a batch.
+    """Refuse a method or prompts that cannot be decoded in a batch.
 
     Raises
     ------
     ParameterError, PromptError
-        Streams; conversations; a method that learns from one prompt for the next, or leaves passes early.
+        For a method that decodes streams, exits early or learns from prompt to prompt; for conversations.
     """
     if method.streams:
         raise ParameterError(f"{method.name} decodes streams one after another: drop batch")
@@ -155,7 +155,7 @@ def check_batchable(method: Method, entries: list[Record]) -> None:
 
 
 def check_ranks(ranks: Ranks, method: Method, entries: list[Record]) -> None:
-    """Refuse a stream that reaches the ranks of a split model at different times (`PromptError`)."""
+    """Raise `PromptError` for a live stream on a split model: it would reach each rank at another time."""
     if ranks.size == 1 or not method.streams:
         return
     if any(not isinstance(entry["stream"].updates, list | tuple) for entry in entries):
@@ -169,7 +169,7 @@ def check_ranks(ranks: Ranks, method: Method, entries: list[Record]) -> None:
 
 
 def check_record(record: str | None, greedy: bool, method: Method) -> None:
-    """Refuse a dense record of what cannot be replayed place by place (`ParameterError`)."""
+    """Raise `ParameterError` for a dense record of a run that cannot be replayed position by position."""
     if record != "dense":
         return
     if not greedy:
@@ -190,7 +190,7 @@ def check_alone(model: Model) -> None:
 
 
 def check_writes(model: Model, method: Method) -> None:
-    """Refuse a method that writes masked canvases on a model that does not, and the other way round.
+    """Refuse a canvas method on a model that is not masked-diffusion, and any other method on one that is.
 
     Raises
     ------
@@ -211,7 +211,7 @@ def check_writes(model: Model, method: Method) -> None:
 
 
 def check_trees(model: Model, method: Method) -> None:
-    """Refuse a method whose drafts branch on a model that reads chains alone (`ParameterError`)."""
+    """Refuse a method that drafts trees on a model that reads only chains (`ParameterError`)."""
     if method.trees and not getattr(model, "trees", True):
         raise ParameterError(
             f"{method.name} drafts trees, but {model.name} reads only chains: its decoder is recurrent, and "
@@ -220,7 +220,7 @@ def check_trees(model: Model, method: Method) -> None:
 
 
 def check_hidden(model: Model, method: Method, drafter: Model | None) -> None:
-    """Refuse a method that reads hidden states on a backend that gives none (`ParameterError`)."""
+    """Refuse a method that needs hidden states on a backend that provides none (`ParameterError`)."""
     if method.hidden_layers(drafter) and not getattr(model, "gives_hidden", True):
         raise ParameterError(
             f"{method.name} needs hidden states of the target's layers, which llama.cpp does not provide: "
@@ -229,12 +229,12 @@ def check_hidden(model: Model, method: Method, drafter: Model | None) -> None:
 
 
 def check_served(model: Model, method: Method) -> None:
-    """Refuse a method that a model cannot serve, whatever drafts for it.
+    """Refuse a method that a model cannot serve with any drafter.
 
     Raises
     ------
     ParameterError, ModelError
-        Saying what the method needs.
+        The message says what the method needs.
     """
     check_writes(model, method)
     method.prepare(model)
@@ -250,7 +250,7 @@ def check_processors(model: Model) -> None:
     Raises
     ------
     ModelError
-        Naming them.
+        The message names them.
     """
     config = getattr(getattr(model, "net", None), "generation_config", None)
     values = {name: getattr(config, name, None) for name in PREFIX_PROCESSORS}

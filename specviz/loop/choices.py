@@ -1,4 +1,4 @@
-"""What a widget lets its reader choose: targets, methods, drafters and prompts; and a decode of a choice."""
+"""Choices that a widget offers (targets, methods, drafters, prompts), and the run of a choice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .checks import Prompts
 from .drafters import Loadable, bundled_draft, choose_drafter, load_if_needed
 from .run import Run
 
-# Targets to choose from, the first that is there being the default, and what each is asked at first.
+# Targets to choose from, each with its first prompt. The first one that is available is the default.
 TARGETS = {
     "smollm2": "Why does the moon seem to change its shape during a month?",
     "town": "Translate into German: The doctor bought a red bicycle in the old market on Sunday.",
@@ -27,29 +27,29 @@ TARGETS = {
     "smollm2-diffusion": "Why does the moon seem to change its shape during a month?",
     "town-diffusion": "Translate into German: The doctor bought a red bicycle.",
 }
-WARM_UP = 4  # tokens that a method decodes untimed before its first decode with a target
+WARM_UP = 4  # tokens that a method decodes, untimed, before its first run with a target
 
 
 class Choices:
-    """Targets, one loaded at a time, with the methods that they serve.
+    """Targets, loaded one at a time, and the methods that they can run.
 
     Parameters
     ----------
     model : str, path, transformers model or specviz model, optional
-        The first choice; default SmolLM2 where it is downloaded, else ``town``.
+        The first choice. Default: SmolLM2 if it is downloaded, otherwise ``town``.
     method : str, class or Method
-        `draft` is for this method, and for others that draft in its way.
+        `draft` is for this method and for others that use the same kind of drafter.
     draft : like `model`, optional
-        The first choice's drafter; default the bundled ones.
+        Drafter for the first choice. Default: the bundled ones.
     prompt : any form that `generate` takes, optional
-        What is decoded where no text is given.
+        Decoded when no text is given.
     options, where : dict
-        What else `generate` and `load` take.
+        Further options of `generate` (`options`) and of `load` (`where`).
 
     Raises
     ------
     ModelError
-        If the model is not there.
+        If the model does not exist.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Choices:
         self._given, self._draft, self._prompt = model, draft, prompt
         self._options, self._where = options, where
         self._target: Model | None = None
-        self._name = ""  # of the loaded target
-        self._drafters: dict[str, Model | None] = {}  # by what a method drafts with
+        self._name = ""  # name of the loaded target
+        self._drafters: dict[str, Model | None] = {}  # by kind of drafter (`Method.drafts_with`)
         self._warm: set[str] = set()
 
     def methods(self, model: str) -> list[str]:
-        """Names of the methods for a model; once it is loaded, of those that it serves."""
+        """Names of the methods for a model; once it is loaded, only those that it can run."""
         if model == self._name:
             names = [name for name in methods.names() if self._serves(name)]
         else:
@@ -102,7 +102,7 @@ class Choices:
         return not kind.streams and (not kind.needs_draft or self._draft_for(self._name, kind) is not None)
 
     def _draft_for(self, model: str, kind: type[Method]) -> Loadable | None:
-        """What drafts for a target: the drafter that was given for it where it suits, else a bundled one."""
+        """Choose a target's drafter: the given one if it suits the method, otherwise a bundled one."""
         if not kind.needs_draft:
             return None
         if model == self.first and self._draft is not None and kind.drafts_with == self._drafts_with:
@@ -110,7 +110,7 @@ class Choices:
         return bundled_draft(kind, model)
 
     def idea(self, method: str) -> str:
-        """What a method does, in a sentence."""
+        """Describe a method in one sentence."""
         kind = methods.find(method)
         return kind.idea() or kind.title
 
@@ -119,7 +119,7 @@ class Choices:
         return methods.find(method).parameters
 
     def examples(self, model: str) -> list[tuple[str, str]]:
-        """Prompts to choose from, each with its kind of work."""
+        """Prompts to choose from, each with its kind of task."""
         prompts = suite("town" if model.startswith("town") else "everyday", each=1)
         shown = [(str(entry["kind"]), str(entry.get("prompt") or entry["turns"][0])) for entry in prompts]
         return [("example", TARGETS[model]), *shown] if model in TARGETS else shown
@@ -127,7 +127,7 @@ class Choices:
     def start(
         self, model: str, text: str, method: Given, values: dict[str, Value], *, dense: bool = False
     ) -> Run:
-        """A decode that has not begun; what must be loaded is loaded.
+        """Load the models, warm the method up, and return a run that has not started.
 
         Parameters
         ----------
@@ -135,14 +135,14 @@ class Choices:
         method : str, class or Method
             A name may carry settings: ``bild:fallback=0.5``.
         values : dict
-            Settings of a method that is named without any.
+            Settings of a method that is given by its bare name.
         dense : bool
-            Record what makes most what-ifs exact, where the run can; it costs one more pass of each model.
+            Make a dense record if the run allows it: most what-ifs become exact, for one more pass per model.
 
         Raises
         ------
         ParameterError, ModelError, PromptError
-            With one line that says what to do.
+            The message is one line that says what to do.
         """
         target = self._load(model)
         make = methods.factory(method)
@@ -162,7 +162,7 @@ class Choices:
         )
 
     def _load(self, model: str) -> Model:
-        """The target of this name; the one before is dropped."""
+        """Return the target of this name; a different one that was loaded is dropped."""
         if model != self._name or self._target is None:
             self._name, self._target = "", None
             self._drafters, self._warm = {}, set()
@@ -172,7 +172,7 @@ class Choices:
         return self._target
 
     def _drafter(self, target: Model, method: Method) -> Model | None:
-        """The method's drafter, loaded once a target."""
+        """Return the method's drafter, loaded once per target."""
         if not method.needs_draft:
             return None
         kind = method.drafts_with
@@ -183,7 +183,7 @@ class Choices:
         return self._drafters[kind]
 
     def code(self, model: str, text: str, method: str, values: dict[str, Value]) -> str:
-        """The line that decodes so."""
+        """Python line that runs this decode."""
         kind = methods.find(method)
         draft = self._draft_for(model, kind)
         names: Record = {"method": method} | ({} if draft is None else {"draft": draft})
@@ -196,5 +196,5 @@ class Choices:
 
 
 def _named(model: Loadable, variable: str) -> str:
-    """A name as it was given; a model in memory by the name that a reader would give it."""
+    """Source text for a model: its name as a literal, or a variable for a model in memory."""
     return repr(model) if isinstance(model, str) else variable

@@ -1,4 +1,4 @@
-"""Clocks for phases and passes, and contexts whose passes are timed and recorded."""
+"""Clocks for phases and passes, and contexts that time and log their passes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from ..draft import Draft
 
 
-Mark: TypeAlias = Any  # a point in time: seconds, or an event of the device; None where no times are taken
+Mark: TypeAlias = Any  # a point in time: seconds, or a device event; None if times are not recorded
 
 
 class Clock:
-    """The host's clock: right where passes are synchronous (a CPU)."""
+    """Host clock; accurate if passes are synchronous (a CPU)."""
 
     timing = "host clock"
 
     def mark(self) -> Mark:
-        """A point in time; lists of marks are compared later."""
+        """Mark the current time; `seconds` compares lists of marks later."""
         return time.perf_counter()
 
     def seconds(self, first: list[Mark], second: list[Mark]) -> np.ndarray:
-        """Seconds from each mark of one list to its partner in the other."""
+        """Seconds from each mark of `first` to the mark of `second` at the same index."""
         return np.subtract(second, first, dtype=np.float64)
 
 
 class EventClock(Clock):
-    """CUDA: events in the device's own queue, compared after they happened; nothing waits for them."""
+    """CUDA events in the device's own queue, compared after the fact, so that nothing waits for them."""
 
     timing = "device events, read after the fact; about 5 us of host time each"
 
@@ -51,7 +51,7 @@ class EventClock(Clock):
 
 
 class SynchronisedClock(Clock):
-    """MPS: the host's clock after the device has finished; each mark stalls the queue."""
+    """MPS: the host clock, read after the device has finished; each mark stalls the queue."""
 
     timing = "synchronised: the device is drained at each phase, which slows the run"
 
@@ -69,7 +69,7 @@ def elapsed(first: Mark, second: Mark) -> float:
 
 
 def clock_for(device: torch.device | str) -> Clock:
-    """The clock that tells the truth about a device."""
+    """Return the clock that measures a device correctly."""
     kind = torch.device(device).type
     if kind == "cuda":
         return EventClock(device)
@@ -77,9 +77,9 @@ def clock_for(device: torch.device | str) -> Clock:
 
 
 class Watched:
-    """A context of one row whose passes are written down: model, tokens, when and how long.
+    """A single-row context that logs its passes: model, rows, tokens, begin and end.
 
-    Everything else is the context's own.
+    Everything else is delegated to the context.
     """
 
     def __init__(self, context: Any, name: str, clock: Clock | None, passes: list[tuple]) -> None:

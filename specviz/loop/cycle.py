@@ -1,4 +1,4 @@
-"""One prompt, decoded cycle by cycle."""
+"""Decode one prompt, cycle by cycle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = Draft.empty()
 
 
 class Target(Protocol):
-    """What the loop asks of the model whose text is wanted."""
+    """Interface that the loop needs from the target model."""
 
     vocabulary: int
     eos: tuple[int, ...]
@@ -35,7 +35,7 @@ class Target(Protocol):
         """How many tokens can follow a prompt of `prompt` tokens."""
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> Any:
-        """A context of `prompts`."""
+        """Open a context of `prompts`, with room for `room` more tokens each."""
 
 
 @dataclass
@@ -45,30 +45,30 @@ class Cycle:
     Parameters
     ----------
     prompt, number, row : int
-        Index of the prompt, and of the cycle within it; cycle 0 is the prefill. In a batch its row.
-    context : int
-        Committed tokens before the cycle.
+        Index of the prompt, of the cycle within it (0 is the prefill), and of its row in a batch.
+    context, keep : int
+        Committed tokens before the cycle, with and without the prompt.
     tokens : list of int
-        What it emitted, and `origins` how each came about.
+        Emitted tokens; `origins` says how each came about.
     end : str or None
-        What ended the decoding: eos, length, context, interrupted.
+        What ended the text: eos, length, context or interrupted.
     draft, verdict, status
-        What was proposed, what was decided, and the final status of each node. None in the prefill.
+        The draft, the verdict on it, and the final status of each node. Empty in the prefill.
     scores : tensor [1 + n, vocabulary] or None
         The target's logits at the root and at each node.
     passes : list of (model, rows, tokens, mark, mark)
-        Forward passes, in order: how many rows were in it, and this one's tokens.
+        Forward passes in order: rows in the pass, and tokens fed for this row.
     marks : list
-        Clock marks: begin, drafted, passed, verified, committed; in the prefill, which drafts nothing, fewer.
+        Clock marks: begin, drafted, passed, verified, committed; fewer in the prefill, which drafts nothing.
     control : dict
         The controller's values.
     update : int
-        Which update of a stream; with it, in its first cycle, `source` (the text so far), `arrival` (when it
-        came, in seconds) and `reused` (prompt tokens that were not computed anew); in its last one `shown`
-        (tokens that are displayed).
+        Index of the update in a stream. Its first cycle also has `source` (the text so far), `arrival` (in
+        seconds) and `reused` (prompt tokens that were not recomputed); its last one `shown` (tokens
+        displayed).
     cells_read : Read or None
-        Of a canvas: which cells `scores` are of. With it `block` and `refreshed`, and of what was emitted the
-        `cells`.
+        For a canvas, the cells that `scores` belong to. A canvas also has `block`, `refreshed` and `cells`,
+        the cells of the emitted tokens.
     """
 
     prompt: int
@@ -99,24 +99,24 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Settings:
-    """How prompts are decoded.
+    """Options for decoding prompts.
 
     Parameters
     ----------
     drafter : Model, optional
-        Anything with a model's face: ``vocabulary``, ``eos``, ``device``, ``left``, ``open``.
+        Anything that has ``vocabulary``, ``eos``, ``device``, ``left`` and ``open``.
     sampling : Sampling, optional
         Default: greedy.
     max_new_tokens : int
-        Never more than these are emitted.
+        Maximum number of emitted tokens.
     eos : iterable of int, optional
         Ids that end the text. Default: the target's.
     seed, prompt : int
         Keys of the random numbers.
     uniforms : callable, optional
-        ``uniforms(cycle, use, n)`` in place of the generator: a test can walk through all outcomes.
+        ``uniforms(cycle, use, n)`` replaces the generator, so that a test can enumerate all outcomes.
     previous : sequence of int
-        In a stream, the output of the update before.
+        In a stream, the output of the previous update.
     """
 
     drafter: Target | None = None
@@ -133,28 +133,28 @@ def decode(
     target: Target, tokens: list[int], method: Method, *, clock: Clock | None = None,
     context: Context | None = None, **options: Any,
 ) -> Iterator[Cycle]:  # fmt: skip
-    """Decode one prompt; yield each cycle when it is finished.
+    """Decode one prompt; yield each cycle as it finishes.
 
     Parameters
     ----------
     target : Model
-        Anything with a model's face.
+        Anything that has ``vocabulary``, ``eos``, ``left`` and ``open``.
     tokens : list of int
         The prompt, at least one token and shorter than the target's context.
     method : Method
         Drafter and verifier.
     clock : Clock, optional
-        None takes no times.
+        Default None: record no times.
     context : optional
-        A context of the target that begins with `tokens`, as far as it holds any, and stays open; it gets the
-        rest. Default: one is opened, and closed at the end.
+        An open context of the target that holds a prefix of `tokens`. It is extended by the rest and stays
+        open. Default: a context is opened, and closed at the end.
     **options
-        `Settings`.
+        Fields of `Settings`.
 
     Yields
     ------
     Cycle
-        First the prefill, then one for each draft-verify cycle.
+        The prefill, then one for each draft-verify cycle.
     """
     with closing(SingleText(target, tokens, method, clock, Settings(**options))) as text:
         yield text.prefill(context)
@@ -163,10 +163,10 @@ def decode(
 
 
 class Text(ABC):
-    """One prompt on its way to its text: what a single prompt and a row of a batch have in common.
+    """One text being decoded; what a single prompt and a row of a batch have in common.
 
-    `open` is `Session.open`. Passes are written down in `passes` as they run; every cycle takes those that
-    ran since the last one.
+    `open` serves as `Session.open`. Passes are logged in `passes` as they run; each cycle takes those since
+    the previous cycle.
     """
 
     def __init__(self, target: Target, tokens: list[int], method: Method, settings: Settings) -> None:
@@ -191,7 +191,7 @@ class Text(ABC):
 
     @abstractmethod
     def open(self, model: Target, tokens: list[int], room: int, name: str) -> Any:
-        """A context for the method, whose passes are recorded under a name."""
+        """Open a context for the method; its passes are logged under `name`."""
 
     @property
     def left(self) -> int:
@@ -199,12 +199,12 @@ class Text(ABC):
         return self.limit - (self.length - self.prompt_length)
 
     def draft(self) -> Draft | Drafting:
-        """Begin a cycle: what the method proposes.
+        """Begin a cycle: return the method's draft, or the generator that makes it.
 
         Raises
         ------
         ParameterError
-            If the method has begun another text, whose state it holds now; or proposes what is no draft.
+            If the method has since started another text, or returns something that is not a valid draft.
         """
         if getattr(self.method, "session", self.session) is not self.session:
             raise ParameterError(
@@ -212,13 +212,13 @@ class Text(ABC):
                 "of its own, by name or as method.again()"
             )
         self.session.cycle += 1
-        self.session.control = {}  # a cycle's signals are its own
+        self.session.control = {}  # signals do not carry over to the next cycle
         proposal = self.method.draft(self.left)
         check_proposal(proposal, self.method, self.left)
         return proposal
 
     def goes_on(self, verdict: Verdict) -> bool:
-        """Take the tokens of a verdict; whether decoding goes on after them."""
+        """Take the tokens of a verdict; return whether decoding continues."""
         if not isinstance(verdict, Verdict):
             raise ParameterError(
                 f"{self.method.name}.verify must return a Verdict, got {type(verdict).__name__}: return "
@@ -238,13 +238,13 @@ class Text(ABC):
         return self.end is None
 
     def prefilled(self, marks: list[Mark]) -> Cycle:
-        """Cycle 0. In it the target comes first; marks tell the phases apart all the same."""
+        """Return cycle 0. The target runs before the drafter here; the marks still separate the phases."""
         cycle = self._cycle(marks)
         cycle.end = self.end
         return cycle
 
     def cycle(self, draft: Draft, result: Pass | None, verdict: Verdict, marks: list[Mark]) -> Cycle:
-        """The cycle that ends with this verdict, after `goes_on`."""
+        """Return the cycle that ends with this verdict; call after `goes_on`."""
         cycle = self._cycle(marks)
         cycle.tokens, cycle.origins = self.tokens[: self.count], self.origins[: self.count]
         cycle.end, cycle.draft, cycle.verdict = self.end, draft, verdict
@@ -262,7 +262,7 @@ class Text(ABC):
 
 
 class SingleText(Text):
-    """A text that is decoded alone, with contexts of one row."""
+    """A text that is decoded alone, in single-row contexts."""
 
     def __init__(
         self, target: Target, tokens: list[int], method: Method, clock: Clock | None, settings: Settings
@@ -276,16 +276,16 @@ class SingleText(Text):
         return self.opened[-1]
 
     def close(self) -> None:
-        """Free the contexts that were opened here."""
+        """Close the contexts that were opened here."""
         for context in self.opened:
             context.close()
 
     def mark(self) -> Mark:
-        """A point in time, if times are taken."""
+        """Mark the current time, or return None without a clock."""
         return self.clock.mark() if self.clock else None
 
     def prefill(self, context: Context | None = None) -> Cycle:
-        """Cycle 0: the target reads the prompt, in its own context or a given one; the method starts."""
+        """Run cycle 0: the target reads the prompt, in a new or a given context, and the method starts."""
         begin = self.mark()
         method, session = self.method, self.session
         prompt, room = session.prompt, self.limit + method.extra_cache_slots
@@ -301,7 +301,7 @@ class SingleText(Text):
         self.hidden = method.hidden_layers(session.drafter)
         if method.reads_prompt:
             self.target.prefill(self.hidden)
-            session.states = self.target.states.pop(0, {})  # the context keeps none
+            session.states = self.target.states.pop(0, {})  # the context need not keep them
         else:
             self.target.prefill()
         passed = self.mark()
@@ -310,7 +310,7 @@ class SingleText(Text):
         return self.prefilled([begin, passed, self.mark()])
 
     def step(self) -> Cycle:
-        """The next cycle."""
+        """Run the next draft-verify cycle."""
         method, context = self.method, self.target
         begin = self.mark()
         draft = drafted_by(self.draft(), self.method, self.left)
@@ -320,7 +320,7 @@ class SingleText(Text):
         passed = self.mark()
         verdict = method.verify(draft, None if result is None else result.logits[0])
         verified = self.mark()
-        if self.goes_on(verdict):  # after the last cycle nobody reads the context
+        if self.goes_on(verdict):  # the context is not used after the last cycle
             if draft.read:
                 context.commit(verdict.path)
             if verdict.token is not None:
@@ -330,14 +330,14 @@ class SingleText(Text):
 
 
 def check_scores(result: Pass | None) -> None:
-    """Refuse a pass whose scores are not numbers, as where float16 overflows; one of a row stands for all.
+    """Refuse NaN scores, for example after a float16 overflow; one score per node is tested.
 
-    On a GPU nothing is checked: to look at a score would be to wait for the pass.
+    On a GPU nothing is tested, because reading a score would wait for the pass.
 
     Raises
     ------
     ModelError
-        Saying what to do.
+        The message says what to do.
     """
     if result is None or result.logits[0].device.type != "cpu":
         return
@@ -348,12 +348,12 @@ def check_scores(result: Pass | None) -> None:
 
 
 def check_proposal(proposal: object, method: Method, left: int) -> None:
-    """Refuse what `Method.draft` may not return.
+    """Refuse an invalid return value of `Method.draft`.
 
     Raises
     ------
     ParameterError
-        If it is no draft, or a chain longer than what may still be emitted; a stream's old output may be.
+        If it is not a draft, or is a chain longer than what may still be emitted (streams may exceed that).
     """
     if isinstance(proposal, Draft):
         if len(proposal) > left and proposal.is_chain and not method.streams:
@@ -369,10 +369,10 @@ def check_proposal(proposal: object, method: Method, left: int) -> None:
 
 
 def drafted_by(proposal: Draft | Drafting, method: Method, left: int) -> Draft:
-    """The draft, after running the passes that a drafter asks for on the way."""
+    """Return the draft, running the passes that a drafting generator requests."""
     if isinstance(proposal, Draft):
         return proposal
-    result: Any = None  # a generator is begun with None
+    result: Any = None  # a generator must first be sent None
     while True:
         try:
             context, read = pass_request(proposal.send(result))
@@ -382,12 +382,12 @@ def drafted_by(proposal: Draft | Drafting, method: Method, left: int) -> Draft:
 
 
 def finished(value: Draft | None, method: Method, left: int) -> Draft:
-    """What a drafting generator returned at its end.
+    """Check and return the draft that a drafting generator ended with.
 
     Raises
     ------
     ParameterError
-        If it is no draft, or `check_proposal` refuses it.
+        If it is not a draft, or `check_proposal` refuses it.
     """
     if not isinstance(value, Draft):
         raise ParameterError(
@@ -399,7 +399,7 @@ def finished(value: Draft | None, method: Method, left: int) -> Draft:
 
 
 def pass_request(request: Request) -> tuple[Context, Draft]:
-    """What a drafter yielded: a context, and the draft that its pass reads after the pending tokens.
+    """Split what a drafter yielded into a context and the draft to read after its pending tokens.
 
     Raises
     ------
@@ -416,14 +416,14 @@ def pass_request(request: Request) -> tuple[Context, Draft]:
 
 
 def origin_of(status: str) -> str:
-    """Origin of an emitted node: ``draft``, or ``unreviewed`` where the target never saw it."""
+    """Origin of an emitted node: ``draft``, or ``unreviewed`` if the target never read it."""
     return status if status == "unreviewed" else "draft"
 
 
 def ending(emitted: list[int], eos: frozenset[int], left: int, limited_by: str) -> tuple[int, str | None]:
     """How many of a cycle's tokens are emitted, and what ends the text there, if anything.
 
-    An end token ends it wherever it stands, and stays; otherwise `left` tokens are the limit.
+    An end token ends the text wherever it occurs, and is emitted; otherwise the limit is `left` tokens.
     """
     for i, token in enumerate(emitted[:left]):
         if token in eos:
@@ -432,10 +432,10 @@ def ending(emitted: list[int], eos: frozenset[int], left: int, limited_by: str) 
 
 
 def cut(draft: Draft, verdict: Verdict, count: int) -> list[str]:
-    """Statuses when the text ended after `count` tokens: nodes below the last emitted one are cut."""
+    """Statuses after the text ended at `count` tokens: nodes below the last emitted one become ``cut``."""
     if count > len(verdict.path):
-        return verdict.status  # it ended with the target's own token
+        return verdict.status  # the text ended with the target's own token
     last = verdict.path[count - 1]
-    below = draft.mask[:, last].copy()  # nodes that see the last emitted one
+    below = draft.mask[:, last].copy()  # the last emitted node and its descendants
     below[last] = False
     return ["cut" if dropped else status for dropped, status in zip(below, verdict.status)]

@@ -1,12 +1,12 @@
-"""The dense record: what both models say at every place of a finished text, from one more pass of each.
+"""The dense record: both models' predictions at every position of a finished text.
 
-A run records the predictions that its own drafts needed. A what-if needs others: what the drafter would have
-predicted where no draft began. Over the final text that is one teacher-forced pass of each model, so it is
-added to the trace.
+A run records the predictions that its own drafts needed. A what-if also needs what the drafter would have
+predicted at positions where no draft began. One teacher-forced pass of each model over the final text
+provides that, and it is added to the trace.
 
-Where the drafter's own first token is not the text's, a draft goes on after it, in vain. What it would write
-there follows from the text before and that token, wherever the draft began: the place's tail. The drafter
-writes all tails of a text at once, as rows of one context.
+Where the drafter's first token differs from the text, a draft continues after it in vain. That
+continuation, the *tail* of the position, depends only on the text before it and on that token, not on where
+the draft began. The drafter writes all tails of a text at once, as rows of one context.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ from ..trace.files import Record
 from .drafters import Loadable, load_drafter, load_if_needed
 from .predictions import TOP
 
-BLOCK = 64  # tokens of a pass: what is held of a text's logits at once
-TAIL = 63  # tokens after a wrong one: a draft has 64 at most
-HELD_SLOTS = 1 << 15  # slots of a context whose rows are tails, about
-TIE = 1e-3  # a text's token may be this much less probable than the best one, for blocks round differently,
-ROUGH = 16  # or so many times the number format's epsilon
+BLOCK = 64  # tokens per pass; limits how many logits are held at once
+TAIL = 63  # tokens after a wrong first token: a draft has at most 64
+HELD_SLOTS = 1 << 15  # approximate slots of a context whose rows are tails
+TIE = 1e-3  # a text's token may be this much less probable than the best one: rounding depends on the block
+ROUGH = 16  # the same tolerance in units of the number format's epsilon; the larger one applies
 TAILS = {"tail_position": np.int64, "tail_token": np.int64, "tail_p": np.float32, "tail_margin": np.float32}
 NOTHING = Draft.empty()
 Branching: TypeAlias = Any  # a context whose rows can be copied (`branch`)
 
-Entry = tuple[int, int, float, float]  # of a tail: its place, a token, its probability, its lead
+Entry = tuple[int, int, float, float]  # a token of a tail: position, token, probability, margin to the second
 
 
 def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: int = TAIL) -> Trace:
-    """The trace with its dense record, which `specviz.whatif` reads.
+    """Return the trace with its dense record, which `specviz.whatif` reads.
 
     Parameters
     ----------
     trace : Trace
-        Of one greedy run, with its prompts.
+        One greedy run, with its prompts.
     model : Model
-        The target that made it.
+        The target that decoded it.
     draft : Model, optional
-        The draft model to record; without one only the target's side is recorded.
+        The draft model to record. Without it, only the target's side is recorded.
     tail : int
-        How many tokens the drafter writes after its own first token, if that differs from the text; 0: no
-        tails. The number of rejected tokens of a draft with a threshold is exact up to this length and
-        bounded beyond.
+        How many tokens the drafter writes after its first token, if that differs from the text; 0 for no
+        tails. What-ifs count the rejected tokens of a draft with a threshold exactly up to this length, and
+        give bounds beyond it.
 
     Returns
     -------
     Trace
-        A new one, in memory; the columns ``out_top_*``, ``out_draft_*``, ``tail_*`` are filled
+        A new one, in memory, with the columns ``out_top_*``, ``out_draft_*`` and ``tail_*`` filled
         (`specviz.schema`).
 
     Raises
     ------
     ParameterError
-        If the trace was sampled or holds no prompts, or `tail` is not a valid length.
+        If the trace was sampled, decoded a stream or a canvas, or holds no prompts, or `tail` is invalid.
     ModelError
-        If these models do not write this text.
+        If these models did not write this text.
     """
     run = is_trace(trace).run
     tail = check_int("tail", tail, 0)
@@ -89,7 +89,7 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
         model.check_vocabulary(draft)
     outputs = trace.outputs
     outputs = outputs[outputs["kept"]]
-    recorded = trace.cycles["top_k"].max()  # lists that the run has already are as long
+    recorded = trace.cycles["top_k"].max()  # length of the run's own top lists
     top_k = min([TOP if recorded != recorded else int(recorded), model.vocabulary,
                  *([draft.vocabulary] if draft is not None else [])])  # fmt: skip
     ends, most = frozenset(run["eos"] or ()), (run["sampling"] or {}).get("max_new_tokens")
@@ -117,16 +117,16 @@ def _drafter(
     prompt: list[int], text: list[int], draft: Model, top_k: int, tail: int, ends: frozenset[int],
     most: int | None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """The drafter's columns of one text, one row per token; of ``tail_*`` one row per token of a tail."""
+    """The drafter's columns for one text: one row per token, and for ``tail_*`` one row per tail token."""
     token, p = np.zeros((len(text), top_k), np.int64), np.full((len(text), top_k), np.nan, np.float32)
     written: list[Entry] = []
-    full = draft.left(len(prompt))  # beyond its own context the drafter predicts nothing
+    full = draft.left(len(prompt))  # the drafter predicts nothing beyond its own context
     if full > 0:
         forced_text = text[:full]
         with closing(draft.open([prompt], len(forced_text))) as context:
             token[:full], p[:full], _ = forced(context, forced_text, top_k)
             wrong = {i: t for i, t in enumerate(token[:full, 0].tolist()) if t != text[i] and t not in ends}
-            end = min(full, most or full)  # no draft goes beyond these positions
+            end = min(full, most or full)  # no draft reaches beyond this position
             written = tails(context, len(prompt), wrong, {i: min(tail, end - i - 1) for i in wrong}, ends)
     columns: dict[str, np.ndarray] = {"out_draft_token": token, "out_draft_p": p}
     for i, (name, kind) in enumerate(TAILS.items()):
@@ -137,7 +137,7 @@ def _drafter(
 def _target(
     prompt: list[int], text: list[int], model: Model, top_k: int, drafter: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The target's columns of one text, and what it thinks of the drafter's first tokens."""
+    """The target's columns for one text, and its probabilities of the drafter's first tokens."""
     first = drafter["out_draft_token"][:, 0].tolist() if drafter else None
     with closing(model.open([prompt], len(text))) as context:
         token, p, rated = forced(context, text, top_k, first)
@@ -151,16 +151,16 @@ def _target(
 def forced(
     context: Branching, text: list[int], top_k: int, rated: list[int] | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a model predicts at each place of `text` after a context of one row, given the text before it.
+    """Predictions at each position of `text`, which follows a single-row context, given the text before it.
 
-    The context then holds the text but its last token, all computed.
+    Afterwards the context holds the text without its last token, all computed.
 
     Returns
     -------
     tokens, p : arrays [len(text), top_k]
         Best first.
     p_rated : array [len(text)]
-        The probability of each place's token of `rated` (default: of `text`).
+        The probability of the token of `rated` (default: of `text`) at each position.
     """
     rated = text if rated is None else rated
     device = context.model.device
@@ -176,14 +176,14 @@ def forced(
 def read_in_blocks(
     context: Branching, text: list[int], hidden: tuple[int, ...] = ()
 ) -> Iterator[tuple[int, Pass]]:
-    """Have a model read `text` after a context of one row, given the text before each place.
+    """Feed `text` after a single-row context in blocks; yield the pass of each block.
 
     Yields
     ------
     begin : int
-        The first place of a block.
+        First position of the block.
     result : Pass
-        Its row i predicts the token at place ``begin + i``; `hidden` names the layers whose states it holds.
+        Row i predicts the token at position ``begin + i``; `hidden` names the layers whose states it holds.
     """
     context.prefill()
     for begin in range(0, len(text), BLOCK):
@@ -196,31 +196,31 @@ def read_in_blocks(
 
 
 def best(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k best tokens of each row of logits [rows, k], and every token's probability [rows, vocabulary]."""
+    """The k best tokens of each row of logits, [rows, k], and all probabilities, [rows, vocabulary]."""
     return ranked(rows, k), rows.softmax(-1)
 
 
 def tails(
     context: Branching, start: int, wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
 ) -> list[Entry]:
-    """What a drafter writes after its own tokens, greedily, each tail to an end token or its room.
+    """Let the drafter continue its own wrong tokens greedily, each tail up to an end token or its room.
 
     Parameters
     ----------
     context : Context
-        Of one row, with the text.
+        A single-row context that holds the text.
     start : int
-        Tokens before the text.
+        Number of tokens before the text.
     wrong : dict of int to int
-        By position in the text the token that a tail follows.
+        By position in the text, the token that the tail follows.
     room : dict of int to int
-        By position the most tokens of its tail.
+        By position, the maximum length of the tail.
     ends : set of int
 
     Returns
     -------
-    list of (position, token, probability, lead over the second)
-        Tail by tail, the positions rising.
+    list of (position, token, probability, margin over the second)
+        Tail by tail, in ascending order of position.
     """
     places = [at for at in wrong if room[at] > 0]
     if not places:
@@ -237,7 +237,7 @@ def tails(
 def _tail_batch(
     rows: Branching, places: list[int], wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
 ) -> list[Entry]:
-    """Tails as rows of one context: one pass a token, one synchronisation a pass."""
+    """Write tails as rows of one context, with one pass and one synchronisation per token."""
     written: list[list[Entry]] = [[] for _ in places]
     new = [[wrong[at]] for at in places]
     while any(new):
@@ -255,7 +255,7 @@ def _tail_batch(
 
 
 def epsilon(dtype: torch.dtype | str) -> float:
-    """Of the numbers that a model computes with; quantized files round what they multiply to eight bits."""
+    """Epsilon of the number format a model computes in; quantized files round operands to eight bits."""
     if isinstance(dtype, torch.dtype):
         return torch.finfo(dtype).eps
     return {"float32": 2.0**-23, "float16": 2.0**-10}.get(dtype, 2.0**-8)

@@ -1,4 +1,4 @@
-"""Models on their way into a run: loaded if need be, a drafter chosen and checked against its target."""
+"""Models for a run: loaded if need be, and a drafter chosen and checked against its target."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..models.protocols import Model, Unbound
 from ..models.zoo import bundled
 from .machine import number_format
 
-Loadable: TypeAlias = Any  # a model that is loaded, or what `specviz.load` takes
-# Targets that have drafters in the package, by what a method drafts with.
+Loadable: TypeAlias = Any  # a loaded model, or anything that `specviz.load` accepts
+# Drafters bundled for each target, by kind of drafter (`Method.drafts_with`).
 DEFAULT_DRAFT = {
     "town": {"model": "town-draft", "eagle": "town-eagle"},
     "town-t5": {"model": "town-t5-small", "heads": "town-t5-heads"},
@@ -27,12 +27,12 @@ DEFAULT_DRAFT = {
 
 
 def default_drafts(target: str) -> dict[str, str]:
-    """Names of a target's drafters in the package, by what a method drafts with.
+    """Names of the drafters bundled for a target, by kind of drafter.
 
     Parameters
     ----------
     target : str
-        What `specviz.load` takes, or the name of a model that it gave.
+        What `specviz.load` accepts, or the name of a model that it returned.
     """
     name = target.removeprefix("gguf:").partition(" (")[0]
     files = {download.path.stem: each for each, download in DOWNLOADS.items()}
@@ -42,9 +42,9 @@ def default_drafts(target: str) -> dict[str, str]:
 
 
 def bundled_draft(method: Method | type[Method], target: str) -> str | None:
-    """Name of the drafter that the package has of a target for a method, if it has one.
+    """Name of the bundled drafter of a target for a method; None if there is none.
 
-    BiLD takes the aligned draft where there is one, as in its paper.
+    BiLD uses the aligned drafter if there is one, as in its paper.
     """
     own = default_drafts(target).get(method.drafts_with)
     aligned = f"{own}-aligned"
@@ -54,7 +54,7 @@ def bundled_draft(method: Method | type[Method], target: str) -> str | None:
 def load_if_needed(
     model: Loadable | None, device: str | None, dtype: str | None, kernels: str | None = None
 ) -> Model:
-    """A model that can open contexts: loaded if it is a name, a path or a transformers model."""
+    """Return a model that can open contexts; load it if it is a name, a path or a transformers model."""
     if model is None:
         raise ModelError("no model was given")
     from ..models import load
@@ -65,14 +65,14 @@ def load_if_needed(
 def load_drafter(
     model: Model, draft: Loadable, device: str | None, dtype: str | None, kernels: str | None = None
 ) -> Model:
-    """A draft model, loaded on the target's device and in its number format, where it has no other.
+    """Load a draft model, by default on the target's device and in its number format.
 
-    What was trained on top of a target has no `kernels` of its own: see `specviz.models.choices.of_drafter`.
+    A drafter trained on top of a target has no `kernels` of its own: see `specviz.models.choices.of_drafter`.
 
     Raises
     ------
     ModelError
-        If it is of another kind than the target, or was trained on top of another one.
+        If it is of another kind than the target, or was trained on top of another target.
     """
     return _fitted(model, _loaded(model, draft, device, dtype, kernels))
 
@@ -80,23 +80,23 @@ def load_drafter(
 def _loaded(
     model: Model, draft: Loadable, device: str | None, dtype: str | None, kernels: str | None = None
 ) -> Model:
-    """A drafter in a target's place and format, whether or not it fits it."""
+    """Load a drafter with a target's device and format, whether or not the two fit each other."""
     own = number_format(model)
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
-        # That of a quantized file is its own; a target whose weights were rounded for speed says nothing.
+        # A quantized file has its own format; a target whose weights were rounded for speed sets none.
         dtype = "auto" if getattr(model, "kernels", None) == FP16 else own
     device = device or str(model.device)
     if hasattr(draft, "open") and hasattr(draft, "encode"):
-        # A loaded one has its own format, and may be on another device of the same kind.
+        # A loaded drafter keeps its format and may be on another device of the same kind.
         device, dtype = device.partition(":")[0], None
-    if getattr(draft, "kind", None) in ADDED:  # which have no device before they are on a target
+    if getattr(draft, "kind", None) in ADDED:  # these have no device before they are attached to a target
         unbound: Model = draft
         return unbound
     return load_if_needed(draft, device, dtype, kernels)
 
 
 def _fitted(model: Model, drafter: Model) -> Model:
-    """A drafter on its target, if it fits it."""
+    """Return the drafter attached to its target, or raise `ModelError` if the two do not fit."""
     if drafter.kind in ADDED:
         return cast("Unbound", drafter).on(model)
     if drafter.kind != model.kind:
@@ -108,14 +108,14 @@ def _fitted(model: Model, drafter: Model) -> Model:
 
 
 def load_fitting(model: Model, names: Iterable[str], device: str | None, dtype: str | None) -> list[Model]:
-    """Those of a package's drafters that fit a target; a line on stderr says why another is left out.
+    """Load those of a package's drafters that fit a target; print on stderr why another is left out.
 
-    What reads hidden states, for one, does not fit a GGUF file on llama.cpp.
+    For example, a drafter that reads hidden states does not fit a GGUF file on llama.cpp.
 
     Raises
     ------
     ModelError
-        If one cannot be loaded.
+        If a drafter cannot be loaded.
     """
     drafters = []
     for name in dict.fromkeys(names):
@@ -133,15 +133,15 @@ def load_fitting(model: Model, names: Iterable[str], device: str | None, dtype: 
 def choose_drafter(
     model: Model, method: Method, draft: Loadable | None, device: str | None, dtype: str | None
 ) -> Model | None:
-    """The draft model, loaded if need be, or a part of the target; None if the method needs none.
+    """Return the draft model, loaded if need be, or a part of the target; None if the method needs none.
 
     Raises
     ------
     ParameterError
-        If it needs one, none was given, and none is bundled with the target; or if the method was told to
-        draft longer blocks than it predicts. A default block is lowered to the longest one.
+        If the method needs a drafter and none is given or bundled with the target, or if it was set to draft
+        longer blocks than the drafter predicts. A default block length is lowered instead.
     ModelError
-        If it is of another kind than the target.
+        If the drafter does not fit the target or the method.
     """
     own = method.drafter_of(model)
     if own is not None or not method.needs_draft:
@@ -160,9 +160,9 @@ def choose_drafter(
 
 
 def _fit_block(method: Method, drafter: Model) -> None:
-    """Lower a method's default block to the longest one that the drafter predicts; refuse a chosen one.
+    """Lower a method's default block length to the drafter's maximum; refuse a longer one that was set.
 
-    What an earlier run's drafter lowered is raised again first.
+    A length that an earlier run's drafter lowered is restored first.
     """
     name = method.block_length_param
     longest = getattr(drafter, "most", None)
@@ -180,5 +180,5 @@ def _fit_block(method: Method, drafter: Model) -> None:
         whole = method.lowered[0]
     fitted = whole if longest is None else min(whole, longest)
     method.lowered = (whole, fitted) if fitted < whole else None
-    if fitted != length:  # checked with the others
+    if fitted != length:  # a new instance checks it with the other parameters
         setattr(method, name, getattr(type(method)(**method.values | {name: fitted}), name))

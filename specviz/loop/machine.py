@@ -1,4 +1,4 @@
-"""What a measurement or a record holds for: the model's identity, the machine, the library versions."""
+"""Identity of a model, a machine and library versions: the conditions of a measurement or a record."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from ..trace.files import Record
 if TYPE_CHECKING:
     from ..models.diffusion import Diffusion
 
-# The digests of split models: for one every weight is gathered, which takes its time.
+# Digests of split models, cached because gathering every weight takes time.
 _split_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def identity(model: Model) -> Record:
-    """What tells a model from another one of the same name: its size and a digest of some of its weights."""
+    """Identify a model among others of the same name: its size and a digest of some of its weights."""
     about: Record = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
-    if chat := getattr(getattr(model, "text", None), "chat", None):  # variables of its template
+    if chat := getattr(getattr(model, "text", None), "chat", None):  # variables of its chat template
         about["chat"] = dict(chat)
     net = getattr(model, "net", None)
     if net is None:
@@ -52,21 +52,21 @@ def identity(model: Model) -> Record:
 def computed_by(model: Model) -> Record:
     """How a model's passes are computed: its kernels, whether rows are invariant, and layers on a GPU.
 
-    Times hold for that.
+    Measured times are valid only for these settings.
     """
     more = {name: getattr(model, name, None) for name in ("invariant", "gpu_layers")}
     return {"kernels": getattr(model, "kernels", None)} | {name: each for name, each in more.items() if each}
 
 
 def drafter_identity(drafter: Model, target: Model) -> Record:
-    """As `identity`, and how its matrices lie where that is otherwise than its target's: it may draft so."""
+    """As `identity`, plus the drafter's matrix layout if that differs from the target's."""
     layout = getattr(drafter, "kernels", None)
     same = layout in (None, getattr(target, "kernels", None))
     return identity(drafter) | ({} if same else {"kernels": layout})
 
 
 def _sampled_digest(net: Any) -> str:
-    """A digest of sixteen numbers of each weight."""
+    """Digest of sixteen numbers from each weight tensor."""
     digest = hashlib.sha256()
     for weight in net.parameters():
         flat = whole(weight.detach()).flatten()
@@ -75,7 +75,7 @@ def _sampled_digest(net: Any) -> str:
 
 
 def about(model: Model) -> Record:
-    """What the record says of a model."""
+    """Fields of the trace's metadata that describe a model."""
     fields = {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
     fields |= {"kind": model.kind, "shape": getattr(model, "geometry", None)}
     fields |= {"content": content(model), "source": getattr(model, "source", None)}
@@ -83,34 +83,34 @@ def about(model: Model) -> Record:
 
 
 def about_drafter(drafter: Model) -> Record:
-    """What the record says of a drafter; its matrices may lie otherwise than the target's."""
+    """Fields that describe a drafter, including its matrix layout, which may differ from the target's."""
     layout = getattr(drafter, "kernels", None)
     return about(drafter) | ({} if layout is None else {"kernels": layout})
 
 
 def content(model: Model) -> str | None:
-    """SHA-256 of a model's weights and tokenizer; None where it is split, or keeps none."""
+    """SHA-256 of a model's weights and tokenizer; None if the model is split or has no such hash."""
     return None if holding(model).size > 1 else getattr(model, "content", None)
 
 
 def number_format(model: Model | Diffusion) -> str:
-    """The name of a model's number format, without ``torch.``."""
+    """Name of a model's number format, without ``torch.``."""
     return str(model.dtype).removeprefix("torch.")
 
 
 def thread_count(model: Model | Diffusion) -> int:
-    """Threads that a model's backend computes on."""
+    """Number of threads that a model's backend computes on."""
     return getattr(model, "threads", None) or torch.get_num_threads()
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """Processor, device and system; no name of the machine or of a person."""
+    """Processor, device and system; no names of machines or people."""
     name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
     return {"processor": processor(), "device": name, "system": f"{platform.system()} {platform.release()}"}
 
 
 def machine_of(model: Model) -> dict[str, str]:
-    """As `machine`, of a model; of one that is split over ranks with all their devices."""
+    """As `machine`, for a model; lists the devices of all ranks if the model is split."""
     described, ranks = machine(model.device), holding(model)
     if ranks.size > 1:
         devices = ranks.gather(described["device"])
@@ -121,7 +121,7 @@ def machine_of(model: Model) -> dict[str, str]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python, specviz and the libraries that ran."""
+    """Versions of Python, specviz and the installed libraries."""
     installed = {"python": platform.python_version()}
     for package, name in (
         ("specviz", "specviz-lm"),
@@ -133,7 +133,7 @@ def versions() -> dict[str, str]:
 
 
 def peak_memory(device: torch.device) -> dict[str, int | None]:
-    """Peak resident bytes of the process, and of the device where it keeps count."""
+    """Peak resident bytes of the process, and peak allocated bytes of a CUDA device."""
     process = None
     with suppress(ImportError):  # Windows
         import resource
@@ -145,9 +145,9 @@ def peak_memory(device: torch.device) -> dict[str, int | None]:
 
 
 def calibration_setting(model: Model, method: Method, drafter: Model | None = None) -> Record:
-    """What a measurement of a draft size holds for: the keys of `calibration.SETTING`.
+    """The setting in which a draft size was measured: the keys of `calibration.SETTING`.
 
-    Threads are a processor's; on another device they are no part of it.
+    The number of threads belongs to it only on a CPU.
     """
     where, count = machine_of(model), holding(model).size
     cpu = torch.device(model.device).type == "cpu"
@@ -171,8 +171,8 @@ def calibration_setting(model: Model, method: Method, drafter: Model | None = No
 
 
 def given_as(model: Model) -> str:
-    """What a command takes to load a model: a download's name, the folder that it came from, or its name."""
-    download = model.name.partition(" (")[0]  # a name says how the weights came, too
+    """Command-line argument that loads a model: a download, the folder it came from, a hub id or its name."""
+    download = model.name.partition(" (")[0]  # the rest of the name says how the weights were obtained
     if download in DOWNLOADS and getattr(model, "path", None) == local_path(download):
         return download
     folder = str(getattr(getattr(model, "net", None), "name_or_path", ""))
@@ -184,7 +184,7 @@ def given_as(model: Model) -> str:
 
 
 def calibrate_options(model: Model, method: Method, drafter: Model | None = None) -> str:
-    """The options of `specviz calibrate`, beside method and model, that measure in this setting."""
+    """Options of `specviz calibrate`, apart from method and model, that measure in this setting."""
     device, dtype = torch.device(model.device).type, number_format(model)
     options = [] if drafter is None else ["--draft", given_as(drafter)]
     if holding(model).size > 1:
@@ -193,9 +193,9 @@ def calibrate_options(model: Model, method: Method, drafter: Model | None = None
         options += ["--device", device if device != "cpu" else "cuda"]
     if device == "cpu":
         options += ["--threads", str(thread_count(model))]
-    chosen = isinstance(model, TorchModel) and large(model.net)  # where none is named
+    chosen = isinstance(model, TorchModel) and large(model.net)  # a dtype is chosen if none is named
     if getattr(model, "kernels", None) == FP16:
-        dtype = "auto"  # which chose it; float32 by name has another layout
+        dtype = "auto"  # what led to these kernels; float32 by name gets another layout
     options += ["--dtype", dtype] if chosen or dtype != "float32" else []
     for p in method.parameters:
         if p.name != method.size and method.values[p.name] != p.default:

@@ -1,4 +1,4 @@
-"""Rows of logits reduced to a few numbers, many cycles at once."""
+"""Reduce rows of logits to a few numbers, many cycles at once."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from ..methods.signals import top
 from ..models.devices import send
 
 TOP = 5  # candidates in each top list
-HELD_LOGITS = 1 << 22  # logits that are held at most, about
-CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its cache
+HELD_LOGITS = 1 << 22  # approximate maximum of logits that are held
+CHUNK = 1 << 19  # logits reduced at once on a CPU: more would not fit into its cache
 
 
 @dataclass
 class Reduced:
-    """Rows of logits in a few numbers."""
+    """Rows of logits, reduced to a few numbers."""
 
     entropy: np.ndarray  # [rows], in nats
     top_token: np.ndarray  # [rows, k], best first
     top_p: np.ndarray
-    p: np.ndarray  # [pairs], of the pairs that were passed
+    p: np.ndarray  # [pairs], of the pairs given to `reduce`
     rank: np.ndarray
     lead: np.ndarray  # [rows], the best logit minus the second
     variance: np.ndarray  # [rows], of the logits; NaN unless `spread`
 
     def at(self, rows: np.ndarray) -> Reduced:
-        """The same of rows [n] of these, as often as they are named; the pairs stay."""
+        """Select rows [n], repeats allowed; the pairs stay as they are."""
         parts = ("entropy", "top_token", "top_p", "lead", "variance")
         return replace(self, **{name: getattr(self, name)[rows] for name in parts})
 
 
 class Predictions:
-    """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank.
+    """Logits of many cycles, reduced in one go: top-k, entropy, and p and rank of chosen tokens.
 
-    With `spread` also the variance of the logits.
+    With `spread`, also the variance of the logits.
     """
 
     def __init__(self, top: int = TOP, spread: bool = False) -> None:
         self.top, self.spread = top, spread
         self.chunks: list[list[Tensor]] = []
-        self.rows: list[int] = []  # of each chunk
-        self.limit = 0  # rows of a chunk at most
+        self.rows: list[int] = []  # rows in each chunk
+        self.limit = 0  # maximum number of rows in a chunk
 
     def add(self, logits: Tensor | list[Tensor]) -> None:
         """Queue rows [n, vocabulary], or a list of rows."""
@@ -64,12 +64,12 @@ class Predictions:
 
     @torch.inference_mode()
     def reduce(self, rows: Sequence[int] | np.ndarray, tokens: Sequence[int] | np.ndarray) -> Reduced | None:
-        """Do the work on the device and fetch the few numbers; None if nothing was queued.
+        """Reduce the queued rows on the device and fetch the results; None if nothing was queued.
 
         Parameters
         ----------
         rows, tokens : arrays of int [pairs]
-            Pairs of a queued row and a token, of which `Reduced.p` and `rank` are wanted.
+            Pairs of a queued row and a token, for which `Reduced.p` and `rank` are computed.
         """
         if not self.chunks:
             return None
@@ -79,7 +79,7 @@ class Predictions:
         pairs = np.split(order, np.searchsorted(rows[order], ends)[:-1])
         some = self.chunks[0][0]
         vocabulary = some.shape[-1]
-        # The same memory for every chunk: it stays in the cache.
+        # Every chunk uses the same memory, which stays in the cache.
         room = torch.empty(2, max(self.rows) * vocabulary, dtype=some.dtype, device=some.device)
         parts = []
         for blocks, count, end, pair in zip(self.chunks, self.rows, ends.tolist(), pairs):
@@ -97,11 +97,11 @@ class Predictions:
 def reduced(
     logits: Tensor, rows: np.ndarray, tokens: np.ndarray, room: Tensor, k: int = TOP, spread: bool = False
 ) -> Reduced:
-    """Reduce `logits` [n, vocabulary], also at the pairs (rows[i], tokens[i]); `room` is overwritten."""
+    """Reduce `logits` [n, vocabulary], also at the pairs (rows[i], tokens[i]); overwrites `room`."""
     at, words = send(rows, logits.device), send(tokens, logits.device)
     best, places = top(logits, k)
     tied = best[:, 0] == best[:, 1]
-    if bool(tied.any()):  # the first of equals stands first, as argmax has it
+    if bool(tied.any()):  # among equal logits, the first token comes first, as with argmax
         equal = tied.nonzero()[:, 0]
         first = logits[equal].argmax(-1)
         same = (places[equal] == first[:, None]).long()
@@ -110,7 +110,7 @@ def reduced(
     p = torch.softmax(logits, -1, out=room)
     top_p = p.gather(1, places)
     # H = log sum exp(x) - sum p x, and log sum exp(x) = max x - log max p. A p of 0 may meet -inf.
-    # (nansum is ten times the price of a dot product, so it is kept for the rows that need it.)
+    # (nansum costs ten times as much as a dot product, so only the rows that need it use it.)
     bound = best[:, 0] - top_p[:, 0].log()
     entropy = (bound - torch.linalg.vecdot(p, logits)).clamp_(min=0).cpu().numpy()
     own = logits[at, words]
@@ -119,15 +119,15 @@ def reduced(
         some = torch.from_numpy(unsure).to(logits.device)
         exact = bound[some] - (p[some] * logits[some]).nansum(-1)
         entropy[unsure] = exact.clamp_(min=0).cpu().numpy()
-    if len(beyond := np.flatnonzero(ranks == best.shape[1])):  # outside the top list: counted in full
+    if len(beyond := np.flatnonzero(ranks == best.shape[1])):  # outside the top list: count all logits
         some = torch.from_numpy(beyond).to(logits.device)
         ranks[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
     lead = (best[:, 0] - best[:, 1]).cpu().numpy() if best.shape[1] > 1 else np.full(len(ranks), np.nan)
     own_p = p[at, words].cpu().numpy()
     variance = np.full(len(lead), np.nan, np.float32)
-    if spread and bool((logits[0] == -torch.inf).any()):  # of a head over a part of the vocabulary
+    if spread and bool((logits[0] == -torch.inf).any()):  # a head over a part of the vocabulary
         variance = signals.variance(logits).cpu().numpy()
-    elif spread:  # as `signals.variance`, without new memory: the probabilities are not needed any more
+    elif spread:  # like `signals.variance`, but in the memory of the probabilities, which are used up
         away = torch.sub(logits, logits.mean(-1, keepdim=True), out=room)
         variance = (torch.linalg.vecdot(away, away) / logits.shape[-1]).cpu().numpy()
     return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), own_p, ranks, lead, variance)

@@ -1,12 +1,12 @@
-"""From finished cycles to the record's columns, many cycles at once.
+"""Turn finished cycles into the record's columns, many cycles at once.
 
-Between two passes of a model everything is out of the processor's caches, so the same work on one cycle
-costs several times what it does as one of many: cycles are held, then taken apart together. Their words
-and numbers go to the ends of long lists, one a column; their logits are reduced to a few numbers.
+Between two passes of a model the processor's caches are cold, so reducing one cycle alone costs several times
+as much as reducing it among many. Cycles are therefore held and reduced in batches. Their words and numbers
+are appended to long lists, one per column; their logits are reduced to a few numbers.
 
-Predictions (``pred_*``, ranks) and the drafter's signals (``node_confidence`` ...) are of the plain
-softmax, so that runs with other temperatures compare. ``node_p``, ``node_q`` and ``out_p`` are what was
-tested and drawn from; in greedy decoding that is the plain softmax too.
+Predictions (``pred_*``, ranks) and the drafter's signals (``node_confidence`` ...) use the plain
+softmax, so that runs at different temperatures can be compared. ``node_p``, ``node_q`` and ``out_p`` are the
+probabilities that were tested and drawn from; in greedy decoding they are the plain softmax too.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from .clock import Clock, Mark
 from .cycle import Cycle
 from .predictions import HELD_LOGITS, TOP, Predictions, Reduced
 
-# Attributes of a cycle that are one value each, and the columns that they go to.
+# Attributes of a cycle that hold a single value, and their columns.
 SCALARS = {
     name: name
     for name in ("prompt", "row", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
 } | {"number": "cycle", "block": "block", "refreshed": "refreshed"}
-KEPT = ("accepted", "rejected", "unsent", "below_budget")  # nodes whose probability under the target is kept
+KEPT = ("accepted", "rejected", "unsent", "below_budget")  # nodes whose target probability is recorded
 
-Entry: TypeAlias = Any  # of a list column: a word or a number
+Entry: TypeAlias = Any  # an entry of a list column: a word or a number
 
 scalars_of = attrgetter(*SCALARS)
 
 
 class Reducer:
-    """Takes cycles and hands them to the recorder, many at a time.
+    """Collects cycles and hands them to the recorder, many at a time.
 
     Parameters
     ----------
     recorder : specviz.trace.Recorder
-        Takes the columns.
+        Receives the columns.
     record : {"judged", "all", None}
-        ``judged`` keeps the predictions that judging read, ``all`` every row of the pass, None the text.
+        ``judged`` keeps the predictions that verification read, ``all`` every row of the pass, None the text.
     clock : Clock or None
-        What the cycles' marks were taken with.
+        The clock that took the cycles' marks.
     learned_top_k : int
-        Successors that the method learns from each row: with ``all`` the top lists hold no fewer.
+        Successors that the method learns from each row; with ``all`` the top lists hold at least as many.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class Reducer:
         self.top = max(TOP, learned_top_k) if record == "all" else TOP
         self.held: list[Cycle] = []
         self.rows = self.vocabulary = 0  # rows of logits held, and their length
-        self.last: tuple[Mark, float] | None = None  # the mark before, in seconds from the start of the run
+        self.last: tuple[Mark, float] | None = None  # last begin mark, and its seconds from the run's start
 
     def add(self, *cycles: Cycle) -> None:
-        """Take finished cycles that ran together."""
+        """Add finished cycles that ran together."""
         for cycle in cycles:
             self._hold(cycle)
         if self.rows * self.vocabulary > HELD_LOGITS or self.recorder.due(len(self.held) - len(cycles)):
@@ -76,12 +76,12 @@ class Reducer:
 
     def _hold(self, cycle: Cycle) -> None:
         draft, scores = cycle.draft, cycle.scores
-        if self.record is None:  # the text is all that is kept
+        if self.record is None:  # keep only the text
             cycle = replace(cycle, draft=None, verdict=None, scores=None, status=[], passes=[])
         elif cycle.cells_read is not None:
             cycle = kept_cells(cycle, self.record == "all")
         elif self.record == "judged" and draft is not None and scores is not None and not draft.is_chain:
-            # Of a tree few rows are kept: only those are held, and many more cycles with them.
+            # Few rows of a tree are kept. Holding only those leaves room for many more cycles.
             rows = send(np.array(kept_rows(cycle, False)) + 1, scores.device)
             cycle = replace(cycle, scores=scores.index_select(0, rows))
         self.held.append(cycle)
@@ -91,14 +91,14 @@ class Reducer:
                 self.vocabulary = cycle.scores.shape[-1]
 
     def _last(self) -> dict[int, int]:
-        """Index of the last cycle held of each prompt whose text has not ended."""
+        """Index of the last held cycle of each prompt whose text has not ended."""
         last = {cycle.prompt: i for i, cycle in enumerate(self.held)}
         return {prompt: i for prompt, i in last.items() if self.held[i].end is None}
 
     def _first_held_back(self) -> int:
         """Index of the first cycle to hold back, in case it must be marked interrupted.
 
-        Cycles that ran together stay together: they begin at the very same time, rounding included.
+        Cycles that ran together stay together: their begin times must be identical, rounding included.
         """
         first = min(self._last().values(), default=len(self.held))
         while 0 < first < len(self.held):
@@ -109,14 +109,14 @@ class Reducer:
         return first
 
     def interrupt(self) -> None:
-        """Decoding stopped here: say so in each text's last cycle, if it had not ended."""
+        """Mark the last held cycle of each unfinished text as interrupted."""
         for i in self._last().values():
             self.held[i].end = "interrupted"
 
     def flush(self, count: int | None = None) -> None:
-        """Hand over the first `count` cycles that are held, or all.
+        """Hand the first `count` held cycles, or all of them, to the recorder.
 
-        Until they are columns they stay held, so that Ctrl-C in between loses none of them.
+        They stay held until they are columns, so that Ctrl-C in between loses none of them.
         """
         held = self.held[:count]
         if not held:
@@ -141,7 +141,7 @@ class Reducer:
         before, start = self.last or (begin[0], 0.0)
         starts = np.cumsum(np.append(start, clock.seconds([before, *begin[:-1]], begin)))[1:]
         one, two, three, four = map(clock.seconds, [begin, *rest[:-1]], rest)
-        prefill = columns["node_token"][1] < 0  # target first, then the drafter's
+        prefill = columns["node_token"][1] < 0  # here the target runs before the drafter
         passes = columns["pass_model"][1]
         owner = np.repeat(np.arange(len(begin)), passes)
         since = clock.seconds([begin[i] for i in owner.tolist()], batch.pass_begin)
@@ -159,18 +159,18 @@ class Reducer:
 
 @dataclass
 class ListColumns:
-    """List columns with as many entries as each other in every cycle; all cycles are in when it is read."""
+    """List columns that have equal numbers of entries in every cycle; read only once all cycles are added."""
 
-    entries: dict[str, list[Entry]]  # by column those of all cycles, one cycle's after another's
-    count: list[int] = field(default_factory=list)  # of each cycle's entries; -1: it has no list (null)
+    entries: dict[str, list[Entry]]  # by column, the entries of all cycles, in order
+    count: list[int] = field(default_factory=list)  # entries of each cycle; -1 for a null list
 
     @classmethod
     def named(cls, *names: str) -> ListColumns:
-        """Empty columns of these names."""
+        """Create empty columns with these names."""
         return cls({name: [] for name in names})
 
     def add(self, count: int, *values: Iterable[Entry]) -> None:
-        """Take a cycle's lists, in the columns' order; none where `count` is -1."""
+        """Add a cycle's lists, in the columns' order; none if `count` is -1."""
         for entries, new in zip(self.entries.values(), values):
             entries.extend(new)
         self.count.append(count)
@@ -180,16 +180,16 @@ class ListColumns:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """The count of each cycle, null being -1."""
+        """Number of entries of each cycle, -1 for null."""
         return np.array(self.count)
 
     @cached_property
     def cycle(self) -> np.ndarray:
-        """The cycle of each entry."""
+        """Cycle of each entry."""
         return np.repeat(np.arange(len(self.count)), np.maximum(self.counts, 0))
 
     def columns(self) -> Columns:
-        """The columns as the recorder takes them."""
+        """Return the columns in the form that the recorder takes."""
         counts = self.counts
         return {name: (entries, counts) for name, entries in self.entries.items()}
 
@@ -204,15 +204,15 @@ class NodeTable:
         )
     )
     u: ListColumns = field(default_factory=partial(ListColumns.named, "node_u"))
-    tested: list[int] = field(default_factory=list)  # a cycle's nodes with a p under the target; -1: no p
-    own_p: list[bool] = field(default_factory=list)  # whether the verifier gave a cycle's p
-    drafter: list[int] = field(default_factory=list)  # rows of the drafter's logits; -1: it gave none
-    # By signal the method's own values: (cycle, first node, nodes, sent, values, values of unsent nodes).
+    tested: list[int] = field(default_factory=list)  # per cycle, nodes with a p under the target; -1: no p
+    own_p: list[bool] = field(default_factory=list)  # per cycle, whether the verifier gave p
+    drafter: list[int] = field(default_factory=list)  # per cycle, rows of drafter logits; -1: none
+    # By signal, the method's own values: (cycle, first node, nodes, sent, values, values of unsent nodes).
     overrides: dict[str, list[tuple]] = field(default_factory=dict)
     size: int = 0
 
     def skip(self) -> None:
-        """A cycle without a draft."""
+        """Add a cycle without a draft."""
         self.lists.add(-1)
         self.u.add(-1)
         self.tested.append(-1)
@@ -220,7 +220,7 @@ class NodeTable:
         self.drafter.append(-1)
 
     def add(self, cycle: Cycle) -> None:
-        """A cycle's nodes: its draft's, then those that were not sent."""
+        """Add a cycle's nodes: those of the draft, then those that were not sent."""
         draft, verdict = cycle.draft, cycle.verdict
         assert draft is not None
         assert verdict is not None
@@ -252,7 +252,7 @@ class NodeTable:
         self.size += n
 
     def _override(self, cycle: Cycle, n: int) -> None:
-        """Signals, and probabilities as they were tested where those are not the plain softmax's."""
+        """Store the signals, and the tested probabilities where they differ from the plain softmax."""
         draft, verdict = cycle.draft, cycle.verdict
         assert draft is not None
         assert verdict is not None
@@ -275,13 +275,13 @@ class OutputTable:
     order: ListColumns = field(default_factory=partial(ListColumns.named, "out_order", "out_odds"))
     path: ListColumns = field(
         default_factory=partial(ListColumns.named, "node")
-    )  # nodes of its draft that a cycle's first tokens are
-    drawn: list[tuple[int, Tensor | float]] = field(default_factory=list)  # tokens, and their p as drawn
-    cells: list[tuple[int, list[int]]] = field(default_factory=list)  # of canvases: first token, cells
+    )  # the draft's nodes that became a cycle's first tokens
+    drawn: list[tuple[int, Tensor | float]] = field(default_factory=list)  # (token's index, its p as drawn)
+    cells: list[tuple[int, list[int]]] = field(default_factory=list)  # canvases: (first token's index, cells)
     size: int = 0
 
     def add(self, cycle: Cycle) -> None:
-        """A cycle's text."""
+        """Add a cycle's tokens."""
         count = len(cycle.tokens)
         if cycle.cells:
             self.cells.append((self.size, cycle.cells))
@@ -289,12 +289,12 @@ class OutputTable:
         self.size += count
 
     def skip(self) -> None:
-        """How a text came about: a cycle without a draft."""
+        """Leave the verdict's columns null for a cycle without a draft."""
         for lists in (self.u, self.order, self.path):
             lists.add(-1)
 
     def add_verdict(self, cycle: Cycle) -> None:
-        """How a text came about, of the cycle added last."""
+        """Fill the verdict's columns for the cycle added last."""
         verdict, count = cycle.verdict, len(cycle.tokens)
         assert verdict is not None
         first, path = self.size - count, verdict.path[:count]
@@ -314,7 +314,7 @@ class OutputTable:
             self.order.add(-1)
 
     def position(self, keep: Sequence[int]) -> np.ndarray:
-        """Where each token stands in its text, from how many tokens each cycle keeps."""
+        """Position of each token in its text, given how many tokens each cycle keeps."""
         counts = self.lists.counts
         position = np.repeat(np.array(keep, np.int64), counts) + index_within(counts)
         for first, cells in self.cells:
@@ -324,25 +324,25 @@ class OutputTable:
 
 @dataclass
 class PredictionTable:
-    """The target's predictions that are kept."""
+    """The target's predictions that are recorded."""
 
     target_logits: Predictions
     lists: ListColumns = field(
         default_factory=partial(ListColumns.named, "pred_node")
-    )  # the node that each one follows, -1 the root; or the canvas
+    )  # the node before each prediction, -1 the root; or the canvas
     cells: ListColumns = field(
         default_factory=partial(ListColumns.named, "pred_position", "pred_odds")
-    )  # of canvases
+    )  # canvases only
 
     def skip(self) -> None:
-        """A cycle without predictions of the target."""
+        """Add a cycle without predictions of the target."""
         self.lists.add(-1)
         self.cells.add(-1)
 
     def add(self, cycle: Cycle, everything: bool) -> None:
-        """Queue a cycle's predictions: those that judging read, or all."""
+        """Queue a cycle's predictions: those that verification read, or all."""
         scores = cycle.scores
-        if cycle.cells_read is not None:  # which has scores
+        if cycle.cells_read is not None:  # a canvas always has scores
             assert isinstance(cycle.verdict, Unmasked)
             canvas = cycle.cells_read.canvas.tolist()
             self.lists.add(len(canvas), canvas)
@@ -352,7 +352,7 @@ class PredictionTable:
             self.lists.add(len(rows), rows)
             self.cells.add(-1)
             if len(rows) < len(scores):
-                prefix = len(rows) == rows[-1] + 2  # a chain's needs no copy
+                prefix = len(rows) == rows[-1] + 2  # true for chains, whose rows need no copy
                 scores = scores[: len(rows)] if prefix else scores[[node + 1 for node in rows]]
         if scores is None:
             self.skip()
@@ -360,9 +360,9 @@ class PredictionTable:
             self.target_logits.add(scores)
 
     def find(self, cycle: np.ndarray, node: np.ndarray, cell: np.ndarray) -> np.ndarray:
-        """Index of the prediction after each node of each cycle (of canvases: of each cell); -1 if not kept.
+        """Index of the prediction after each node of each cycle (canvases: of each cell); -1 if not recorded.
 
-        Outside of canvases the cells are ignored.
+        Without canvases the cells are ignored.
         """
         held, held_cell = self.lists["pred_node"], self.cells["pred_position"]
         if not len(held) or not len(node):
@@ -379,7 +379,7 @@ class PredictionTable:
 
 
 class Batch:
-    """The columns of some cycles in the making.
+    """Builds the columns of several cycles.
 
     Parameters
     ----------
@@ -396,14 +396,14 @@ class Batch:
         self.predictions, self.drafter_logits = PredictionTable(Predictions(top)), Predictions(top, True)
         self.passes = ListColumns.named("pass_model", "pass_rows", "pass_tokens")
         self.control = ListColumns.named("control_name", "control_value")
-        self.drafter_rows: list[np.ndarray] = []  # from which of the drafter's predictions each node is
-        self.queued = 0  # of those predictions
-        self.marks: list[Mark] = []  # five a cycle
+        self.drafter_rows: list[np.ndarray] = []  # for each node, the drafter's prediction that chose it
+        self.queued = 0  # number of those predictions
+        self.marks: list[Mark] = []  # five per cycle
         self.pass_begin: list[Mark] = []
         self.pass_end: list[Mark] = []
 
     def add(self, cycle: Cycle) -> None:
-        """Take a cycle apart."""
+        """Add one cycle."""
         self.scalars.append(scalars_of(cycle))
         self.outputs.add(cycle)
         if self.record is None:
@@ -432,7 +432,7 @@ class Batch:
             self.queued += len(logits)
 
     def columns(self) -> Columns:
-        """The columns: one value a cycle, or (flat entries, each cycle's count)."""
+        """Return the columns: one value per cycle, or (flat entries, each cycle's count)."""
         columns: Columns = dict(zip(SCALARS.values(), zip(*self.scalars)))
         nodes, outputs, predictions = self.nodes, self.outputs, self.predictions
         position = outputs.position(columns["keep"])
@@ -452,7 +452,7 @@ class Batch:
         return columns
 
     def _add_drafter(self, columns: Columns) -> None:
-        """What the drafter's logits are reduced to."""
+        """Add the columns that the drafter's logits are reduced to."""
         count = np.array(self.nodes.drafter)
         tokens = self.nodes.lists["node_token"][count[self.nodes.lists.cycle] >= 0]
         rows = np.concatenate([*self.drafter_rows, np.zeros(0, np.int64)])
@@ -474,9 +474,9 @@ class Batch:
         }
 
     def _add_target(self, columns: Columns, position: np.ndarray) -> None:
-        """What the target's logits are reduced to, and the probabilities of what was drafted and emitted.
+        """Add the columns that the target's logits are reduced to, and drafted and emitted tokens' p.
 
-        Of an unsent node too the target's probability is kept, where the pass happened to hold it.
+        An unsent node's probability is recorded too if the pass happened to compute it.
         """
         nodes, outputs, predictions = self.nodes, self.outputs, self.predictions
         counts, cycle, status = nodes.lists.counts, nodes.lists.cycle, nodes.lists["node_status"]
@@ -504,7 +504,7 @@ class Batch:
         columns["out_p"] = out_p, np.where(drafted.counts < 0, -1, outputs.lists.counts)
 
     def _add_predictions(self, columns: Columns, target: Reduced, judged: np.ndarray) -> None:
-        """The target's candidates, and the ranks of the nodes that it judged."""
+        """Add the target's candidates, and the ranks of the nodes that it judged."""
         nodes, count = self.nodes.lists.counts, self.predictions.lists.counts
         k = target.top_p.shape[1]
         columns["top_k"][count >= 0] = k
@@ -518,7 +518,7 @@ class Batch:
         }
 
     def _own_tokens(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Emitted tokens that are the target's own, and the predictions that they come from."""
+        """Indices of emitted tokens that are the target's own, and of the predictions they come from."""
         outputs, path = self.outputs, self.outputs.path
         cycle = outputs.lists.cycle
         drafted = np.maximum(path.counts, 0)
@@ -532,7 +532,7 @@ class Batch:
         return np.flatnonzero(own), row
 
     def _add_signals(self, columns: Columns) -> None:
-        """The method's own numbers, in the place of those that were reduced."""
+        """Add the method's own values, replacing reduced ones."""
         nodes = self.nodes.lists.counts
         for name, overrides in self.nodes.overrides.items():
             column = schema.column_of(name)
@@ -547,23 +547,23 @@ class Batch:
 
 
 def starts(count: np.ndarray) -> np.ndarray:
-    """Index of the first entry of each cycle."""
+    """Index of each cycle's first entry."""
     count = np.maximum(count, 0)
     return np.cumsum(count) - count
 
 
 def times(count: np.ndarray, k: int) -> np.ndarray:
-    """Counts of a flat list of `k` entries each; null stays null."""
+    """Counts of a flat list with `k` values per entry; null stays null."""
     return np.where(count < 0, -1, count * k)
 
 
 def present(full: np.ndarray, count: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A node column without the nodes of cycles that have no list (`count` -1), and the counts."""
+    """Drop the nodes of cycles without a list (`count` -1) from a node column; return it with the counts."""
     return full[np.repeat(count >= 0, np.maximum(nodes, 0))], count
 
 
 def overlay(full: np.ndarray, overrides: list[tuple]) -> None:
-    """Write a method's own numbers over those of whole cycles."""
+    """Overwrite whole cycles of a column with the method's own values."""
     blank = False if full.dtype == bool else np.nan
     for _, first, n, sent, values, unsent in overrides:
         if values is not None:
@@ -574,7 +574,7 @@ def overlay(full: np.ndarray, overrides: list[tuple]) -> None:
 
 
 def drafter_rows(cycle: Cycle) -> int:
-    """How many rows `drafter_logits` gives; nothing is fetched."""
+    """Number of rows that `drafter_logits` returns, without fetching anything."""
     if cycle.draft is None:
         return 0
     unsent = cycle.verdict.unsent if cycle.verdict else None
@@ -583,7 +583,7 @@ def drafter_rows(cycle: Cycle) -> int:
 
 
 def drafter_logits(cycle: Cycle) -> tuple[list[Tensor], np.ndarray]:
-    """The drafter's predictions, none if it gave none, and from which it chose each node, unsent ones too."""
+    """The drafter's predictions, if any, and for each node, sent or not, the prediction that chose it."""
     assert cycle.draft is not None
     unsent = cycle.verdict.unsent if cycle.verdict else None
     parts = [each for each in (cycle.draft.logits, unsent.logits if unsent else None) if each is not None]
@@ -595,12 +595,12 @@ def drafter_logits(cycle: Cycle) -> tuple[list[Tensor], np.ndarray]:
 
 
 def each(value: str | Sequence[str], n: int) -> list[str]:
-    """A word for each of n nodes, given for all at once or one by one."""
+    """One word per node, from a single word or from one word each."""
     return [value] * n if isinstance(value, str) else list(value)
 
 
 def kept_cells(cycle: Cycle, everything: bool) -> Cycle:
-    """A canvas' cycle with the cells that are kept: those of the root and of what was accepted, or all."""
+    """Reduce a canvas cycle to the recorded cells: those of the root and of accepted nodes, or all."""
     verdict, cells = cycle.verdict, cycle.cells_read
     if everything:
         return cycle
@@ -616,10 +616,10 @@ def kept_cells(cycle: Cycle, everything: bool) -> Cycle:
 
 
 def kept_rows(cycle: Cycle, everything: bool) -> list[int]:
-    """Nodes whose prediction by the target is kept, the root (-1) first: those that judging read, or all."""
+    """Nodes whose target prediction is recorded, the root (-1) first: those verification read, or all."""
     return [-1, *(i for i, s in enumerate(cycle.status) if everything or s == "accepted")]
 
 
 def host(values: Tensor | np.ndarray | Sequence[float]) -> np.ndarray:
-    """A tensor or array on the host."""
+    """Copy a tensor or array to the host, as NumPy."""
     return values.float().cpu().numpy() if torch.is_tensor(values) else np.asarray(values)

@@ -1,4 +1,4 @@
-"""A run that was cut off, taken up again: what its file holds, and whether this is the same run."""
+"""Resume a run that was cut off: load what its file holds, and check that it is the same run."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ..trace.recorder import begun, lock, unlock
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SAME = ("method", "parameters", "sampling", "record", "exactness", "canvas", "dtype")  # in both runs
-WEIGHTS = ("name", "parameters", "content")  # of both runs' models
+SAME = ("method", "parameters", "sampling", "record", "exactness", "canvas", "dtype")  # equal in both runs
+WEIGHTS = ("name", "parameters", "content")  # equal for both runs' models
 
 
 @dataclass
 class SavedRun:
-    """What a file holds of a run that was cut off, or that had fewer prompts; empty where there is no file.
+    """Saved part of a run that was cut off or had fewer prompts; empty if there is no file.
 
     Attributes
     ----------
     run : dict
         Its metadata.
     table : pyarrow table or None
-        Its cycles; after `check` those of finished texts.
+        Its cycles; after `check`, only those of finished texts.
     finished : list of int
-        After `check`: texts that need not be decoded again.
+        After `check`: numbers of the texts that need not be decoded again.
     prompts : list of dict
-        After `check`: what the record says of the prompts, up to the last finished one.
+        After `check`: the recorded prompts, up to the last finished one.
     """
 
     path: Path | None = None
@@ -43,32 +43,32 @@ class SavedRun:
     prompts: list[Record] = field(default_factory=list)
 
     def check(self, metadata: Record, records: list[list[Record]], sources: list[list[str] | None]) -> None:
-        """Find the finished texts, and refuse a file of another run.
+        """Find the finished texts, and refuse the file of a different run.
 
         Parameters
         ----------
         metadata : dict
-            Of the run that is to go on here.
+            Metadata of the run that is about to continue.
         records : list of lists of dict
-            Of each prompt what the record will say of its texts, with the tokens of the first.
+            For each prompt, the records of its texts; the first includes its tokens.
         sources : list of lists of str
-            Of each stream its updates; None for prompts, and for streams that come live.
+            For each stream, its updates; None for prompts and for live streams.
 
         Raises
         ------
         ParameterError
-            Naming what differs.
+            The message names the difference.
         """
         if self.table is None:
             return
         self._check_same(metadata)
         saved, number, ended = self.run["prompts"] or [], 0, self._ended()
-        # Of a conversation that filled the context, the turns that were left out.
+        # Turns that were left out because their conversation had filled the context.
         ended |= {i for i, each in enumerate(saved) if each.get("turn") and each.get("tokens") == []}
         for prompt, texts in enumerate(records):
             there = saved[number : number + len(texts)]
             for old, new in zip(there, json.loads(dump(texts))):
-                if "tokens" not in new:  # of a later turn, which the answers before it are part of
+                if "tokens" not in new:  # a later turn, whose prompt includes the earlier answers
                     new["tokens"] = old.get("tokens")
                 if old != new:
                     raise ParameterError(f"prompt {prompt} is not the one that {self.path} holds{_OTHERWISE}")
@@ -99,13 +99,13 @@ class SavedRun:
             if name not in SAME:
                 old, here = ({key: (each or {}).get(key) for key in WEIGHTS} for each in (old, here))
             elif name == "record" and (old, here) == ("judged", "dense"):
-                continue  # the dense record is added when all texts are there
+                continue  # the dense record is added once all texts are decoded
             there, now = _different(name, old, here)
             if there:
                 raise ParameterError(f"{self.path} was decoded with {there}, this run has {now}{_OTHERWISE}")
 
     def _ended(self) -> set[int]:
-        """The texts that ended by themselves; of a stream, whose updates all end, those before the last."""
+        """Texts that ended by themselves; not a cut-off run's last stream, since every update of it ends."""
         assert self.table is not None
         cycles = self.table.select(["prompt", "update", "cycle", "end", "source"]).to_pandas()
         last = cycles.sort_values(["update", "cycle"]).groupby("prompt").tail(1)
@@ -115,7 +115,7 @@ class SavedRun:
         return ended
 
     def _sources(self, prompt: int) -> list[str]:
-        """The source after each update of a stream, as far as it was decoded."""
+        """Source after each update of a stream, as far as it was decoded."""
         assert self.table is not None
         cycles = self.table.select(["prompt", "update", "source"]).to_pandas().query("prompt == @prompt")
         return list(cycles.dropna(subset="source").sort_values("update")["source"])
@@ -130,12 +130,12 @@ class SavedRun:
 
     @property
     def identity(self) -> Record:
-        """What the run keeps when it goes on: its name, and when it began."""
+        """Metadata that the run keeps when it is resumed: its name and when it was created."""
         return {} if self.table is None else {name: self.run[name] for name in ("run", "created")}
 
     @property
     def seconds(self) -> float:
-        """When the last finished text ended, in seconds from the start of the run."""
+        """End of the last finished text, in seconds from the start of the run."""
         import pyarrow.compute as pc
 
         assert self.table is not None
@@ -147,12 +147,12 @@ _OTHERWISE = ": resume with the same settings or choose another path"
 
 
 def load_saved(path: Path) -> SavedRun:
-    """What `path`, or the stream that a run left beside it when it was cut off, holds.
+    """Load what is saved in `path`, or in the stream that a cut-off run left next to it.
 
     Raises
     ------
     TraceError
-        If it is not a trace, or another run writes it.
+        If it is not a trace, or another run is writing it.
     """
     partial = partial_of(path)
     file = partial if begun(partial) else path
@@ -165,13 +165,13 @@ def load_saved(path: Path) -> SavedRun:
 
 
 def _different(name: str, old: Record | str, new: Record | str) -> tuple[str, str]:
-    """What differs between two values of the metadata, in words: the first's and the second's."""
+    """Describe the difference between two metadata values, as (the first's, the second's)."""
     if old == new:
         return "", ""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return f"{name} {old}", f"{name} {new}"
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    if name in ("model", "draft"):  # of weights whose name and size are the same, only their digest differs
+    if name in ("model", "draft"):  # the first difference is enough: name, then size, then digest
         keys, name = keys[:1], {"model": "the model's ", "draft": "the draft model's "}[name]
     else:
         name = ""

@@ -1,4 +1,4 @@
-"""One run: check everything, load what must be loaded, decode each prompt, keep the record."""
+"""One run: check the arguments, load the models, decode each prompt, keep the record."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How prompts are decoded and what is kept, as `generate` says; the method's parameters stand apart.
+    """Options of every run, as `generate` documents them; the method's parameters are separate.
 
     Raises
     ------
     ParameterError
-        If an option is of another type or outside its range.
+        If an option has the wrong type or is out of range.
     """
 
     max_new_tokens: Annotated[int, Range(1)] = 128
@@ -91,17 +91,17 @@ class RunOptions:
 
     @classmethod
     def split(cls, keywords: Record) -> tuple[RunOptions, Record]:
-        """The options among these keywords, checked; the others are parameters of the method."""
+        """Split keywords into the options, checked, and the parameters of the method."""
         names = cls.names()
         options = cls(**{name: value for name, value in keywords.items() if name in names})
         return options, {name: value for name, value in keywords.items() if name not in names}
 
 
 class Run:
-    """A run as an iterator of finished cycles; its `trace` is there when it ends, however it ends.
+    """Iterator over the finished cycles of a run; its `trace` is available once it ends, for any reason.
 
-    Made by `stream`; `generate` exhausts one, and says what the keywords are. Closing it early keeps the
-    trace so far.
+    Created by `stream`; `generate`, which documents the keywords, runs one to the end. Closing it early
+    keeps the trace so far.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Run:
         self._fit()
         self._encode()
         self._open()
-        self._digest = hashlib.sha256()  # of everything emitted, which the ranks compare
+        self._digest = hashlib.sha256()  # of everything emitted; the ranks compare it
         self.trace: Trace | None = None
         self._stopped = "closed by the caller"
         self._cycles = self._decode()
@@ -155,7 +155,7 @@ class Run:
             checks.check_batchable(self.method, self.prompts)
 
     def _check_names(self, kind: type[Method], parameters: Record) -> None:
-        """Refuse a name that is neither a parameter of the method nor an option of every run."""
+        """Refuse an unknown name that resembles a parameter of the method or an option of every run."""
         own = {p.name for p in kind.parameters}
         for name in parameters:
             meant = near(name, own | self.options.names() | {"draft"}, "")
@@ -163,13 +163,13 @@ class Run:
                 raise ParameterError(f"{kind.name} has no parameter {name!r}{meant}")
 
     def _load(self, model: Loadable, draft: Loadable | None) -> None:
-        """Load the target and the drafter; refuse those that do not fit each other or the method."""
+        """Load the target and the drafter; refuse models that do not fit each other or the method."""
         options, method = self.options, self.method
         self.model = load_if_needed(model, options.device, options.dtype, options.kernels)
         checks.check_alone(self.model)
         checks.check_writes(self.model, method)
         checks.check_trees(self.model, method)
-        self.ranks = holding(self.model)  # the processes that it is split over
+        self.ranks = holding(self.model)  # the processes that the model is split over
         checks.check_ranks(self.ranks, method, self.prompts)
         self.drafter = choose_drafter(self.model, method, draft, options.device, options.dtype)
         if options.batch > 1:
@@ -185,13 +185,13 @@ class Run:
         checks.check_hidden(self.model, method, self.drafter)
 
     def _fit(self) -> None:
-        """Make the method ready for these models: its memory, its canvas, its calibrated draft size."""
+        """Prepare the method for these models: its memory, its canvas, its calibrated draft size."""
         method = self.method
         method.prepare(self.model)
         if isinstance(method, Unmasking):
             method.fits(self.options.max_new_tokens)
         self.calibration = None
-        if isinstance(method, SizedMethod) and method.calibrated:  # it may have run elsewhere before
+        if isinstance(method, SizedMethod) and method.calibrated:  # another run may have set another size
             models = self.model, method, self.drafter
             setting, options = machine.calibration_setting(*models), machine.calibrate_options(*models)
             program = COMMAND.format(self.ranks.size) if self.ranks.size > 1 else "specviz"
@@ -207,7 +207,7 @@ class Run:
             method.resize(self.calibration.g)
 
     def _encode(self) -> None:
-        """Encode every prompt's first turn, and check that it has room; later turns are checked in time."""
+        """Encode each prompt's first turn and check that it has room; later turns are checked in time."""
         self.template: Template | None = None
         if isinstance(self.method, StreamMethod):
             self.template = Template(self.model, *self.method.wording())
@@ -231,7 +231,7 @@ class Run:
         self._warn_of_unknown()
 
     def _warn_of_unknown(self) -> None:
-        """Print which prompts the tokenizer cannot write as they are, once for all runs of a model."""
+        """Warn once per model about prompts with characters that its tokenizer does not know."""
         text = getattr(self.model, "text", None)
         unknown = getattr(text, "unknown", None)
         lossy = {i: tuple(ids) for i, ids in enumerate(self.ids, 1) if unknown in ids}
@@ -248,7 +248,7 @@ class Run:
             )
 
     def _open(self) -> None:
-        """Open the record: a new one, or one that goes on with what a run that was cut off had saved."""
+        """Open the record: a new one, or the saved one of a run that is resumed."""
         options = self.options
         self.clock = clock_for(self.model.device) if options.record else None
         record = "judged" if options.record == "dense" else options.record  # `densify` adds the rest
@@ -277,7 +277,7 @@ class Run:
             self.reducer.last = self.clock.mark(), saved.seconds
 
     def _records(self) -> list[list[Record]]:
-        """What the record will say of each prompt's texts; the tokens of later turns are not known yet."""
+        """Records of each prompt's texts; the tokens of later turns are not known yet."""
         records = []
         for entry, ids in zip(self.prompts, self.ids):
             turns = range(len(entry["turns"])) if "turns" in entry else [None]
@@ -286,7 +286,7 @@ class Run:
         return records
 
     def _sources(self) -> list[list[str] | None]:
-        """The updates of each stream that is a list."""
+        """The updates of each stream that is a list; None for everything else."""
         updates = [getattr(entry.get("stream"), "updates", None) for entry in self.prompts]
         return [[u.text for u in each] if isinstance(each, list | tuple) else None for each in updates]
 
@@ -302,17 +302,17 @@ class Run:
         return cycle
 
     def finish(self) -> Trace:
-        """Decode all that is left; return the trace."""
+        """Decode everything that is left; return the trace."""
         for _ in self:
             pass
         assert self.trace is not None
         return self.trace
 
     def close(self, stopped: str = "closed by the caller") -> None:
-        """Stop here and keep the trace so far, which says why it `stopped`."""
+        """Stop here and keep the trace so far, with `stopped` as the reason."""
         self._stopped = stopped
         self._cycles.close()
-        if self.trace is None:  # it had not begun
+        if self.trace is None:  # decoding had not started
             self._end(stopped)
 
     def _decode(self) -> Generator[Cycle, None, None]:
@@ -332,7 +332,7 @@ class Run:
             self._end(self._stopped)
             raise
         except BaseException as error:
-            # The record must not hide what went wrong, nor be lost by it.
+            # Saving the record must not hide the original error, and the error must not lose the record.
             with suppress(Exception):
                 self._end(f"{type(error).__name__}: {error}"[:500])
             raise
@@ -340,9 +340,9 @@ class Run:
             self._end(None)
 
     def _texts(self, entry: Record, ids: list[int], texts: range) -> Iterator[Cycle]:
-        """The texts of one prompt: one for each turn, a turn's answer being part of the next one's prompt.
+        """Decode the texts of one prompt, one per turn; a turn's answer is part of the next turn's prompt.
 
-        A turn that leaves no room ends its conversation, with a warning, and not the run.
+        A turn that leaves no room ends its conversation with a warning, but not the run.
         """
         if self.template is not None:
             yield from self._stream(entry, ids, texts[0])
@@ -370,17 +370,17 @@ class Run:
                 answer += cycle.tokens
                 cells += cycle.cells
                 yield cycle
-            if cells:  # a canvas', from left to right, up to its end
+            if cells:  # a canvas: order its tokens from left to right, up to the end token
                 answer = [answer[i] for i in np.argsort(cells)]
                 end = next((i for i, token in enumerate(answer) if token in self.model.eos), len(answer))
                 answer = answer[:end]
             messages.append(self.model.decode([t for t in answer if t not in self.model.eos]))
 
     def _batches(self) -> Iterator[Cycle]:
-        """All prompts, `batch` at a time."""
+        """Decode all prompts, `batch` at a time."""
         for cycles in self._rows([i for i in range(len(self.ids)) if i not in self._finished]):
             for cycle in cycles:
-                if cycle.number == 0:  # prompts begin in their order
+                if cycle.number == 0:  # prompts begin in order
                     for number in range(len(self.recorder.run["prompts"]), cycle.prompt + 1):
                         entry = self.prompts[number]
                         self._begin(number, self.ids[number], entry, 0 if "turns" in entry else None)
@@ -388,7 +388,7 @@ class Run:
             yield from cycles
 
     def _rows(self, numbers: list[int]) -> Iterator[list[Cycle]]:
-        """The cycles of these prompts that ran together."""
+        """Decode these prompts in batches; yield the cycles that ran together."""
         if isinstance(self.method, Unmasking):
             for first in range(0, len(numbers), self.options.batch):
                 yield from self._canvases(numbers[first : first + self.options.batch])
@@ -409,7 +409,7 @@ class Run:
             yield cycle
 
     def _canvases(self, numbers: list[int], ids: list[int] | None = None) -> Iterator[list[Cycle]]:
-        """The canvases of these prompts, decoded together; `ids` are the tokens of a single one."""
+        """Decode the canvases of these prompts in one batch; `ids` replaces the tokens of a single prompt."""
         assert isinstance(self.method, Unmasking)
         prompts = [self.ids[number] for number in numbers] if ids is None else [ids]
         options: Record = {
@@ -421,15 +421,15 @@ class Run:
 
     def _stream(self, entry: Record, ids: list[int], number: int) -> Iterator[Cycle]:
         assert isinstance(self.method, StreamMethod)
-        self._begin(number, ids, entry)  # each update says its source itself
+        self._begin(number, ids, entry)  # each update records its own source
         options = self._options() | {"template": self.template, "prompt": number}
         for cycle in decode_stream(self.model, entry["stream"], self.method, **options):
             self.reducer.add(cycle)
             yield cycle
 
     def _begin(self, number: int, ids: list[int], entry: Record, turn: int | None = None) -> None:
-        """A text begins: the record gets its prompt."""
-        if number == len(self.recorder.run["prompts"]):  # else it had begun before the run was cut off
+        """Add the prompt of a text that begins to the record."""
+        if number == len(self.recorder.run["prompts"]):  # otherwise a resumed run already has it
             self.recorder.run["prompts"].append({"tokens": ids} | _described(entry, turn))
 
     def _options(self) -> Record:
@@ -459,11 +459,11 @@ class Run:
                 self._densify(self.trace)
 
     def _densify(self, trace: Trace) -> None:
-        """Add the dense record; until it is whole, the trace and its file are those of ``judged``."""
+        """Add the dense record; until it is complete, the trace and its file stay those of ``judged``."""
         try:
             self.trace = densify(trace, self.model, self.drafter)
         except KeyboardInterrupt:
-            self.recorder.run["stopped"] = "interrupted"  # which a command ends with
+            self.recorder.run["stopped"] = "interrupted"  # the command's exit status depends on it
             print("specviz: interrupted: the trace is whole, without its dense record", file=sys.stderr)
             return
         if self.recorder.path is not None:
@@ -472,7 +472,7 @@ class Run:
     # -- prompts and metadata ----------------------------------------------------------------------
 
     def _ids(self, prompt: Prompts, turns: bool, name: str = "the prompt") -> list[int]:
-        if turns:  # questions and answers by turns
+        if turns:  # alternating questions and answers
             prompt = [
                 {"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(prompt)
             ]
@@ -522,10 +522,10 @@ class Run:
         }
 
     def _exactness(self, dtype: str) -> str:
-        """The method's; where rows depend on what shares their pass, ties may part a text from the target's.
+        """The method's exactness, weakened in a batch, where ties may make a text differ from the target's.
 
-        In a batch passes have other shapes than alone, so it is exact up to ties at most; where tokens are
-        drawn, in law. An invariant model gives each row the same bits in any pass.
+        Passes of a batch have other shapes than single ones, so the text is at most exact up to ties, or
+        exact in law when tokens are drawn. An invariant model gives each row the same bits in any pass.
         """
         label = self.method.exactness(self.sampling, dtype)
         if getattr(self.model, "invariant", False) and not self.method.takes_ties:
@@ -549,7 +549,7 @@ class Run:
 
 
 def _described(entry: Record, turn: int | None) -> Record:
-    """What a prompt says of itself and the record keeps."""
+    """The fields of a prompt that the record keeps."""
     described = {name: entry[name] for name in checks.PROMPT_FIELDS if entry.get(name) is not None}
     return described if turn is None else described | {"turn": turn}
 
@@ -562,12 +562,12 @@ def generate(
     Parameters
     ----------
     model : str, path, transformers model or specviz model
-        As `specviz.load` takes it, or a loaded model.
+        Anything that `specviz.load` accepts, or a loaded model.
     prompt : str, list of chat messages, list of token ids, dict, or a list of these
         A dict holds ``prompt``, ``messages`` (a chat that ends with the user's turn) or ``turns`` (texts,
-        decoded one after another as a conversation) and may hold ``id``, ``kind``, ``language`` and
-        ``reference``, which the trace keeps.
-    method : str, Method or class of one
+        decoded one after another as a conversation) and may hold ``id``, ``kind``, ``language``,
+        ``reference`` and ``segmented``, which the trace keeps.
+    method : str, Method or Method class
         See `specviz.list_methods`.
     draft : like `model`, optional
         The draft model, for methods that need one; other methods ignore it.
@@ -578,13 +578,13 @@ def generate(
     seed : int
         Seed of the random numbers.
     batch : int
-        Maximum number of prompts decoded together. Each is decoded as if it were alone (up to ties); a method
+        Maximum number of prompts decoded at once. Each is decoded as if it were alone (up to ties); a method
         that learns from prompt to prompt needs ``keep="prompt"``. Default 1: one after another.
     record : {"judged", "all", "dense", None}
-        What the trace keeps. ``judged``: what verification read. ``all``: every row of every pass. ``dense``:
-        as ``judged``, plus both models' predictions at every position of the finished text, from one more
-        pass of each, and the drafter's tails (see `densify`); `specviz.whatif` reads these. None: only the
-        text.
+        What the trace keeps. ``judged``: the predictions that verification read. ``all``: every row of every
+        pass. ``dense``: as ``judged``, plus both models' predictions at every position of the finished text,
+        from one more pass of each, and the drafter's tails (see `densify`); `specviz.whatif` reads these.
+        None: only the text.
     out : path, optional
         Where to write the trace: a ``.parquet`` file, or a folder that gets a new file.
     force : bool
@@ -593,7 +593,7 @@ def generate(
         Continue a run that was interrupted or had fewer prompts: finished texts in the file `out` are kept,
         and the others are decoded. Method, models, sampling and prompts must be the same.
     device, dtype, kernels : str, optional
-        For models that are not loaded yet; see `specviz.load`. `kernels` is the target's alone.
+        For models that are not loaded yet; see `specviz.load`. `kernels` applies to the target only.
     **parameters
         The method's own parameters, by name.
 
@@ -606,7 +606,7 @@ def generate(
     Raises
     ------
     ParameterError, ModelError, PromptError
-        Before any work, with one line that says what to do.
+        Raised before any work; the message is one line that says what to do.
     """
     return Run(model, prompt, method, **options).finish()
 

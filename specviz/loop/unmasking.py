@@ -1,8 +1,8 @@
-"""Prompts of a masked-diffusion model, written cell by cell.
+"""Decode prompts with a masked-diffusion model, cell by cell.
 
-The loop is the other one's, draft, forward, verify, commit, record, over canvases: a pass reads the state and
-the canvases of a draft, the verdict names cells beside tokens, and the text ends where the method says.
-Several prompts are rows of one context and share its passes; a row whose text has ended takes part no more.
+The loop has the usual phases (draft, forward, verify, commit, record), but works on canvases: a pass reads
+the state and the canvases of a draft, a verdict names cells as well as tokens, and the method decides where
+the text ends. Several prompts are rows of one context and share its passes; a finished row drops out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .cycle import Cycle, cut
 
 @dataclass
 class Writing:
-    """A row: its method, how far it is, and what ended it."""
+    """A row being written: its method, its progress, and what ended it."""
 
     row: int
     prompt: int
@@ -51,21 +51,21 @@ def decode_canvases(
     target : Diffusion
     prompts : list of lists of int
     method : Unmasking
-        Each prompt gets another one like it.
+        Each prompt gets its own copy.
     max_new_tokens : int
         Cells of each canvas.
     eos : iterable of int, optional
         Ids that end the text. Default: the target's.
     numbers : sequence of int, optional
-        The prompts' numbers, for the record. Default: their places in the list.
+        Number of each prompt in the record. Default: its index in the list.
     clock : Clock, optional
-        None takes no times.
+        Default None: record no times.
 
     Yields
     ------
     list of Cycle
-        First cycle 0 of each, in which the canvases are opened and nothing is computed; then a cycle of every
-        row that goes on.
+        First cycle 0 of each prompt, which opens its canvas and computes nothing; then one cycle of every
+        row that has not ended.
     """
     mark = clock.mark if clock else lambda: None
     length = max_new_tokens
@@ -84,7 +84,7 @@ def decode_canvases(
 
 
 def step(canvas: Canvas, rows: list[Writing], mark: Callable[[], Mark], ends: frozenset[int]) -> list[Cycle]:
-    """A cycle of every row; their passes are one."""
+    """Run one cycle of every row, all in one pass."""
     method = rows[0].method
     begin = mark()
     drafts = [r.method.propose(canvas, r.row) for r in rows]
@@ -103,7 +103,7 @@ def step(canvas: Canvas, rows: list[Writing], mark: Callable[[], Mark], ends: fr
 
 
 def session_of(tokens: list[int], target: Diffusion, ends: frozenset[int], length: int) -> Session:
-    """What a method may use: no draft model, no uniforms, a canvas of `length` cells."""
+    """Session for a canvas method: no draft model, no uniforms, a canvas of `length` cells."""
 
     def nothing(*_: object) -> NoReturn:
         raise ParameterError("a canvas is written greedily by its own model")
@@ -112,7 +112,7 @@ def session_of(tokens: list[int], target: Diffusion, ends: frozenset[int], lengt
 
 
 def keep(canvas: Canvas, r: Writing, draft: Draft, verdict: Unmasked, ends: frozenset[int]) -> None:
-    """Take a verdict into the canvas, as far as the text goes: it may end with any of the tokens.
+    """Commit a verdict to the canvas, up to the token that ends the text.
 
     `verdict` is cut to what is emitted; drafted nodes after it become ``cut``.
     """
@@ -138,7 +138,7 @@ def keep(canvas: Canvas, r: Writing, draft: Draft, verdict: Unmasked, ends: froz
 
 
 def cycle(r: Writing, draft: Draft, read: Read, verdict: Unmasked, marks: list[Mark]) -> Cycle:
-    """The cycle that ends with this verdict."""
+    """Return the cycle that ends with this verdict."""
     r.number += 1
     tokens = [*(verdict.tokens[node] for node in verdict.path), *verdict.own]
     made = Cycle(

@@ -1,8 +1,8 @@
-"""One source that arrives in updates: at each its prompt is written anew, its output verified or rewritten.
+"""Decode a source that arrives in updates: each gets a new prompt; the last output is verified or rewritten.
 
-The prefix that two prompts share keeps its keys and values; everything after it is computed anew. That is
-exact: a row of the cache depends on nothing but the tokens up to it. An encoder-decoder keeps nothing: every
-state of its encoder depends on the whole source, and every row of its decoder's cache on those.
+The prefix that two successive prompts share keeps its keys and values; everything after it is recomputed.
+That is exact, because a row of the cache depends only on the tokens up to it. An encoder-decoder keeps
+nothing: every encoder state depends on the whole source, and every row of the decoder's cache on them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def decode_stream(
     target: Model, stream: Stream, method: StreamMethod, *, template: Template, seed: int = 0,
     prompt: int = 0, **options: Any,
 ) -> Iterator[Cycle]:  # fmt: skip
-    """Decode each update of a stream when the one before is decoded; yield every finished cycle.
+    """Decode each update of a stream after the previous one; yield every finished cycle.
 
     Parameters
     ----------
@@ -32,24 +32,25 @@ def decode_stream(
     stream : Stream
     method : StreamMethod
     template : Template
-        Writes an update's prompt.
+        Builds the prompt of an update.
     seed, prompt : int
-        Keys of the random numbers, with the update's number.
+        Keys of the random numbers, along with the number of the update.
     **options
-        As `decode` takes them.
+        Options of `decode`.
 
     Yields
     ------
     Cycle
-        Of each update the prefill, with what was reused, and its cycles, the last with what is displayed.
+        For each update, the prefill, with the number of reused tokens, and its cycles; the last one has the
+        number of tokens displayed.
 
     Raises
     ------
     PromptError
-        If an update leaves no room in the target's context, or none comes. Everything before it was yielded.
+        If an update leaves no room in the target's context, or none comes. Earlier cycles were yielded.
     """
     context: Context | None = None
-    before: list[int] = []  # the prompt of the update before
+    before: list[int] = []  # the prompt of the previous update
     output: list[int] = []
     number = -1
     try:
@@ -67,7 +68,7 @@ def decode_stream(
                 cycle.update = number
                 if cycle.number == 0:
                     cycle.source, cycle.arrival = update.text, update.time
-                    cycle.reused = min(reused, context.length[0] - 1)  # the root is read again
+                    cycle.reused = min(reused, context.length[0] - 1)  # the root is always recomputed
                 if cycle.end is not None:
                     cycle.shown = method.shown(len(new) - (cycle.end == "eos"), update.last)
                 yield cycle
@@ -94,8 +95,8 @@ def check_room(target: Model, number: int, tokens: list[int]) -> None:
 def continued(
     context: Context | None, target: Model, before: list[int], tokens: list[int], room: int
 ) -> tuple[Context, int]:
-    """A context that holds the prefix of two prompts, and its length; a new one if they share nothing."""
-    whole = target.kind == "encoder-decoder"  # its context takes a prompt whole, or not at all
+    """Return a context that holds the common prefix of two prompts, and its length; a new one without one."""
+    whole = target.kind == "encoder-decoder"  # its context can only take a whole prompt
     reused = 0 if context is None or whole else common_prefix(before, tokens)
     if context is None or not reused:
         if context is not None:

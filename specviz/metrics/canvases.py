@@ -1,11 +1,12 @@
-"""What decoding of canvases says in numbers: passes saved, the limit of self-drafting, why chains fail.
+"""Metrics of canvas decoding: passes saved, the limit of self-drafting, why chains fail.
 
-Of diffusion language models' runs (`stepwise`, `ssd` and the lossy samplers). The paper is Gao et al. 2025
+For runs of diffusion language models (`stepwise`, `ssd` and the lossy samplers). The paper is Gao et al. 2025
 ("Self Speculative Decoding for Diffusion Large Language Models"): Table 1 (step reduction, TPS), section 5.1
 with Table 2 (limits), Figure 4 (failures).
 
-A text ends with the first complete block that holds an end token. What fills that block after it was placed
-and cost passes, but is not a text: `emitted` and `tau` count it, `output` and tokens per second do not.
+Decoding stops with the first complete block that holds an end token. The tokens after the end token in that
+block were placed and cost passes, but are not part of the text: `emitted` and `tau` count them, `output` and
+tokens per second do not.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     ----------
     trace : Trace
     stepwise : Trace, optional
-        Of stepwise decoding over the same prompts.
+        A run of stepwise decoding over the same prompts.
 
     Returns
     -------
     DataFrame
         ``run``, ``prompt``; ``placed`` tokens; ``valid`` ones, up to but not including the first end token;
         ``passes``; ``reduction`` = 1 - passes / placed, the step reduction (stepwise decoding places one
-        token per pass). With `stepwise` also ``stepwise``, its passes, and ``saved`` = 1 - passes / those: a
-        lossy method may write a text of another length, and then the two differ.
+        token per pass). With `stepwise`, also ``stepwise``, the passes of that run, and ``saved`` = 1 -
+        passes / stepwise. The two differ if a lossy method writes a text of another length.
 
     Raises
     ------
     TraceError
-        If a run wrote no canvas, or `stepwise` is none or lacks a prompt.
+        If a run wrote no canvas, or `stepwise` is not one comparable stepwise run or lacks a prompt.
     """
     import pandas as pd
 
@@ -76,23 +77,23 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
 
 
 def compare_canvases(traces: Mapping[str, Trace], base: Trace) -> pd.DataFrame:
-    """Which texts of each run are those of another, and the passes it saved: section 4's two questions.
+    """Which texts of each run equal a base run's, and the passes saved: the two questions of section 4.
 
-    The two may differ in their cache or tie rule: whether that changes a text is what the table shows.
+    The runs may differ in their cache or tie rule; the table shows whether that changes a text.
 
     Parameters
     ----------
     traces : mapping of name to Trace
         One run each, of the same prompts as `base`.
     base : Trace
-        The run that the others are held against, as a rule one of stepwise decoding.
+        The run that the others are compared with, usually one of stepwise decoding.
 
     Returns
     -------
     DataFrame
-        A row a run, by its name: ``same_order``, texts whose cells were filled with the same tokens in the
-        same order; ``same_text``, texts that read the same; ``passes``, of all texts; ``saved``, as
-        `step_reduction` has it; ``exactness``, which the method claims.
+        One row per run, by its name: ``same_order``, texts whose cells were filled with the same tokens in
+        the same order; ``same_text``, texts that read the same; ``passes``, of all texts; ``saved``, as in
+        `step_reduction`; ``exactness``, as the method claims it.
 
     Raises
     ------
@@ -123,14 +124,14 @@ def _filled(trace: Trace) -> dict[int, list[tuple[int, int]]]:
 
 
 def policy(run: Trace) -> tuple[Hashable, ...]:
-    """What makes two runs comparable: how their canvases were opened, and where a text ends."""
+    """Settings that two comparable runs share: how their canvases were opened, and where a text ends."""
     about, own = run.run["canvas"], run.run["parameters"]
     cached = (about["refresh"], about.get("cache_rule")) if about["cache"] != "none" else None
     return about["length"], about["block"], about["cache"], cached, own.get("whole"), own.get("sure")
 
 
 def step_reduction(trace: Trace, stepwise: Trace | None = None) -> Estimate:
-    """Share of stepwise decoding's passes that were saved (Table 1's Step), pooled over texts.
+    """Share of stepwise decoding's passes that was saved (Step in Table 1), pooled over texts.
 
     1 - passes / tokens placed; with `stepwise`, 1 - passes / the passes of that trace, prompt by prompt.
     Tau is tokens per pass, 1 / (1 - reduction). 95 % bootstrap interval over texts.
@@ -139,7 +140,7 @@ def step_reduction(trace: Trace, stepwise: Trace | None = None) -> Estimate:
     ----------
     trace : Trace
     stepwise : Trace, optional
-        As in `by_canvas`, which has the figure of every text.
+        As in `by_canvas`, which has the values of each text.
     """
     table = by_canvas(trace, stepwise)
     below = table["placed" if stepwise is None else "stepwise"].to_numpy()
@@ -149,11 +150,10 @@ def step_reduction(trace: Trace, stepwise: Trace | None = None) -> Estimate:
 def valid_tokens_per_second(trace: Trace) -> float:
     """The paper's TPS: tokens up to but not including the first end token, per second of decoding.
 
-    Opening the canvas and the first pass, which reads the prompt, are inside: section 4.1 leaves nothing
-    out.
+    Opening the canvas and the first pass, which reads the prompt, are included: section 4.1 excludes nothing.
     """
     ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
-    by_canvas(trace)  # refuses what is not a canvas
+    by_canvas(trace)  # raises if a run wrote no canvas
     texts = _texts(trace)
     last = sum(int(own["token"].isin(ends[run]).sum()) for run, own in texts.groupby("run", observed=True))
     return ratio(len(texts) - last, seconds(trace))
@@ -164,29 +164,29 @@ def acceptance_limit(
 ) -> pd.DataFrame:
     """How many passes self-drafting could save at most (section 5.1, Table 2), from stepwise passes.
 
-    What the paper counts is told in three sentences; this is how they are read here. The passes of a text are
-    cut into rounds of N + 1, the last one perhaps shorter. The draft of a round is what its first pass said
-    of every cell that it read. That pass places a token itself; the token of each other step is *matched* if
-    it is among the draft's `k` likeliest of its cell, wherever in the order it comes, and then it would have
-    cost no pass. ``reduction`` = matched / steps, at most N / (N + 1).
+    The paper describes the count in three sentences, which are read as follows. The passes of a text are cut
+    into rounds of N + 1; the last round may be shorter. The draft of a round is its first pass's prediction
+    for every cell that it read. That pass places one token itself. The token of each other step is *matched*
+    if it is among the draft's `k` likeliest for its cell, wherever it comes in the order, and its pass would
+    then have been saved. ``reduction`` = matched / steps, at most N / (N + 1).
 
-    A method that verifies could not go on after a token that it had not drafted. In the other reading
-    (``restarted``) a round ends where the first step is not matched, and the next one begins there: its
-    reduction is 1 - rounds / steps. Neither asks for the draft's order: a tree could hold them all.
+    A method that verifies could not continue after a token that it had not drafted. In the other reading
+    (``restarted``) a round ends at the first step that is not matched, and the next one begins there: its
+    reduction is 1 - rounds / steps. Neither reading needs the draft's order: a tree could hold every order.
 
     Parameters
     ----------
     stepwise : Trace
-        Of stepwise decoding, or of `ssd`, whose verified passes are the same.
+        A run of stepwise decoding, or of `ssd`, whose verified passes are the same.
     lengths : sequence of int
         Draft lengths N.
     top : sequence of int
-        Candidates of a cell, k; as many as the record holds (5).
+        Candidates per cell, k; at most as many as the record holds (5).
 
     Returns
     -------
     DataFrame
-        For each N and k: ``draft_length``, ``top``; ``steps``, ``rounds``, ``matched``; ``unread`` steps,
+        For each N and k: ``draft_length``, ``top``; ``steps``, ``rounds``, ``matched``; ``unread``, steps
         whose cell the round's first pass did not read (beyond the next block, or outside the window of a
         cached pass) and which count as not matched; ``reduction`` with its 95 % bootstrap interval over texts
         ``reduction_lo``, ``reduction_hi``; ``restarts`` (rounds), ``restarted``, ``restarted_lo``,
@@ -195,9 +195,9 @@ def acceptance_limit(
     Raises
     ------
     TraceError
-        If a pass at some state is not in the record.
+        If the pass at some state was not recorded.
     ParameterError
-        If a length or a number of candidates is none.
+        If a length or a number of candidates is below 1, or more candidates are needed than were recorded.
     """
     import pandas as pd
 
@@ -208,10 +208,10 @@ def acceptance_limit(
 def limits_by_text(
     stepwise: Trace, lengths: Sequence[int] = (3, 4, 5), top: Sequence[int] = (1, 2, 3, 4, 5)
 ) -> pd.DataFrame:
-    """What `acceptance_limit` counts, a row for each N, k and text: ``draft_length``, ``top`` and the counts.
+    """The counts of `acceptance_limit`, one row for each N, k and text.
 
-    The counts are ``steps``, ``rounds``, ``matched``, ``unread`` and ``restarts``. Parameters and errors are
-    those of `acceptance_limit`.
+    Columns: ``draft_length``, ``top``, ``steps``, ``rounds``, ``matched``, ``unread`` and ``restarts``.
+    Parameters and errors are those of `acceptance_limit`.
     """
     import pandas as pd
 
@@ -231,7 +231,7 @@ COUNTS = ("steps", "rounds", "matched", "unread", "restarts")
 
 
 def _limit(texts: pd.DataFrame) -> dict[str, float]:
-    """A row of `acceptance_limit`."""
+    """One row of `acceptance_limit`."""
     n, k = (int(texts[name].iloc[0]) for name in ("draft_length", "top"))
     steps, matched, restarts = (texts[name].to_numpy() for name in ("steps", "matched", "restarts"))
     return (
@@ -244,11 +244,11 @@ def _limit(texts: pd.DataFrame) -> dict[str, float]:
     )
 
 
-UNREAD = np.iinfo(np.int64).max  # a rank that no number of candidates reaches
+UNREAD = np.iinfo(np.int64).max  # rank of a cell that was not read, above any number of candidates
 
 
 def _ranks(text: Written, most: int) -> np.ndarray:
-    """Rank of each step's token at its cell in each earlier state's pass; [states, steps]."""
+    """Rank of each step's token at its cell in the pass of each state; [states, steps]."""
     ranks = np.full((len(text), len(text)), UNREAD)
     step = np.empty(text.length, np.int64)
     step[text.cell] = np.arange(len(text))
@@ -275,7 +275,7 @@ def _at(text: Written, state: int) -> Reading:
 
 
 def _rounds(rank: np.ndarray, n: int, k: int) -> tuple[int, int, int, int, int]:
-    """Steps, rounds, matched and unread steps, and rounds that end at a miss; of one text."""
+    """Steps, rounds, matched and unread steps, and rounds that end at a miss, for one text."""
     steps = len(rank)
     step = np.arange(steps)
     first = step - step % (n + 1)
@@ -292,34 +292,35 @@ def _rounds(rank: np.ndarray, n: int, k: int) -> tuple[int, int, int, int, int]:
 
 
 def failures(trace: Trace) -> pd.DataFrame:
-    """Why chains of SSD's drafts break off (Figure 4 (a), counted).
+    """Why chains of SSD's drafts end (Figure 4 (a), counted).
 
-    Of each pass that verified drafts, where the chain ended: there the model placed a token y in a cell i,
-    and the next draft of the chain was not that. (Of a mix-order tree, too, whether or not a skip held it.)
+    For each pass that verified drafts, this looks at the place where the chain ended: there the model placed
+    a token y in a cell i, and that was not the chain's next draft (in a mix-order tree too, even if a skip
+    held it).
 
-    - ``none``: nothing was refused; all of `draft_length` drafts were placed, or the text ended before.
-    - ``short``: nothing was refused, but there were fewer drafts: a refresh cut them, few cells were masked,
-      or the next block's had not been read.
-    - ``border``: y came into another block than the one in work in the pass that the drafts are from: no pass
-      had looked at it as the current block.
-    - ``order``: in that block, and y was what the drafts held for i: only not next (Figure 4 (a)).
+    - ``none``: nothing was rejected; all of `draft_length` drafts were placed, or the text ended before.
+    - ``short``: nothing was rejected, but there were fewer drafts: a refresh cut them, few cells were masked,
+      or the next block had not been read.
+    - ``border``: y was placed in a block that was not the current one in the pass that made the drafts: no
+      pass had read it as the current block.
+    - ``order``: in that block, and the drafts held y for i, but not as the next one (Figure 4 (a)).
     - ``token``: in that block, and the draft for i was another token.
 
-    Of ``order``, ``held`` are those whose i was in the chain, as in the figure; of the others a longer draft
-    would have held it.
+    Of ``order``, ``held`` counts those whose i was in the chain, as in the figure; a longer draft would have
+    held the others.
 
     Parameters
     ----------
     trace : Trace
-        Of `ssd`, or of a what-if: ``specviz.whatif(stepwise).ssd(draft_length=4).trace()`` has the chains
+        A run of `ssd`, or a what-if: ``specviz.whatif(stepwise).ssd(draft_length=4).trace()`` has the chains
         that would have been drafted.
 
     Returns
     -------
     DataFrame
-        One row for each cause, in this order: ``cause``, ``chains``, ``share`` of all chains with its 95 %
+        One row per cause, in this order: ``cause``, ``chains``, ``share`` of all chains with its 95 %
         bootstrap interval over texts ``share_lo``, ``share_hi``; ``held``. Shares sum to 1. Passes without a
-        draft are no chains.
+        draft have no chain.
 
     Raises
     ------
@@ -344,7 +345,7 @@ def failures(trace: Trace) -> pd.DataFrame:
 
 
 def _shares(counts: np.ndarray, held: int) -> list[dict[str, float | str]]:
-    """The rows of `failures` from the number of chains by text and cause."""
+    """The rows of `failures`, from the number of chains by text and cause."""
     chains = counts.sum(1)
     rows: list[dict[str, float | str]] = []
     for name, own in zip(CAUSES, counts.T):
@@ -356,7 +357,7 @@ def _shares(counts: np.ndarray, held: int) -> list[dict[str, float | str]]:
 
 
 def _cause(text: Written, number: int, length: int) -> tuple[str, bool]:
-    """Why the chain of a pass ended, empty without one; whether a chain held what came out of order."""
+    """Why the chain of a pass ended, empty without one; whether it held what came out of order."""
     made = text.passes[number]
     if not len(made.status):
         return "", False
@@ -370,7 +371,7 @@ def _cause(text: Written, number: int, length: int) -> tuple[str, bool]:
     if not refused and len(on_chain) == len(path):
         ended = text.end in ("eos", "length") and number == len(text.passes) - 1
         return ("none" if ended or main >= length else "short"), False
-    # Of a path that ended with a skip the chain failed a step before: where the skip was taken.
+    # If the path ended with a skip, the chain failed one step earlier, where the skip was taken.
     at = made.start + len(on_chain)
     if at >= len(text):
         return "none", False
@@ -386,7 +387,7 @@ def _cause(text: Written, number: int, length: int) -> tuple[str, bool]:
 
 
 def _guess(text: Written, state: int, cell: int) -> int | None:
-    """The token that the latest verified pass before a state gave a cell; None if none read it."""
+    """Token that the latest verified pass before a state predicted for a cell; None if none read it."""
     for before in range(state - 1, -1, -1):
         reading = _at(text, before)
         at = np.flatnonzero(reading.cell == cell)

@@ -1,48 +1,48 @@
-"""What passes cost, counted from a trace alone: FLOPs, bytes moved, arithmetic intensity (BiLD, Figure 8).
+"""Costs of passes, counted from a trace alone: FLOPs, bytes moved, arithmetic intensity (BiLD, Figure 8).
 
-The record says what each pass read and after how many tokens; the run's metadata has the model's counts
-and widths (``run["model"]["shape"]``). Nothing here is measured: it is what the work is, beside which
-measured time is set. A multiplication and an addition are two FLOPs. Only products of matrices count: norms,
-softmax, activation functions and rotations are left out, as by PyTorch's own counter.
+The record says how many tokens each pass read, and after how many; the run's metadata has the model's counts
+and widths (``run["model"]["shape"]``). Nothing here is measured: it is the amount of work, with which
+measured time is compared. A multiplication and an addition are two FLOPs. Only matrix products count: norms,
+softmax, activation functions and rotations are left out, as in PyTorch's own counter.
 
 In a pass, n tokens are fed to a model of L layers of width h, with H heads and G key-value heads of width d,
-an inner width f (m matrices: 3 where it is gated, else 2), and a vocabulary of V:
+an inner width f (m matrices: 3 if it is gated, else 2), and a vocabulary of V:
 
 - projections: ``2 n L (2 h d (H + G) + m h f)``
 - attention (scores, and values weighted by them): ``4 L H d S``, S being the sum over the fed tokens of how
   many tokens each sees, itself included: for a chain after c cached tokens ``n c + n (n + 1) / 2``; a node
   of a tree sees the cached tokens and its own ancestors
-- head: ``2 k h V``, k being the tokens whose logits are read: in a prefill none, in the target's pass the
-  root and the sent nodes, in the drafter's one
+- head: ``2 k h V``, k being the number of tokens whose logits are read: none in a prefill, the root and the
+  sent nodes in a pass of the target, one in a pass of the drafter
 
-Bytes are what must be moved at least, each weight being read once a pass however many tokens and rows it
+Bytes are the minimum that must be moved, with each weight read once per pass, however many tokens and rows it
 serves:
 
-- weights: every matrix and vector of the layers that run, the head where logits are read, and of the
-  embedding the rows of the fed tokens
-- cache read: ``2 L G d (c + n)`` elements a row; cache written: ``2 L G d n``
+- weights: every matrix and vector of the layers that run, the head if logits are read, and the embedding's
+  rows for the fed tokens
+- cache read: ``2 L G d (c + n)`` elements per row; cache written: ``2 L G d n``
 
-Intensity is FLOPs divided by bytes. What passes between the matrices (``activations``) is named apart and
+Intensity is FLOPs divided by bytes. Data passed between matrices (``activations``) is given separately and
 counts in neither: it is small, and is used where it was made, in the processor's nearest cache.
 
-``flops`` is the work that is asked for. Kernels do more: a masked score is computed and thrown away (all fed
-tokens times all slots), and ragged rows of a batch are padded. ``computed`` has that inside.
+``flops`` is the work that is needed. Kernels do more: they compute masked scores and discard them (all fed
+tokens times all slots), and pad ragged rows of a batch. ``computed`` includes that.
 
 An encoder-decoder reads its source of P tokens once, in the prefill. The encoder of E layers costs
 ``2 P E (4 h d H + m h f) + 4 E H d P²``, the keys and values of the decoder's cross-attention
-``4 P L h d H``. A pass of the decoder then has ``4 n L h d H`` more of projections and ``4 L H d n P`` more
-of attention, and reads ``2 L H d P`` more elements of the cache.
+``4 P L h d H``. A pass of the decoder then has ``4 n L h d H`` more for projections and ``4 L H d n P`` more
+for attention, and reads ``2 L H d P`` more elements of the cache.
 
-Of a mixture's E experts, each of e elements, a token meets k: in place of ``m h f`` a layer's FLOPs have
-``k e`` and what every token meets (the router, a shared expert). A pass over n tokens, of all its rows,
-reads the experts that any of them chose: ``E (1 - (1 - k / E)^n)``, as expected where every choice is even
-and by itself.
+In a mixture of E experts of e elements each, a token passes through k. In place of ``m h f``, a layer's FLOPs
+have ``k e`` and the part that every token passes through (the router, a shared expert). A pass over n tokens,
+counting all rows, reads the experts that any of them chose: ``E (1 - (1 - k / E)^n)``, the expected number if
+choices are uniform and independent.
 
 An EAGLE drafter is one layer, whose attention reads r numbers per token. A cycle's first pass reads n pairs
-of the text and says what follows the last one (k = 1), each other one n nodes of the tree and what follows
-each (k = n). Only those k go on after their keys and values:
+of the text and predicts the token after the last one (k = 1); every other pass reads n nodes of the tree and
+predicts the token after each (k = n). Only those k continue past their keys and values:
 ``2 n (r d (H + 2 G) + c) + 2 k (d H h + m h f + h V) + 4 H d S``, S being the sum over the k, and c the
-elements of the matrix before the layer: in generation 1 every token meets it, in generation 3 pairs alone.
+elements of the matrix before the layer: in generation 1 every token meets it, in generation 3 only pairs do.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
 Amount: TypeAlias = float | np.ndarray  # one number, or one per pass
 Widths: TypeAlias = Mapping[str, Any]  # counts and widths by name
-Report: TypeAlias = str | Path | Widths  # its file, or what it holds
-LIMIT = 16 << 20  # bytes of a report
+Report: TypeAlias = str | Path | Widths  # the file of a report, or its content
+LIMIT = 16 << 20  # maximum bytes of a report
 UNSENT = ("below_budget", "unsent", "unreviewed")
 WORK = ("tokens", "logits", "seen", "flops", "computed")
 MEMORY = ("weights", "cache_read", "cache_written")
@@ -76,12 +76,12 @@ COUNTED = (*WORK, *MEMORY, "activations")
 
 @contextmanager
 def reading_report(report: Report, bench: str) -> Iterator[Widths]:
-    """What a report of ``specviz bench BENCH --json`` holds; what fails while it is read is an error of it.
+    """Yield the content of a ``specviz bench BENCH --json`` report; errors in the block mean a bad report.
 
     Raises
     ------
     TraceError
-        If it is not such a report.
+        If it is not a report of that bench.
     """
     try:
         if isinstance(report, Mapping):
@@ -97,17 +97,17 @@ def reading_report(report: Report, bench: str) -> Iterator[Widths]:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a machine can do at most, as it was measured there.
+    """Upper limits of a machine's speed, as measured on it.
 
     Parameters
     ----------
     compute : float
         FLOPs per second of a product of large matrices.
     memory : float
-        Bytes per second read from memory, beyond every cache.
+        Bytes per second read from memory, outside every cache.
     cache : dict of int to float
-        Bytes per second read again and again from a block of so many bytes: what a model of that size meets,
-        which stays in a cache.
+        Bytes per second read repeatedly from a block of this many bytes: the bandwidth for a model of that
+        size, which stays in a cache.
     device, dtype : str
     threads : int or None
     """
@@ -120,53 +120,53 @@ class Ceilings:
     threads: int | None
 
     def bandwidth(self, size: float) -> float:
-        """Bytes per second from a block of `size` bytes: those of the measured block nearest in size."""
+        """Bytes per second from a block of `size` bytes, as measured with the block nearest in size."""
         if not self.cache:
             return self.memory
         return self.cache[min(self.cache, key=lambda each: abs(np.log(each / max(size, 1))))]
 
     def seconds(self, flops: float, moved: float, size: float) -> float:
-        """The roofline's time: no less than computing takes, and no less than moving, of a model so large."""
+        """Roofline time of a pass of a model of `size` bytes: the longer of computing and moving."""
         return max(flops / self.compute, moved / self.bandwidth(size))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's counts and widths, and what passes through it cost; see the module for the formulae.
+    """A model's counts and widths, and the costs of passing through it; see the module for the formulae.
 
     Parameters
     ----------
     widths : dict
-        As `specviz.models.geometry` writes it.
+        As `specviz.models.geometry` writes them.
     """
 
     widths: Widths
 
     @property
     def encoder(self) -> Shape | None:
-        """The encoder's layers, where there are any."""
+        """The encoder's layers, if there are any."""
         own = self.widths.get("encoder")
         return None if own is None else Shape(own)
 
     @property
     def inner(self) -> int:
-        """Width of the heads together."""
+        """Total width of the heads."""
         return int(self.widths["heads"] * self.widths["head_dim"])
 
     @property
     def outer(self) -> int:
-        """Width of the key-value heads together."""
+        """Total width of the key-value heads."""
         return int(self.widths["kv_heads"] * self.widths["head_dim"])
 
     @property
     def eagle(self) -> Widths | None:
-        """What stands before an EAGLE drafter's layer."""
+        """Widths of the part before an EAGLE drafter's layer; None for other models."""
         return self.widths.get("eagle")
 
     @property
     def matrices(self) -> int:
-        """Elements of a layer's matrices that each fed token meets; of a decoder without those that only the
-        source meets."""
+        """Elements of a layer's matrices that each fed token meets; a decoder's matrices that only the source
+        meets are left out."""
         k = self.widths
         if self.eagle is not None:
             return int(self.eagle["fused"] + self.entered + self.after_attention)
@@ -178,11 +178,11 @@ class Shape:
 
     @property
     def experts(self) -> Widths | None:
-        """Of a mixture, its experts."""
+        """The experts of a mixture; None for other models."""
         return self.widths.get("experts")
 
     def touched(self, tokens: Amount) -> Amount:
-        """Experts of a layer that a pass over so many tokens reads, were each choice even and by itself."""
+        """Expected experts of a layer that a pass over `tokens` reads, for uniform, independent choices."""
         assert self.experts is not None
         count = self.experts["count"]
         return count * (1 - (1 - self.experts["chosen"] / count) ** np.asarray(tokens))
@@ -193,9 +193,9 @@ class Shape:
         Parameters
         ----------
         tokens, seen, logits : int or array
-            n, S and k.
+            n, S and k, as in the module's formulae.
         source : int or array
-            n times the source's tokens, of a decoder.
+            For a decoder with an encoder: n times the source's tokens.
         """
         k = self.widths
         layer = 2 * np.multiply(tokens, self.matrices) + 4 * self.inner * np.add(seen, source)
@@ -209,7 +209,7 @@ class Shape:
 
     @property
     def after_attention(self) -> int:
-        """Elements of those after the attention, without the head."""
+        """Elements of its matrices after the attention, without the head."""
         k = self.widths
         return int(k["hidden"] * self.inner + (2 + k["gated"]) * k["hidden"] * k["feed_forward"])
 
@@ -219,9 +219,9 @@ class Shape:
         Parameters
         ----------
         tokens, pairs, kept : int or array
-            Those fed, those of them that are pairs of the text, and those whose successor is asked for.
+            Tokens fed, those of them that are pairs of the text, and those whose successor is predicted.
         seen : int or array
-            Sum over the kept ones of how many each sees.
+            Sum over the kept tokens of how many tokens each sees.
         """
         assert self.eagle is not None
         last = self.after_attention + self.widths["hidden"] * self.widths["vocabulary"]
@@ -235,16 +235,16 @@ class Shape:
         return self.encoder.flops(source, seen, 0) + cross
 
     def weights(self, logits: Amount, tokens: Amount = 1, touched: Amount | None = None) -> Amount:
-        """Bytes of the weights that a pass reads, but for the embedding's rows.
+        """Bytes of the weights that a pass reads, without the embedding's rows.
 
         Parameters
         ----------
         logits : int or array
-            Whose logits are read.
+            Tokens whose logits are read.
         tokens : int or array
-            Of all rows of the pass, which decide how many experts of a mixture are read.
+            Tokens of all rows of the pass; they decide how many experts of a mixture are read.
         touched : float or array, optional
-            How many are, where it was counted; default: `touched`.
+            Number of experts read, if it was counted. Default: the estimate of `touched`.
         """
         k = self.widths
         own = k["layers"] * (self.matrices + k["vectors"]) + k["last"]
@@ -256,7 +256,7 @@ class Shape:
     def chain(
         self, tokens: int, cached: int, logits: int, rows: int = 1, touched: float | None = None
     ) -> tuple[int, float]:
-        """FLOPs and bytes of a causal model's pass over `tokens` of each row after `cached` ones."""
+        """FLOPs and bytes of a causal model's pass over `tokens` of each row, after `cached` ones."""
         seen = tokens * cached + tokens * (tokens + 1) // 2
         moved = self.weights(logits, rows * tokens, touched) + rows * (
             tokens * self.embedded + (cached + 2 * tokens) * self.slot
@@ -302,20 +302,20 @@ class Shape:
 def pass_costs(trace: Trace) -> pd.DataFrame:
     """One row per forward pass: what it read, what that costs, and how long it took.
 
-    A pass that several rows of a batch shared is one row: its weights are read once for all of them.
+    A pass that several rows of a batch shared is one row, because its weights are read once for all of them.
 
     Returns
     -------
     DataFrame
-        ``run``, ``method``, ``prompt``, ``update``, ``cycle`` (of a shared pass the first one's), ``model``
-        (target, draft), ``prefill``, ``rows``; ``tokens`` fed, ``logits`` read, ``seen`` (S), ``flops``,
-        ``computed``; bytes: ``weights``, ``cache_read``, ``cache_written``, ``activations`` and ``bytes``
-        (the first three); ``intensity`` (FLOPs a byte); ``start`` and ``duration`` in seconds.
+        ``run``, ``method``, ``prompt``, ``update``, ``cycle`` (for a shared pass, those of its first row),
+        ``model`` (target, draft), ``prefill``, ``rows``; ``tokens`` fed, ``logits`` read, ``seen`` (S),
+        ``flops``, ``computed``; bytes: ``weights``, ``cache_read``, ``cache_written``, ``activations`` and
+        ``bytes`` (the first three); ``intensity`` (FLOPs per byte); ``start`` and ``duration`` in seconds.
 
     Raises
     ------
     TraceError
-        If a model's shape is not known, or the record has no passes.
+        If the shape of a model or the cost of its passes is not known, or the record has no passes.
     """
     table = _shared(trace)
     first = ["run", "method", "prompt", "update", "cycle", "model", "prefill", "rows", "start", "duration"]
@@ -328,20 +328,20 @@ def pass_costs(trace: Trace) -> pd.DataFrame:
 
 
 def cost_summary(trace: Trace) -> pd.DataFrame:
-    """The costs of each run, by model and together, without the prefill.
+    """The costs of each run, by model and in total, for the prefill and for the other passes.
 
     Returns
     -------
     DataFrame
         ``run``, ``method``, ``part`` (prefill, decode), ``model`` (target, draft, all); ``passes``; ``flops``
         and ``bytes``, ``flops_per_token`` and ``bytes_per_token`` (tokens of the texts), ``intensity``,
-        ``computed`` (FLOPs with masked scores and padding), ``seconds`` (the passes' own),
+        ``computed`` (FLOPs with masked scores and padding), ``seconds`` (of the passes alone),
         ``flops_per_second`` and ``bytes_per_second``.
 
     Raises
     ------
     TraceError
-        As `pass_costs`.
+        As in `pass_costs`.
     """
     import pandas as pd
 
@@ -369,31 +369,31 @@ def cost_summary(trace: Trace) -> pd.DataFrame:
 
 
 def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = False) -> pd.DataFrame:
-    """FLOPs, bytes, intensity and latency of several traces over the baseline's: BiLD's Figure 8.
+    """FLOPs, bytes, intensity and latency of several traces relative to a baseline's: BiLD's Figure 8.
 
-    All are per token of the texts, for a lossy method may write texts of another length. The paper counts the
-    whole answer; it names no denominator.
+    All are per token of the texts, because a lossy method may write texts of another length. The paper counts
+    the whole answer and names no denominator.
 
     Parameters
     ----------
     traces : mapping of name to Trace
-        Of the same prompts. A trace of several runs is pooled.
+        Traces of the same prompts. A trace of several runs is pooled.
     baseline : str
-        The name that the others are set against; usually autoregressive decoding.
+        Name of the trace that the others are compared with; usually autoregressive decoding.
     prefill : bool
-        Whether the prompt's costs and time are inside.
+        Whether to include the prompt's costs and time.
 
     Returns
     -------
     DataFrame
-        One row a name: ``flops`` and ``bytes`` a token; ``intensity``; ``seconds`` a token, of whole
-        cycles; then each over the baseline's as ``relative_flops``, ``relative_bytes``,
-        ``relative_intensity``, and ``speedup``, the baseline's seconds over its own.
+        One row per name: ``flops`` and ``bytes`` per token; ``intensity``; ``seconds`` per token, of whole
+        cycles; then each relative to the baseline's as ``relative_flops``, ``relative_bytes``,
+        ``relative_intensity``, and ``speedup``, the baseline's seconds divided by its own.
 
     Raises
     ------
     TraceError
-        If there is no such baseline, the prompts differ, or as `pass_costs`.
+        If there is no such baseline, the prompts differ, or as in `pass_costs`.
     """
     import pandas as pd
 
@@ -420,9 +420,9 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
 
 
 def _prompt_keys(trace: Trace) -> set[tuple[Hashable, ...]]:
-    """The decoded prompts of all runs, by name, for a later turn holds the answer before; else by what they
-    say."""
-    # A turn that its conversation left no room for has no cycles.
+    """The decoded prompts of all runs: by id, because a later turn includes the previous answer, otherwise by
+    text or length."""
+    # A turn that found no room in its conversation has no cycles.
     keys = ["run", "prompt"]
     decoded = set(trace.cycles[keys].drop_duplicates().itertuples(index=False, name=None))
     prompts = trace.prompts
@@ -435,12 +435,12 @@ def _prompt_keys(trace: Trace) -> set[tuple[Hashable, ...]]:
 
 
 def shape_of(run: Metadata, model: str = "target") -> Shape:
-    """The shape that a run's metadata has of its target or drafter.
+    """Shape of a run's target or drafter, from the run's metadata.
 
     Raises
     ------
     TraceError
-        If it has none.
+        If the metadata has none.
     """
     about = run["model" if model == "target" else "draft"] or {}
     if not isinstance(about.get("shape"), dict):
@@ -453,7 +453,7 @@ def shape_of(run: Metadata, model: str = "target") -> Shape:
 
 
 def _shared(trace: Trace) -> pd.DataFrame:
-    """One row per pass and row of the batch, with its part of the costs; ``pass`` numbers what is shared."""
+    """One row per pass and batch row, with its part of the costs; a shared pass has one ``pass`` number."""
     import pandas as pd
 
     table = pd.concat([_of_run(part) for part in trace.split()], ignore_index=True)
@@ -475,11 +475,11 @@ def _of_run(part: Trace) -> pd.DataFrame:
         )
     passes = part.passes
     for model in passes.loc[passes["tokens"] > 0, "model"].unique():
-        shape_of(part.run, model)  # what a model of no known shape reads may follow other rules
+        shape_of(part.run, model)  # raises: a model of unknown shape may read by other rules
     table = _recorded_passes(part)
     if not len(table):
         raise TraceError(f"the record of {part.run['method']} holds no passes, so they cannot be counted")
-    # A batch's rows that a pass served say the same start.
+    # Batch rows that shared a pass recorded the same start.
     alone = (table["rows"] == 1) | table["start"].isna()
     same = table["start"].where(~alone, -1.0 - np.arange(len(table)))
     table["pass"] = table.groupby(["model", same], observed=True, sort=False).ngroup()
@@ -489,7 +489,7 @@ def _of_run(part: Trace) -> pd.DataFrame:
 
 
 def _recorded_passes(part: Trace) -> pd.DataFrame:
-    """Each pass as it is recorded, with what it read: ``cached`` tokens before it, ``seen``, ``logits``."""
+    """Each recorded pass, with the tokens before it (``cached``), ``seen`` and ``logits``."""
     import pandas as pd
 
     keys = list(KEYS)
@@ -509,19 +509,19 @@ def _recorded_passes(part: Trace) -> pd.DataFrame:
         raise TraceError(
             "a cycle has several passes of the target, and what each of them read is not recorded"
         )
-    # The target reads what it lacks of the text, then the draft's nodes, each of which sees its ancestors.
+    # The target reads the text's pending tokens, then the draft's nodes, each of which sees its ancestors.
     m, depth = table["size"].to_numpy(), table["sum"].to_numpy()
     pending = n - m
     start = length - pending
     seen = pending * start + pending * (pending + 1) / 2 + m * length + depth
-    # The drafter's i-th pass ends i drafted tokens after the text.
+    # The drafter's i-th pass ends i drafted tokens beyond the text.
     drafter_start = length + number - n
     start = np.where(target, start, drafter_start)
     start = np.where(prefill, table["reused"].fillna(0), start)
     chain = n * start + n * (n + 1) / 2
     seen, logits = np.where(target & ~prefill, seen, chain), np.where(prefill, 0, np.where(target, 1 + m, 1))
     if eagle.any():
-        # The first pass reads pairs, of which a text has one less than tokens; the i-th level i of a tree.
+        # The first pass reads pairs, one fewer than the text has tokens; pass i reads level i of a tree.
         nodes = table.groupby([*keys, "model"], observed=True)["tokens"].cumsum().to_numpy() - n
         first = table.groupby([*keys, "model"], observed=True)["tokens"].transform("first").to_numpy()
         pairs = np.where(prefill, n, length - 1)
@@ -535,14 +535,14 @@ def _recorded_passes(part: Trace) -> pd.DataFrame:
         raise TraceError(
             "the trace is damaged: a pass has fewer tokens than its draft, or more than its text"
         )
-    # Of each update of a stream its own: an encoder reads each source anew.
+    # One source per update of a stream: an encoder reads each of them anew.
     begun = part.cycles[part.cycles["cycle"] == 0].set_index(["prompt", "update"])["context"]
     table["source"] = begun.reindex(pd.MultiIndex.from_frame(table[["prompt", "update"]])).to_numpy(float)
     return table
 
 
 def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
-    """`table` of one model's passes with their costs."""
+    """Add costs to the passes of one model."""
     table = table.copy()
     n, start, seen, logits = (table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits"))
     if shape.eagle is not None:
@@ -552,13 +552,13 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     source, encoded = np.zeros(len(table)), np.zeros(len(table))
     if shape.encoder is not None:  # the decoder has a prefix in place of the prompt
         source, prefix = table["source"].to_numpy(), shape.widths["prefix"]
-        # Its prefill reads the source, unless another model of the same encoder has, and the prefix but one.
+        # Its prefill reads the prefix but one token, and the source unless a model with that encoder did.
         # Carried tokens are read by the same pass, after the prefix.
         encoded = np.where(prefill & (n >= source + prefix - 1), source, 0)
         n = n - encoded
         start = np.where(prefill, 0, start - source + prefix)
         seen = np.where(prefill, n * (n + 1) / 2, seen - n * (source - prefix))
-    # Kernels compute every score of the fed tokens and the slots, in rows of one length.
+    # Kernels compute every score of fed tokens and slots, and pad all rows to one length.
     most_fed, longest, most_logits, longest_source, most_encoded = (
         table.assign(fed=n, end=start + n, source=source, encoded=encoded)
         .groupby("pass")[name]
@@ -578,7 +578,7 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     table["activations"] = shape.activations(n, logits)
     if encoded.any():
         assert shape.encoder is not None
-        idle = n == 0  # the decoder was not run
+        idle = n == 0  # the decoder did not run
         table["weights"] = table["weights"].where(~idle, 0)
         table["weights"] += (encoded > 0) * shape.reader / share + encoded * shape.embedded
         table["cache_read"] = table["cache_read"].where(~idle, 0)
@@ -591,7 +591,7 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
 
 
 def _priced_eagle(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
-    """`_priced` of an EAGLE drafter, each of whose passes is of one text."""
+    """`_priced` for an EAGLE drafter, each of whose passes covers one text."""
     assert shape.eagle is not None
     n, start, seen, logits, pairs = (
         table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits", "pairs")

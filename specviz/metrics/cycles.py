@@ -3,24 +3,24 @@
 Counts are pooled over all cycles of the trace (sums first, one division last), not averaged over
 prompts. The prefill (cycle 0) is not a step. A metric that the trace cannot give is NaN.
 
-Accepted means: the target judged the token and kept it. Tokens that a method emits without verification
+*Accepted* means that the target judged the token and kept it. Tokens that a method emits without verification
 (``unreviewed``: BiLD's last block, Algorithm 1, line 2) are drafted and emitted, but neither sent nor
 accepted: A/D does not count them, and A/O counts them only in its denominator. (The BiLD paper prints no A/D;
 here it rates the target's verdicts on the tokens it was sent, and these were not sent.)
 
-Of a stream every update has an output, which the next one supersedes. "Of the final texts" counts only the
+In a stream, every update has an output, which the next one supersedes. "Of the final texts" counts only the
 last output; "of the texts" counts all of them, because each was decoded. `specviz.metrics.updates` has the
 metrics of streams.
 
-Where every step emits a bonus or correction token and nothing is cut by the end of a text:
+If every step emits a bonus or correction token, and the end of the text cuts nothing:
 emitted = accepted + steps, tau = emitted / steps, and A/O = 1 - 1/tau.
 
-`Counts`, which other tools' files give, stand for a trace in `steps`, `emitted`, `output`, `sent`,
-`accepted`, `tau`, `acceptance_rate`, `accepted_share`, `mean_accepted` and `mean_sent`: the sums are theirs,
-including cut drafts, and unknown values are NaN.
+`Counts`, which are read from other tools' files, can take the place of a trace in `steps`, `emitted`,
+`output`, `sent`, `accepted`, `tau`, `acceptance_rate`, `accepted_share`, `mean_accepted` and `mean_sent`: the
+sums are those of the tool, including cut drafts, and unknown values are NaN.
 
-A canvas (diffusion) is written to the end of a block, and its text ends before: with its first end token.
-`emitted`, `accepted` and `tau` count what was placed, padding included; what is of the texts does not.
+A canvas (diffusion) is written to the end of a block, but its text ends with its first end token. `emitted`,
+`accepted` and `tau` count every token that was placed, padding included; metrics of the texts do not.
 `specviz.metrics.canvases` has the metrics of canvases.
 """
 
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROUNDING = 1e-6  # relative: probabilities are recorded in float32
-GRID = COARSE * 1.01  # logits of canvases are compared on a grid of such steps
+GRID = COARSE * 1.01  # step of the grid on which logits of canvases are compared, rounded up
 
 
 def ratio(above: float, below: float) -> float:
-    """A quotient; NaN where there is nothing to divide by."""
+    """A quotient; NaN if the divisor is zero."""
     return float(above) / float(below) if below else float("nan")
 
 
 def _silent(trace: Trace) -> bool:
-    """Whether no run recorded more than its text."""
+    """Whether every run recorded its text alone."""
     return all(part.run["record"] is None for part in trace.split())
 
 
@@ -66,7 +66,7 @@ def _steps(trace: Trace) -> pd.DataFrame:
 
 
 def _passes(trace: Trace, model: str) -> pd.DataFrame:
-    """Passes of a model; a pass that served several rows of a batch, written with each, counts once."""
+    """Passes of a model; a pass shared by several rows of a batch is recorded with each, but counts once."""
     passes = trace.passes
     passes = passes[passes["model"] == model]
     timed = passes["start"].notna()
@@ -90,7 +90,7 @@ def _canvases(trace: Trace, rows: pd.DataFrame) -> np.ndarray:
 
 
 def _texts(trace: Trace) -> pd.DataFrame:
-    """Tokens of the texts, of a stream those of every update's output."""
+    """Tokens of the texts; for a stream, those of every update's output."""
     outputs = trace.outputs
     return outputs[outputs["kept"].to_numpy() | _streamed(trace, outputs)]
 
@@ -113,18 +113,18 @@ def output(trace: Trace | Counts) -> float:
 def drafted(trace: Trace) -> float:
     """Nodes of all drafts (without the root), whether or not they were sent to the target.
 
-    Recorded ones: of a tree that was cut to a size the record keeps the best of what was left out, not all
-    (`UniSpec`: at most 12 a cycle; ``control_candidates`` in `Trace.cycles` counts every one).
+    Only recorded nodes count: of the nodes left out when a tree is cut to a size, the record keeps the best
+    (`UniSpec`: at most 12 per cycle; ``control_candidates`` in `Trace.cycles` counts all of them).
     """
     return float("nan") if _silent(trace) else int(trace.cycles["drafted"].sum())
 
 
 def sent(trace: Trace | Counts) -> float:
-    """Nodes that the target read: those of all drafts but the unsent and unreviewed ones.
+    """Nodes that the target read: those of all drafts, except unsent and unreviewed ones.
 
     The root is not counted, so a pass reads one more token. Divided by `steps` it is the mean draft size, at
-    most the g of a tree that is cut to g nodes. What is read and no candidate (Lookahead's window) was sent,
-    too.
+    most g for a tree that is cut to g nodes. Tokens that are read without being candidates (Lookahead's
+    window) count as sent.
     """
     if isinstance(trace, Counts):
         return trace.total("drafted")
@@ -132,18 +132,17 @@ def sent(trace: Trace | Counts) -> float:
 
 
 def accepted(trace: Trace | Counts) -> float:
-    """Draft tokens that the target accepted and that were emitted; neither cut nor unreviewed ones."""
+    """Draft tokens that the target accepted and that were emitted, without cut and unreviewed ones."""
     if isinstance(trace, Counts):
         return trace.total("accepted")
     return int((trace.outputs["origin"] == "draft").sum())
 
 
 def tau(trace: Trace | Counts) -> float:
-    """tau: tokens emitted per step, including the bonus token or correction; autoregressive decoding has
-    1.00.
+    """tau: tokens emitted per step, with the bonus token or correction; 1.00 for autoregressive decoding.
 
     Pooled over all steps, as in Spec-Bench and vLLM. A step is a cycle after the prefill, and has one
-    pass of the target (none where its tokens are unreviewed). gpt-fast and others exclude the bonus token:
+    pass of the target (none if its tokens are unreviewed). gpt-fast and others exclude the bonus token:
     see `mean_accepted`. For a canvas, tau is tokens placed per pass; stepwise decoding has 1.00.
     """
     return ratio(emitted(trace), steps(trace))
@@ -195,7 +194,7 @@ def mean_drafted(trace: Trace) -> float:
 
 
 def mean_sent(trace: Trace | Counts) -> float:
-    """Nodes sent to the target per step (`sent`); CM-ASD's mean k_j, if the end of the text cut none."""
+    """Nodes sent to the target per step (`sent`); CM-ASD's mean k_j, if the end of the text cut no node."""
     return ratio(sent(trace), steps(trace))
 
 
@@ -234,9 +233,9 @@ def _count(trace: Trace, model: str) -> float:
 def seconds(trace: Trace, prefill: bool = True) -> float:
     """Time during which a cycle ran, in seconds.
 
-    The union of the cycles' intervals, so that rows of a batch that ran at once count once: of a whole trace
-    the batch's time, of one prompt of it (`Trace.select`) that in which this row was decoded. Recording
-    and whatever happened between cycles are outside. NaN if no cycle has a time.
+    It is the union of the cycles' intervals, so that rows of a batch that ran at once count once: for a whole
+    trace, the batch's time; for one prompt of it (`Trace.select`), the time in which its row was decoded.
+    Recording and anything else between cycles is excluded. NaN if no cycle has a time.
 
     Parameters
     ----------
@@ -278,17 +277,17 @@ def latency(trace: Trace) -> pd.DataFrame:
     """How long each prompt waited for its text, in decoding order.
 
     A prompt's time runs from the start of its prefill to the end of its last cycle, on the clock of the whole
-    run: in a batch the passes that it shared count in full for every row, and so does what the others needed
-    meanwhile. So latencies of rows that ran together do not add up to the run's time; `seconds` and
-    `tokens_per_second` of the whole trace (the batch's throughput) count each moment once. Waiting for a free
-    row is outside. A canvas' first token may stand anywhere in its first block.
+    run. In a batch, passes that it shared count in full for every row, and so does the time that the other
+    rows needed meanwhile. Latencies of rows that ran at once therefore do not add up to the run's time;
+    `seconds` and `tokens_per_second` of the whole trace (the batch's throughput) count each moment once.
+    Waiting for a free row is excluded. A canvas' first token may be anywhere in its first block.
 
     Returns
     -------
     DataFrame
         ``run``, ``prompt``, ``row``; ``tokens`` emitted; ``begin``, seconds from the start of the run;
         ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
-        ``per_token`` = (seconds - first) / (tokens after that cycle's), NaN without any.
+        ``per_token`` = (seconds - first) / (tokens after that cycle), NaN if there are none.
     """
     import pandas as pd
 
@@ -321,7 +320,7 @@ def fallback_share(trace: Trace, per: str = "token") -> float:
     ----------
     trace : Trace
     per : {"token", "cycle"}
-        The other reading divides by the steps: how many of the hand-overs, each a cycle, were fallbacks.
+        The other reading divides by the steps, each of which hands over once: the share that were fallbacks.
 
     Raises
     ------
@@ -383,13 +382,13 @@ def mean_layers(trace: Trace) -> float:
 
 
 def by_layer(trace: Trace) -> pd.DataFrame:
-    """How many tokens left the target after which of its layers; for methods with early exit.
+    """How many tokens left the target after each of its layers; for methods with early exit.
 
     Returns
     -------
     DataFrame
-        One row per layer, from the first to the deepest that a token reached: ``tokens``, ``share`` of them.
-        The row of the target's last layer has the tokens that did not exit early.
+        One row per layer, from the first to the deepest that a token reached: ``tokens``, and their
+        ``share``. The row of the target's last layer has the tokens that did not exit early.
 
     Raises
     ------
@@ -407,7 +406,7 @@ def by_layer(trace: Trace) -> pd.DataFrame:
 
 
 def _layers(trace: Trace) -> np.ndarray:
-    """Of each token, in order, the layers that it went through; empty where nothing could leave early."""
+    """Layers that each token went through, in order; empty if no pass could exit early."""
     cycles = _steps(trace)
     if "control_layers" not in cycles:
         return np.zeros(0, np.int64)
@@ -417,17 +416,17 @@ def _layers(trace: Trace) -> np.ndarray:
 def by_depth(trace: Trace) -> pd.DataFrame:
     """Acceptance by depth in the draft; the first level is depth 1.
 
-    A chain has one node at each depth, a tree has several, of which at most one is accepted; shares of nodes
-    and shares of cycles then differ.
+    A chain has one node at each depth. A tree has several, of which at most one is accepted, so shares of
+    nodes and shares of cycles differ.
 
     Returns
     -------
     DataFrame
-        Counts of nodes: ``depth``; ``sent`` there (neither cut nor unreviewed), ``judged`` (accepted or
-        rejected: in a tree the children of the path's nodes), ``accepted``.
-        Shares: ``rate`` = accepted / judged, of a node that was judged; ``given`` = accepted / cycles that
-        got there, those in which some node there was judged (the chance of going one deeper; in a chain the
-        same as ``rate``); ``overall`` = accepted / steps with a draft, as vLLM's acceptance per position.
+        Counts of nodes by ``depth``: ``sent`` (neither cut nor unreviewed), ``judged`` (accepted or rejected;
+        in a tree, the children of the path's nodes), ``accepted``.
+        Shares: ``rate`` = accepted / judged; ``given`` = accepted / cycles in which some node at that depth
+        was judged (the chance of going one deeper; in a chain the same as ``rate``); ``overall`` = accepted /
+        steps with a draft, as in vLLM's acceptance per position.
     """
     import pandas as pd
 
@@ -452,14 +451,14 @@ def on_text(trace: Trace) -> np.ndarray:
     text).
 
     This also covers nodes that were never judged or sent, so nodes excluded by a budget or a threshold can be
-    rated, too. In a greedy run these are the nodes that the target would have accepted; a sampled text is one
-    of many. Siblings that repeat a token are right together, though only one of them can be accepted. A node
-    of a canvas is right if its cell came to hold its token, in whatever order: more than SSD accepts.
+    rated too. In a greedy run these are the nodes that the target would have accepted; a sampled text is one
+    of many. Siblings with the same token are all right, though only one of them can be accepted. A node of a
+    canvas is right if its cell received its token, in whatever order, which is more than SSD accepts.
 
     Returns
     -------
     array of float, one entry for each row of ``trace.nodes``
-        1, 0, or NaN where the text ended before the node's place.
+        1, 0, or NaN if the text ended before the node's position.
     """
     nodes, keys, text = trace.nodes, [*KEYS], ["run", "prompt", "update"]
     kept = _texts(trace)[[*text, "position", "token"]]
@@ -473,7 +472,7 @@ def on_text(trace: Trace) -> np.ndarray:
     above = first + nodes["parent"].to_numpy()
     for level in range(2, int(depth.max(initial=0)) + 1):
         at = np.flatnonzero(depth == level)
-        # Below a wrong node all are wrong, wherever the text ends.
+        # All descendants of a wrong node are wrong, even beyond the end of the text.
         right[at] = np.where(right[above[at]] == 0, 0.0, right[at])
     return right
 
@@ -484,11 +483,11 @@ READINGS = ("judged", "text")
 def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFrame:
     """Acceptance by the score that the method gave a node, as in UniSpec's Figure 3.
 
-    Of nodes sent to the target, in `bins` equal intervals of the score from 0 to 1. The paper does not say
-    which nodes its rate is a share of; there are two readings. ``judged``: accepted nodes over judged ones
-    (accepted or rejected); nodes off the path, whose siblings or parents decided, do not count, which
-    flatters low scores. ``text``: nodes that stand in the final text (`on_text`) over all that were sent,
-    those off the path being misses.
+    Covers nodes sent to the target, in `bins` equal intervals of the score from 0 to 1. The paper does not
+    say which nodes its rate is a share of; there are two readings. ``judged``: accepted nodes over judged
+    ones (accepted or rejected). Nodes off the path, decided by their siblings or parents, do not count, which
+    flatters low scores. ``text``: nodes that are in the final text (`on_text`) over all nodes that were sent;
+    those off the path are misses.
 
     Parameters
     ----------
@@ -499,14 +498,15 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     Returns
     -------
     DataFrame
-        For each source and bin that has nodes: ``source`` (also ``all``), ``low``, ``high``; ``sent`` nodes;
-        ``share`` of the source's nodes that they are (Figure 3's sample density); ``counted`` of them;
-        ``right``; ``rate`` = right / counted with its 95 % Wilson interval ``rate_lo``, ``rate_hi``.
+        One row for each source, and ``all``, and each bin that has nodes: ``source``, ``low``, ``high``;
+        ``sent`` nodes; ``share``, their part of the source's nodes (Figure 3's sample density);
+        ``counted`` nodes; ``right`` ones; ``rate`` = right / counted with its 95 % Wilson interval
+        ``rate_lo``, ``rate_hi``.
 
     Raises
     ------
     TraceError
-        If `reading` or `bins` is none, or a run wrote canvases.
+        If `reading` or `bins` is invalid, or a run wrote canvases.
     """
     import pandas as pd
 
@@ -531,22 +531,22 @@ TOLD_APART = ("source", "depth", "rank", "status")
 
 
 def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "text") -> pd.DataFrame:
-    """How often drafted nodes are right, by source, level or rank.
+    """How often drafted nodes are right, by source, depth, rank or status.
 
     Parameters
     ----------
     trace : Trace
     by : sequence of {"source", "depth", "rank", "status"}
-        What is told apart. ``rank`` is a node's place among its siblings by score, 0 the best (without
-        scores: in their order).
+        What to group by. ``rank`` is a node's rank among its siblings by score, 0 the best (without scores,
+        their order).
     reading : {"judged", "text"}
         As in `by_score`.
 
     Returns
     -------
     DataFrame
-        `by`'s columns; ``sent`` nodes, ``counted``, ``right``, ``rate``, ``rate_lo``, ``rate_hi`` as in
-        `by_score`. With ``status`` also nodes that were not sent are there: under ``text``, how often a node
+        The columns of `by`; ``sent`` nodes, ``counted``, ``right``, ``rate``, ``rate_lo``, ``rate_hi`` as in
+        `by_score`. With ``status``, nodes that were not sent are included: under ``text``, how often a node
         that the budget or the threshold cut would have been right.
 
     Raises
@@ -564,7 +564,7 @@ def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "tex
 
 
 def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFrame:
-    """Nodes, with whether each is right: NaN where it does not count."""
+    """Nodes with a column ``right``, NaN for those that do not count."""
     if reading not in READINGS:
         raise TraceError(f"reading must be one of {', '.join(READINGS)}, not {reading!r}")
     if reading == "text" and any(part.run.get("canvas") is not None for part in trace.split()):
@@ -613,25 +613,25 @@ def by_prompt(trace: Trace) -> pd.DataFrame:
 
 
 def learnt(trace: Trace) -> pd.DataFrame:
-    """How full a store of successors is, cycle by cycle.
+    """How full a method's store of successors is, cycle by cycle.
 
-    For methods that set the successors of every token that the target reads (UniSpec, Algorithm 1, lines
-    41-44; Token Recycling): the root's and each sent node's, but no end token's, and not in the cycle in
-    which a text ends.
-    Counted from the record, which holds what was read.
+    For methods that store the successors of every token that the target reads (UniSpec, Algorithm 1, lines
+    41-44; Token Recycling): those of the root and of each sent node, but not of end tokens, and not in the
+    cycle in which a text ends.
+    Counted from the record, which holds the tokens that were read.
 
     Returns
     -------
     DataFrame
-        One row per cycle after the prefill: ``run``, ``prompt``, ``cycle``; ``tokens`` whose successors were
-        learnt in this run so far (all that is known if the run began cold; with ``keep="prompt"`` since the
-        prompt began); ``new`` of them in this cycle; ``root_known``, whether the root's were known before.
+        One row per cycle after the prefill: ``run``, ``prompt``, ``cycle``; ``tokens`` whose successors this
+        run has learnt so far (all that are known if the run began cold; with ``keep="prompt"``, since the
+        prompt began); ``new`` ones of this cycle; ``root_known``, whether the root was among them before.
 
     Raises
     ------
     TraceError
-        If a run's method remembers nothing or no successors, if its prompts are not in the trace, or if
-        earlier ones were left out that the store learnt from.
+        If a run's method has no memory or stores no successors, if its prompts are not in the trace, or if
+        earlier prompts that the store learnt from were left out.
     """
     import pandas as pd
 
@@ -643,7 +643,7 @@ def learnt(trace: Trace) -> pd.DataFrame:
             raise TraceError(f"{run['method']} has no memory, or only the text was recorded")
         cycles = _steps(part).reset_index(drop=True)
         prompts = [(prompt.get("tokens") or [None])[-1] for prompt in run["prompts"]]
-        # A turn that its conversation left no room for has no tokens, and no cycles.
+        # A turn that found no room in its conversation has no tokens, and no cycles.
         decoded = set(cycles["prompt"].tolist())
         if any(prompts[number] is None for number in decoded):
             raise TraceError("the trace holds no prompts (it was redacted), so their last tokens are unknown")
@@ -692,15 +692,15 @@ def exactness(trace: Trace) -> str:
 
 
 def recheck(trace: Trace) -> pd.DataFrame:
-    """Decide every judged node again from what was recorded.
+    """Recompute the decision on every judged node from the record.
 
     The rule follows from the run's metadata: ``rollback`` (methods bild and early_exit: keep y iff
     -ln p(y) <= the rollback threshold, BiLD eq. 3), ``greedy`` (temperature 0: keep the target's first
     candidate after the node's parent; without recorded candidates, rank 0), ``biased`` (method retranslate
     with a bias: keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et
-    al.), ``gap`` (where nodes have a threshold: keep y iff its gap is at most that and fewer than
-    ``top_beta`` tokens are likelier; specdec, cm_asd), ``surest`` (a canvas: keep y iff it stands in the
-    surest masked cell of the current block, the leftmost of equals, and is that cell's likeliest token),
+    al.), ``gap`` (nodes with a threshold: keep y iff its gap is at most that and fewer than ``top_beta``
+    tokens are likelier; specdec, cm_asd), ``surest`` (a canvas: keep y iff its cell is the surest masked one
+    of the current block, the leftmost of equals, and y is that cell's likeliest token),
     ``oracle`` (method oracle: keep y iff p(y) is at least ``least``) or ``sampling`` (keep iff
     u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023, algorithm 1).
 
@@ -708,10 +708,10 @@ def recheck(trace: Trace) -> pd.DataFrame:
     -------
     DataFrame
         One row per node that was accepted or rejected: keys of its cycle, ``node``, ``status``, ``rule``,
-        ``expected`` (whether the rule keeps it), ``margin`` (how far the decision was from turning:
-        threshold minus value; of canvases log-odds of its cell minus those of the surest other one; NaN for
-        greedy) and ``agrees``. A decision nearer than float32 rounding agrees either way. Nodes whose record
-        lacks a number the rule needs are left out.
+        ``expected`` (whether the rule keeps it), ``margin`` (how far the decision was from flipping:
+        threshold minus value; for canvases, log-odds of its cell minus those of the surest other one; NaN for
+        greedy) and ``agrees``. A decision within float32 rounding agrees either way. Nodes whose record
+        lacks a number that the rule needs are left out.
     """
     import pandas as pd
 
@@ -721,7 +721,7 @@ def recheck(trace: Trace) -> pd.DataFrame:
 
 
 class _Decisions(NamedTuple):
-    """Judged nodes decided again: the rule, whether it keeps them, by which margin, and what is rounding."""
+    """Recomputed decisions on judged nodes: rule, whether kept, margin, whether it is within rounding."""
 
     rule: str
     nodes: pd.DataFrame
@@ -758,7 +758,7 @@ def _recheck(part: Trace) -> pd.DataFrame:
 
 
 def _recorded(nodes: pd.DataFrame, *names: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """The nodes that have all of some numbers, and these: float64 [names, nodes]."""
+    """The nodes for which all `names` were recorded, and those numbers: float64 [names, nodes]."""
     nodes = nodes[nodes[list(names)].notna().all(axis=1)]
     return nodes, nodes[list(names)].to_numpy(np.float64).T
 
@@ -776,16 +776,16 @@ def _by_rollback(run: str, nodes: pd.DataFrame, threshold: float | None) -> _Dec
 
 
 def _by_gap(nodes: pd.DataFrame, top_beta: float) -> _Decisions:
-    """The gap that each node was allowed, and the rank."""
+    """The gap that each node was allowed, and its rank."""
     nodes, (threshold, gap, rank) = _recorded(nodes, "threshold", "gap", "rank")
     margin = threshold - gap
-    # no gap is no gap, whatever rounds
+    # a gap of exactly 0 is not a matter of rounding
     close = (rank < top_beta) & (np.abs(margin) <= ROUNDING * (1 + gap)) & (gap > 0)
     return _Decisions("gap", nodes, passes(gap, rank, threshold, top_beta), margin, close)
 
 
 def _by_first_choice(part: Trace, nodes: pd.DataFrame, parameters: Mapping[str, float]) -> _Decisions:
-    """The target's first candidate; of a biased re-translation also what the bias lets through."""
+    """The target's first candidate; for a biased re-translation, also what the bias lets through."""
     tops = part.tops("pred")
     first = tops.loc[tops["place"] == 0, [*KEYS, "node", "token", "p"]]
     first = first.rename(columns={"node": "parent", "token": "first", "p": "most"})
@@ -804,9 +804,9 @@ def _by_first_choice(part: Trace, nodes: pd.DataFrame, parameters: Mapping[str, 
 
 
 def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
-    """Judged nodes of canvases, decided again: those that can be, whether kept, the margin, whether close."""
+    """Recomputed decisions on canvases: the decidable nodes, whether kept, margin, whether close."""
     decisions: dict[tuple[int, int, int], tuple[bool, float, bool] | None] = {}
-    wide = part.run["dtype"] == "float64"  # then equal numbers of the record were perhaps not equal
+    wide = part.run["dtype"] == "float64"  # then numbers equal in the record (float32) may have differed
     for text in written(part):
         for each in text.passes:
             states = dict(zip([-1, *each.path], range(each.start, each.start + len(each.path) + 1)))
@@ -826,7 +826,7 @@ def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray,
 
 
 def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tuple[bool, float, bool] | None:
-    """Whether a token in a cell is what is placed at a state; by which margin; whether that is rounding."""
+    """Whether a state places this token in this cell; the margin; whether that is within rounding."""
     reading = text.readings[state]
     work = np.flatnonzero(reading.cell // text.block == text.work(state))
     at = np.flatnonzero(reading.cell[work] == cell)
@@ -839,7 +839,7 @@ def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tu
         return None
     surest, first = int(odds.argmax()) == mine, token == int(top[0])
     cells = (wide or margin != 0) and abs(margin) <= ROUNDING * (1 + abs(odds[mine]))
-    # Logits are compared on a grid: of two tokens nearer than its step the lower id was taken.
+    # Logits are compared on a grid: of two tokens closer than its step, the lower id was taken.
     own, best = p[top == token].max(initial=0.0), p[0]
     tokens = own > 0 and float(np.log(best / own)) <= GRID and len(top) > 1 and p[1] >= best * np.exp(-GRID)
     close = (cells and (first or tokens)) or (tokens and (surest or cells))
@@ -847,14 +847,14 @@ def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tu
 
 
 def rows_together(trace: Trace) -> int:
-    """How many texts decoded together: rows of a batch share the beginning of their cycles."""
+    """How many texts were decoded at once: rows of a batch share the start of their cycles."""
     begun = trace.cycles["start"].notna()
     sharing = trace.cycles[begun].groupby(["run", "start"], observed=True).size()
     return int(sharing.max()) if len(sharing) else 1  # fewer towards the end, as texts end
 
 
 def conditions(run: Trace) -> dict[str, str]:
-    """What must agree before the seconds of two runs may be compared, by what a person calls it."""
+    """Conditions that must agree before the times of two runs may be compared, by their name in messages."""
     facts = run.run
     machine, backend = facts["machine"] or {}, facts["backend"] or {}
     return {

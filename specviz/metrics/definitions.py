@@ -1,23 +1,24 @@
-"""One decode, every tool's number: what acceptance length, acceptance rate and speedup mean to whom.
+"""What acceptance length, acceptance rate and speedup mean in each tool, for one and the same decode.
 
 The same words stand for different numbers. They differ in what is counted (with or without the target's own
-token; drafts or what could have been drafted; steps without a draft or not), in how texts are averaged (sums
-first and one division: *pooled*; or a mean over requests) and in what happens at a text's end (whole steps,
-or only tokens that were emitted). `DEFINITIONS` writes each down once, `rosetta` computes all of them.
+token; drafts or what could have been drafted; with or without steps that had no draft), in how texts are
+averaged (sums first and one division: *pooled*; or a mean over requests) and in what happens at a text's end
+(whole steps, or only tokens that were emitted). `DEFINITIONS` states each of them once, `rosetta` computes
+them all.
 
-Symbols: of a request S verify steps, N of them with a draft, D drafted tokens, A accepted, E emitted by the
-steps, O tokens of the answer, T seconds with the prefill, P those of the prefill, F until the first tokens; k
-the largest draft of a step, W seconds for all requests. Σ sums over all requests, mean averages one value a
-request; a prime is the baseline. Of a step: a accepted, m = emitted - 1, d the depth of its draft. […] is 1
-where it holds, else 0. `LEGEND` says so in short.
+Symbols: a request has S verify steps, N of them with a draft, D drafted tokens, A accepted, E emitted by the
+steps, O tokens of the answer, T seconds with the prefill, P of the prefill, F until the first tokens; k is
+the largest draft of a step, W the seconds for all requests. Σ sums over all requests, mean averages one value
+per request; a prime marks the baseline. Of a step: a accepted, m = emitted - 1, d the depth of its draft. […]
+is 1 if it holds, else 0. `LEGEND` is the short form.
 
-Two places where an engine would print another number than this decode gives by its formula. Prefill emits
+In two cases an engine would print another number than its formula gives for this decode. Prefill emits
 nothing here, so that every later step emits at least one token; engines emit a first token in it, and
-``completion_tokens`` has one more than their steps emitted. And a trace does not tell what the target would
-have accepted after the text's end: where a tool counts whole steps, the number is bounded if a text was cut
-in mid-draft. What is emitted unreviewed (BiLD's last block) is a step like any other.
+``completion_tokens`` is one more than their steps emitted. And a trace does not tell what the target would
+have accepted after the text's end: if a tool counts whole steps and a text was cut in mid-draft, the number
+is only bounded. A block that is emitted unreviewed (BiLD's last one) is a step like any other.
 
-Each definition was read in the tool's own source; ``source`` names version or commit, and the file.
+Each definition was read in the tool's own source; ``source`` names the version or commit, and the file.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class Tally:
-    """A run's numbers by their symbols (see above): arrays [requests]; a, m and d arrays [steps]."""
+    """A run's numbers under the symbols above: arrays [requests]; a, m, d, n and w are arrays [steps]."""
 
     S: np.ndarray
     N: np.ndarray
@@ -74,23 +75,23 @@ class Tally:
     a: np.ndarray
     m: np.ndarray
     d: np.ndarray
-    n: np.ndarray  # 1 where the step had a draft
-    w: np.ndarray  # how many such steps there were
+    n: np.ndarray  # 1 if the step had a draft
+    w: np.ndarray  # number of such steps
 
 
 def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
-    """The numbers of a run.
+    """Collect the numbers of a run.
 
-    With `whole` as if every last step had emitted all that it accepted: at least, or at `most`.
+    With `whole`, as if every last step had emitted all that it accepted: at least, or with `most` at most.
     """
     of = {symbol: counts.column(name) for symbol, name in SYMBOLS.items()}
     a, m, d = counts.each("accepted"), counts.each("emitted") - 1, counts.each("depth")
     beyond, w = np.nan_to_num(counts.each("beyond")), counts.each("times")
-    all_drafted = of["N"].sum() == w.sum()  # who counts only steps with a draft need not say how long it was
+    all_drafted = of["N"].sum() == w.sum()  # then every step had a draft, even if its depth is unknown
     had = np.where(np.isnan(d), 1.0 if all_drafted else np.nan, d > 0)
     if whole and len(a):
         at = counts.steps["request"].to_numpy(np.int64)
-        own = m < a  # what it emitted last is a draft token: the target's own was cut
+        own = m < a  # the step ended with a draft token: the target's own was cut
         more = beyond if most else np.zeros_like(beyond)
         n = len(counts.requests)
         of["A"] = of["A"] + np.bincount(at, w * more, n)
@@ -107,20 +108,20 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> float:
 
 
 def _mean(above: np.ndarray, below: np.ndarray) -> float:
-    """Mean over requests of their own ratios; a request without anything below the line is left out."""
+    """Mean over requests of their own ratios; requests with a zero denominator are left out."""
     some = below != 0
     return float((above[some] / below[some]).mean()) if some.any() else float("nan")
 
 
 def _share(t: Tally, hit: np.ndarray, of: np.ndarray, needed: np.ndarray) -> float:
-    """Share of some steps, NaN where what it depends on (the depth of drafts) is not known."""
+    """Share of some steps; NaN if a number that it depends on (the depth of drafts) is not known."""
     if not len(needed) or np.isnan(needed).any():
         return float("nan")
     return _ratio(t.w * (hit & of), t.w * of)
 
 
 def _judged(t: Tally) -> float:
-    """Matches over the tokens that were put to the test: of a round all matches and the first mismatch."""
+    """Matches over the tokens that were judged: in a round, all matches and the first mismatch."""
     if not len(t.d) or np.isnan(t.d).any():
         return float("nan")
     m, d, w = (each[t.d > 0] for each in (t.m, t.d, t.w))
@@ -138,7 +139,7 @@ def _per_token(t: Tally) -> float:
 
 @dataclass(frozen=True)
 class Definition:
-    """One meaning of a word.
+    """One definition of a quantity.
 
     Parameters
     ----------
@@ -151,13 +152,13 @@ class Definition:
         At a text's end: ``whole steps`` or ``emitted tokens``.
     formula : str
     needs : tuple of str
-        What of `specviz.trace.Counts` it is computed from.
+        The numbers of `specviz.trace.Counts` that it is computed from.
     of : callable
         The number from a `Tally`; a speedup takes the baseline's as well.
     who : tuple of str
-        Who prints it, and what it is called there.
+        Who prints it, with its name there.
     counts : str
-        What is counted in words.
+        What is counted, in words.
     source : str
         Where the definition was read.
     """

@@ -1,4 +1,4 @@
-"""How sure a number over texts is: bootstrap over the texts."""
+"""Uncertainty of a number over texts: a bootstrap over the texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 2000
-LEAST = 6  # texts for an interval: of five, even the whole range misses the median in 6 of 100 cases
+LEAST = 6  # texts for an interval: with five, even the whole range misses the median in 6 of 100 cases
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        """The estimate from one value a pair; the interval is NaN for fewer than six."""
+        """The estimate from one value per pair; its interval is NaN for fewer than six."""
         finite = np.asarray(values, np.float64)
         finite = finite[np.isfinite(finite)]
         if not len(finite):
@@ -34,7 +34,7 @@ class Estimate:
         return cls(float(np.median(finite)), low, high, len(finite))
 
     def columns(self, name: str) -> dict[str, float]:
-        """The value by a name, and its interval as ``NAME_lo`` and ``NAME_hi``."""
+        """The value as `name`, and its interval as ``NAME_lo`` and ``NAME_hi``."""
         return {name: self.median, f"{name}_lo": self.low, f"{name}_hi": self.high}
 
     def __str__(self) -> str:
@@ -43,15 +43,15 @@ class Estimate:
 
 
 def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
-    """A ratio of sums over texts with its 95 % bootstrap interval; in place of a median stands the ratio.
+    """A ratio of sums over texts, in place of a median, with its 95 % bootstrap interval.
 
-    With fewer than six texts there is no interval, nor where all have the same ratio (τ of autoregressive
+    There is no interval for fewer than six texts, or if all have the same ratio (τ of autoregressive
     decoding).
 
     Parameters
     ----------
     above, below : array [texts]
-        What is summed above the line and below it, of each text.
+        Numerator and denominator of each text.
     """
     above, below = np.asarray(above), np.asarray(below)
     n = len(above)

@@ -1,14 +1,14 @@
-"""Texts that go round in circles, as greedy ones of small models do."""
+"""Detects texts that repeat themselves, as greedy texts of small models do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-LOOP, TIMES = 20, 3  # so many tokens in a row that occur so many times are a loop
+LOOP, TIMES = 20, 3  # a loop is a run of LOOP tokens that occurs TIMES times
 
 
 def cut_loop(tokens: Sequence[int]) -> int:
-    """How much of a text is no loop: all, or as far as the first of three equal runs of 20 tokens goes."""
+    """Length of a text before it loops: all of it, or up to the end of the first of three equal runs."""
     places: dict[tuple[int, ...], list[int]] = {}
     for start in range(len(tokens) - LOOP + 1):
         each = places.setdefault(tuple(tokens[start : start + LOOP]), [])

@@ -1,4 +1,4 @@
-"""Does drafting pay: what a cycle writes beside what it costs, in units of a plain pass."""
+"""Does drafting pay: what a cycle emits compared with what it costs, in units of a plain pass."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PLAIN = "autoregressive"
 
 
 def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> pd.DataFrame:
-    """What a cycle writes (τ) and what it costs, in units of a plain pass; drafting pays where τ is larger.
+    """Tokens per cycle (τ) and the cost of a cycle in units of a plain pass; drafting pays if τ is larger.
 
     A plain pass is the baseline's mean cycle, over all prompts. A method's cost is the mean time of its own
-    cycle over that; the prefill is no cycle. τ counts the tokens of the texts: those that a later cycle took
-    back are not among them, as they are in `specviz.metrics.tau`. So ``speedup`` = τ / cost is the ratio of
-    tokens per second, without the prefill. Times are those of the records: measured, each run by itself.
+    cycle divided by that; the prefill is not a cycle. τ counts the tokens of the texts, without those that a
+    later cycle took back, which `specviz.metrics.tau` includes. So ``speedup`` = τ / cost is the ratio of
+    tokens per second, without the prefill. Times are those recorded, each run measured by itself.
 
     Parameters
     ----------
     traces : mapping of name to Trace
-        One run each, of the same prompts by one model on one machine, prompt by prompt.
+        One run each, of the same prompts by one model on one machine, decoded one prompt at a time.
     baseline : str
-        The name of the autoregressive run.
+        Name of the autoregressive run.
     per : str
         ``"run"``: one row per run, with intervals over prompts; ``"prompt"``: one row per run and prompt,
         each against the baseline's mean cycle on the same prompt.
@@ -44,17 +44,18 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
     -------
     DataFrame
         ``name``, ``method``, ``draft``, ``exactness``; ``tau``, tokens per cycle; ``cost``, and its parts
-        ``forward`` (the target's pass), ``draft_cost`` (drafting) and ``rest`` (verifying, committing,
+        ``forward`` (the target's pass), ``draft_cost`` (drafting) and ``rest`` (verify, commit and the time
         between); ``speedup``. Per run: ``prompts``, and 95 % bootstrap intervals over prompts ``tau_lo``,
-        ``tau_hi`` and so on, NaN with fewer than six. Per prompt: ``prompt``.
+        ``tau_hi`` and so on, NaN for fewer than six. Per prompt: ``prompt``.
 
     Raises
     ------
     TraceError
-        If there is no such baseline or it is not autoregressive; if a run has other prompts, another model or
-        machine; if it decoded a stream, a canvas or several rows at once; or if its record has no times.
+        If there is no such baseline or it is not autoregressive; if a trace holds several runs; if a run has
+        other prompts, another model or machine; if it decoded a stream, a canvas or several rows at once; or
+        if its record has no times.
     ParameterError
-        If `per` is neither.
+        If `per` is invalid.
     """
     import pandas as pd
 
@@ -87,11 +88,11 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
 
 
 def tau_difference(trace: Trace, base: Trace) -> Estimate:
-    """How much larger a run's τ is than another's over the same prompts.
+    """Difference between two runs' τ over the same prompts.
 
-    Each resample draws prompts, and takes both runs' cycles of those drawn: what makes a prompt easy or hard
-    for both is not in the interval (paired bootstrap resampling: Koehn 2004, section 3). A difference whose
-    interval holds zero may be due to the choice of prompts.
+    Each resample draws prompts and takes both runs' cycles of those, so that the interval does not include
+    what makes a prompt easy or hard for both (paired bootstrap resampling: Koehn 2004, section 3). If the
+    interval contains zero, the difference may be due to the choice of prompts.
 
     Parameters
     ----------
@@ -101,13 +102,13 @@ def tau_difference(trace: Trace, base: Trace) -> Estimate:
     Returns
     -------
     Estimate
-        τ of `trace` less τ of `base`, each as `specviz.metrics.tau` has it, in the place of a median; a 95 %
-        bootstrap interval over prompts, NaN with fewer than six; how many prompts.
+        τ of `trace` minus τ of `base`, each as in `specviz.metrics.tau`, in place of a median; a 95 %
+        bootstrap interval over prompts, NaN for fewer than six; the number of prompts.
 
     Raises
     ------
     TraceError
-        If one holds several runs, or they decoded other prompts.
+        If one holds several runs, or they decoded different prompts.
     """
     if len(trace.split()) != 1 or len(base.split()) != 1:
         raise TraceError("τ is compared between two runs: pass each by itself (trace.split())")
@@ -125,14 +126,14 @@ def tau_difference(trace: Trace, base: Trace) -> Estimate:
 
 
 def _emitted_and_steps(trace: Trace) -> np.ndarray:
-    """Tokens that the cycles of each prompt emitted, and those cycles: [2, prompts]."""
+    """Emitted tokens and cycles of each prompt: [2, prompts]."""
     groups = _steps(trace).groupby("prompt", observed=True)
     table = groups.agg(emitted=("emitted", "sum"), steps=("cycle", "size"))
     return table.reindex(sorted(set(trace.cycles["prompt"])), fill_value=0).to_numpy(np.float64).T
 
 
 def _check(name: str, trace: Trace, base: Trace) -> None:
-    """Refuse a run whose cycles cannot be set against the baseline's."""
+    """Refuse a run whose cycles cannot be compared with the baseline's."""
     if len(trace.split()) != 1:
         raise TraceError(f"{name} holds several runs: pass each separately (trace.split()), or trace.join()")
     run = trace.run
@@ -155,7 +156,7 @@ def _check(name: str, trace: Trace, base: Trace) -> None:
 
 
 def _place(trace: Trace) -> tuple[Hashable, ...]:
-    """The model and the machine of a run."""
+    """Model, number format and machine of a run."""
     run = trace.run
     about = [{k: (run["model"] or {}).get(k) for k in ("name", "content")}, run["machine"], run["backend"]]
     return (run["dtype"], run["threads"], json.dumps(about, sort_keys=True, default=str))
@@ -179,19 +180,19 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def gains(sums: np.ndarray, plain: np.ndarray) -> np.ndarray:
-    """τ, the cost of a cycle in plain passes, and the speedup: the one base of every such figure here.
+    """τ, the cost of a cycle in plain passes, and the speedup; all such numbers are computed here.
 
     Parameters
     ----------
     sums : array [3 or more, ...]
         Cycles after the prefill, tokens of the texts, seconds of those cycles.
     plain : array [3 or more, ...]
-        The same of decoding without drafts.
+        The same for decoding without drafts.
 
     Returns
     -------
     array [3, ...]
-        Tokens per cycle; seconds per cycle over those of a plain cycle; the one over the other.
+        Tokens per cycle; seconds per cycle over those of a plain cycle; the first over the second.
     """
     tau = _ratio(sums[1], sums[0])
     cost = _ratio(_ratio(sums[2], sums[0]), _ratio(plain[2], plain[0]))
@@ -209,12 +210,12 @@ def _figures(sums: np.ndarray, plain: np.ndarray) -> dict[str, float]:
 
 
 def intervals(sums: np.ndarray, plain: np.ndarray) -> dict[str, float]:
-    """95 % intervals of `gains` over texts, each drawn together with the plain run's time on it.
+    """95 % intervals of `gains` over texts, each drawn along with the plain run's time on it.
 
     Parameters
     ----------
     sums, plain : array [3 or more, texts]
-        As `gains` takes them.
+        As for `gains`.
 
     Returns
     -------

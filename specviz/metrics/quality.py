@@ -1,4 +1,4 @@
-"""How good the texts are, against the references that their prompts brought: BLEU, chrF, COMET."""
+"""Quality of texts against the references given with their prompts: BLEU, chrF, COMET."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from specviz.metrics.interval import LEAST, RESAMPLES, Estimate
 from specviz.metrics.tokens import ABSENT, tokenizer
 from specviz.trace import Trace
 
-Scores: TypeAlias = dict[str, Any]  # an `Estimate` a score, and what they are of
+Scores: TypeAlias = dict[str, Any]  # an `Estimate` per score, and facts about them
 SCORES = ("bleu", "chrf")
-COMET = "Unbabel/wmt22-comet-da"  # the paper's; sacrebleu's figures are in percent, COMET's is not
+COMET = "Unbabel/wmt22-comet-da"  # the paper's model; sacrebleu scores in percent, COMET does not
 
 
 def quality(
@@ -26,7 +26,7 @@ def quality(
 ) -> Scores:
     """BLEU and chrF of the final texts of a run, by sacrebleu.
 
-    Of a stream the text is the last update's whole output, of a conversation that of its last turn. Texts
+    For a stream, the text is the last update's whole output; for a conversation, that of its last turn. Texts
     without a reference are left out.
 
     Parameters
@@ -34,16 +34,16 @@ def quality(
     trace : Trace
         A trace of one run.
     tokenize : str, optional
-        BLEU's tokenizer; default as in `specviz.metrics.tokenizer`.
+        BLEU's tokenizer. Default: as in `specviz.metrics.tokenizer`.
     resamples : int
-        Of the bootstrap; with 1 there is no interval, as with fewer than six texts.
+        Resamples of the bootstrap; with 1, or with fewer than six texts, there is no interval.
     scores : sequence of {"bleu", "chrf"}
 
     Returns
     -------
     dict
-        ``bleu`` and ``chrf``: `Estimate`, in percent; the interval is sacrebleu's bootstrap over texts, its
-        mean and half width. ``texts`` that had a reference; ``signature`` of each, as sacrebleu prints it.
+        ``bleu`` and ``chrf``: `Estimate`, in percent; the interval is the mean and half width of sacrebleu's
+        bootstrap over texts. ``texts`` that had a reference; ``signature`` of each, as sacrebleu prints it.
 
     Raises
     ------
@@ -63,12 +63,12 @@ def relative_bleu(
 ) -> Estimate:
     """BLEU of a run's final texts against another run's: how much of its wording was kept (CM-ASD, Table V).
 
-    100 is the same texts. It says nothing of quality: a better text than the target's lowers it, too.
+    100 means identical texts. It is not a measure of quality: a text that improves on the target's lowers it.
 
     Parameters
     ----------
     trace, greedy : Trace
-        Of one run each, over the same prompts; `greedy` is the target's own greedy decoding.
+        One run each, over the same prompts; `greedy` is the target's own greedy decoding.
     tokenize, resamples
         As in `quality`.
 
@@ -104,7 +104,7 @@ def _scored(
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError:
         raise ParameterError(ABSENT) from None
-    # sacrebleu takes as many lists as a text has references at most; an empty one would be the shortest.
+    # sacrebleu takes one list per reference; a missing one is None, since an empty one would be the shortest.
     most = max(map(len, references))
     columns = [[each[i] if i < len(each) else None for each in references] for i in range(most)]
     results: Scores = {"texts": len(texts), "signature": {}}
@@ -125,21 +125,21 @@ def _scored(
 def comet(trace: Trace, model: str = COMET) -> list[float]:
     """COMET of each final text that has a reference, by the package unbabel-comet.
 
-    Nothing is downloaded: the model is taken from a file or from Hugging Face's cache.
+    Nothing is downloaded: the model is read from a file or from Hugging Face's cache.
 
     Parameters
     ----------
     trace : Trace
-        Of one run of streams; the source is the last update's.
+        One run of streams; the source is the last update's.
     model : str
         Its id, or the path of a checkpoint.
 
     Raises
     ------
     ParameterError
-        If unbabel-comet is not installed or the model is not there.
+        If unbabel-comet is not installed or the model is not available locally.
     TraceError
-        If no text has a reference, or the trace is of no streams.
+        If no text has a reference, or the run decoded no streams.
     """
     try:
         from comet import download_model, load_from_checkpoint
@@ -161,12 +161,12 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
 
 
 def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
-    """The final texts of a run that have references, these, and their sources (None where there is none).
+    """Final texts of a run that have references, with their references and sources (None without a stream).
 
     A conversation's reference is the right answer to its last turn, so its other turns are left out.
     """
-    turns = [prompt.get("turn") or 0 for prompt in trace.run["prompts"] or []]  # of one run
-    # A turn that its conversation left no room for is among the prompts, but has no text.
+    turns = [prompt.get("turn") or 0 for prompt in trace.run["prompts"] or []]  # of a single run
+    # A turn that found no room in its conversation is among the prompts, but has no text.
     written = dict(zip(trace.cycles["prompt"].unique().tolist(), trace.texts))
     updates = trace.updates
     last = updates[~updates.duplicated("prompt", keep="last")].set_index("prompt")["source"]

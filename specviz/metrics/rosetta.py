@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def counts(trace: Trace) -> Counts:
-    """What of a trace other tools would have written down: how many tokens, of each request and step.
+    """Reduce a trace to what other tools record: numbers of tokens, per request and per step.
 
-    A request is a text of a run. A step is a cycle after the prefill; drafted are the nodes that the target
-    read, accepted those that were emitted.
+    A request is a text of a run. A step is a cycle after the prefill; drafted tokens are the nodes that the
+    target read, accepted ones those that were emitted.
 
     Raises
     ------
     TraceError
-        If the trace holds several contenders; or streams or canvases, in which a step is another thing.
+        If the trace holds several contenders, or streams or canvases, whose steps are of another kind.
     """
     import pandas as pd
 
@@ -72,7 +72,7 @@ def counts(trace: Trace) -> Counts:
 
 
 def contenders(trace: Trace) -> dict[str, Trace]:
-    """The runs of a trace by method, parameters, sampling and models, under names that say what differs."""
+    """Group runs by method, parameters, sampling and models, under names that say what differs."""
     groups: dict[str, list[Record]] = {}
     for part in trace.split():
         run = part.run
@@ -88,18 +88,18 @@ def contenders(trace: Trace) -> dict[str, Trace]:
 
 
 def _name(run: Record, others: Sequence[Record]) -> str:
-    """A run's method, with what tells it from others of the same method."""
+    """A run's method, with the settings that distinguish it from others of the same method."""
     own, *rest = (_setting(each) for each in (run, *others) if each["method"] == run["method"])
     differs = {key: value for key, value in own.items() if any(o.get(key) != value for o in rest)}
     for role in ("model", "draft"):
-        if f"{role}'s weights" in differs and role in differs:  # the name tells
+        if f"{role}'s weights" in differs and role in differs:  # the name is enough
             del differs[f"{role}'s weights"]
     inside = ", ".join(f"{key} {value}" for key, value in differs.items())
     return str(run["method"]) + (f" ({inside})" if inside else "")
 
 
 def _setting(run: Record) -> Record:
-    """What makes a run another contender than one of the same method."""
+    """Settings that distinguish a run from another one of the same method."""
     models: Record = {}
     for role in ("model", "draft"):
         models[role] = (run[role] or {}).get("name")
@@ -126,7 +126,7 @@ def _steps_of(trace: Trace) -> pd.DataFrame:
 
 
 def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
-    """One row per text, by run and prompt: its times, its tokens and what its steps counted."""
+    """One row per text, by run and prompt: its times, its tokens and the totals of its steps."""
     cycles, keys = trace.cycles, ["run", "prompt"]
     texts = cycles.groupby(keys, observed=True, sort=False)
     table = texts.agg(seconds=("duration", lambda x: x.sum(min_count=1)), end=("end", "last"))
@@ -179,18 +179,18 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     Returns
     -------
     DataFrame
-        One row a definition, by its name: ``who`` uses it and what it is called there; ``quantity``;
-        ``value``; ``high``, to which it may reach if the ``badge`` says ``bounded``; ``exact`` is exact, and
-        ``as counted`` what another tool counted to the end of the last step, and this one would not, or
-        (of a server's sums) what takes the steps with a draft for all;
+        One row per definition, by its name: ``who`` uses it and what it is called there; ``quantity``;
+        ``value``; ``high``, the upper end if the ``badge`` says ``bounded``. The other badges are ``exact``,
+        and ``as counted`` if another tool counted to the end of the last step and this definition does not,
+        or (for a server's sums) if steps with a draft stand for all steps;
         ``average``, pooled or a mean over requests; ``end``, what is counted at a text's end; ``counts``,
         what is counted, in words; ``formula`` (symbols: `specviz.metrics.definitions`); ``source``, where it
-        was read. ``value`` is NaN where something is missing; ``why`` says what.
+        was read. ``value`` is NaN if something is missing; ``why`` says what.
 
     Raises
     ------
     TraceError
-        If the trace holds streams or canvases, or the baseline is no autoregressive run of the same prompts.
+        If the trace holds streams or canvases, or the baseline is not an autoregressive run of its prompts.
     """
     import pandas as pd
 
@@ -220,15 +220,15 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
 
 
 def by_position(trace: Trace | Counts) -> pd.DataFrame:
-    """Acceptance by place in the draft, as vLLM and as EAGLE divide.
+    """Acceptance by position in the draft, as defined by vLLM and by EAGLE.
 
     Returns
     -------
     DataFrame
-        One row per place, from 1: ``accepted``, steps that accepted a token there; ``rate`` = accepted /
+        One row per position, from 1: ``accepted``, steps that accepted a token there; ``rate`` = accepted /
         steps with a draft (vLLM's per-position acceptance rate); ``given`` = accepted / steps whose draft
-        went so far and that accepted all before it (EAGLE's n-α, n = position - 1; NaN where it is not known
-        how far drafts went). Tokens cut off at a text's end do not count as accepted.
+        reached the position and that accepted all tokens before it (EAGLE's n-α, n = position - 1; NaN if the
+        lengths of drafts are not known). Tokens cut off at a text's end do not count as accepted.
 
     Raises
     ------
@@ -241,7 +241,7 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     t = tally(own, True)
     if not len(t.n) or np.isnan(t.n).any():
         raise TraceError(f"{own.where}: {own.origin} does not say {NAMES['drafts']}")
-    vague = bool(np.isnan(t.d).any())  # how far drafts went is not known
+    vague = bool(np.isnan(t.d).any())  # the lengths of drafts are not known
     longest = np.nanmax([t.a.max(), t.k]) if vague else t.d.max()
     places = np.arange(1, int(longest) + 1)
     hit = (t.a[:, None] >= places) & ~(t.d[:, None] < places)
@@ -266,7 +266,7 @@ def _values(definition: Definition, own: Counts, base: Counts | None) -> tuple[f
 
 
 def _why(definition: Definition, own: Counts, base: Counts | None) -> str:
-    """What a definition lacks."""
+    """Say what a definition lacks."""
     if own.pooled and definition.average == MEAN:
         return f"the file holds {SUMS}"
     sides = [("", own)] + ([("the baseline's ", base)] if base is not None and definition.compares else [])
@@ -311,9 +311,9 @@ Keys: TypeAlias = Sequence[tuple[str | float, ...]]
 def _compared(
     trace: Trace | Counts, own: Counts, baseline: Trace | Counts, base: Counts
 ) -> tuple[Keys, Keys]:
-    """What tells the requests of a run, and those of its baseline, from one another.
+    """Keys that identify the requests of a run and those of its baseline.
 
-    It must be a baseline: autoregressive, of the same prompts, by the same model.
+    Checks that it is a baseline: autoregressive, of the same prompts, by the same model.
     """
     if not base.plain:
         raise TraceError(
@@ -347,7 +347,7 @@ def _compared(
 
 
 def _paired(base: Counts, mine: Keys, theirs: Keys) -> Counts:
-    """A baseline whose requests stand in the order of the run's: what is compared request by request is."""
+    """Reorder the baseline's requests like the run's, for definitions that compare request by request."""
     order = np.empty(len(mine), np.int64)
     order[sorted(range(len(mine)), key=mine.__getitem__)] = sorted(range(len(theirs)), key=theirs.__getitem__)
     at = np.argsort(order)[base.steps["request"].to_numpy(np.int64)]
@@ -356,18 +356,18 @@ def _paired(base: Counts, mine: Keys, theirs: Keys) -> Counts:
 
 
 SETTINGS = ("threads", "machine", "backend")
-DRAWN = ("top_k", "top_p")  # that tell only what is drawn
+DRAWN = ("top_k", "top_p")  # these only matter for sampling
 
 
 def differing_settings(trace: Trace, baseline: Trace) -> list[str]:
-    """What a baseline was run with that differs, apart from its method: a speedup compares that, too."""
+    """Settings, apart from the method, in which a baseline differs: a speedup compares those too."""
     one, other = (_settings(each) for each in (trace, baseline))
     differing = [name for name, values in one.items() if values != other[name]]
     return [name for name in differing if name not in DRAWN or "temperature" not in differing]
 
 
 def _settings(trace: Trace) -> dict[str, set[str | float | None]]:
-    """The values that the runs of a trace have of each setting."""
+    """The values of each setting among the runs of a trace."""
     runs = [part.run for part in trace.split()]
     values: dict[str, set[str | float | None]] = {name: {str(run[name]) for run in runs} for name in SETTINGS}
     sampled = [run["sampling"] or {} for run in runs]

@@ -20,7 +20,7 @@ WORD = re.compile(f"[{ALONE}]|[^\\W{ALONE}]+")
 
 
 class Words:
-    """The tokenizer that rouge-score is given: its own knows no letters but English ones."""
+    """Tokenizer for rouge-score, whose own one knows only English letters."""
 
     def tokenize(self, text: str) -> list[str]:
         """Words in lower case."""
@@ -28,10 +28,10 @@ class Words:
 
 
 class Rouge:
-    """ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum: F measures in percent, of several references the best.
+    """ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum: F measures in percent, the best over several references.
 
-    ROUGE-Lsum takes the longest common subsequence sentence by sentence. A line is a sentence; of a text in
-    one line what ends in a full stop, a question mark or an exclamation mark is.
+    ROUGE-Lsum takes the longest common subsequence sentence by sentence. A line is a sentence; a text of one
+    line is split after full stops, question marks and exclamation marks.
 
     Raises
     ------
@@ -61,9 +61,9 @@ def lines(text: str) -> str:
 def rouge(trace: Trace) -> Scores:
     """ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum of the final texts of a run (CM-ASD, Table IV; BiLD).
 
-    F measures in percent of lower-cased words without stemming, of several references the best; Chinese and
-    Japanese characters are words. The score is the mean over texts, as rouge-score and the papers have it,
-    and its interval a 95 % bootstrap over texts. Texts without a reference are left out.
+    F measures in percent of lower-cased words without stemming, the best over several references; Chinese and
+    Japanese characters are words. The score is the mean over texts, as in rouge-score and the papers, with a
+    95 % bootstrap interval over texts. Texts without a reference are left out.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def rouge(trace: Trace) -> Scores:
     Returns
     -------
     dict
-        ``rouge1``, ``rouge2``, ``rougeL``, ``rougeLsum``: `Estimate` (in place of a median the mean);
+        ``rouge1``, ``rouge2``, ``rougeL``, ``rougeLsum``: `Estimate` (the mean in place of a median);
         ``texts``.
 
     Raises

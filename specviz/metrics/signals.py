@@ -1,13 +1,13 @@
-"""How well the drafter's own certainty tells which of its tokens the target accepts.
+"""How well the drafter's own confidence predicts which of its tokens the target accepts.
 
 Only judged nodes count, those that the target accepted or rejected. Nodes that were never sent, nodes after
-a rejection and nodes cut by the end of a text have no verdict. So every figure here is of drafts that came as
-far: a controller that sends only what it is sure of is rated on what it sent, and acceptance is what the
-method's rule lets through. A strict rule (greedy, or a gap of 0) makes it "the target would have written this
-token, too".
+a rejection and nodes cut by the end of a text have no verdict. So every number here describes drafts that got
+that far: a controller that sends only what it is sure of is rated on what it sent, and acceptance means what
+the method's rule accepts. Under a strict rule (greedy, or a gap of 0) it means "the target would have written
+this token too".
 
-The signals of `SIGNALS` are numbered as in CM-ASD, section III.B (1), and all rise with certainty. C_t is
-their weighted sum. Signals of the method's own (`specviz.schema.Signal`) are rated beside them as they are.
+The signals of `SIGNALS` are numbered as in CM-ASD, section III.B (1), and all rise with confidence. C_t is
+their weighted sum. Methods' own signals (`specviz.schema.Signal`) are rated along with them, unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specviz.trace import KEYS, Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a signal is; all lie in [0, 1]. As `specviz.methods.signals`, which computes them from logits.
+# What each signal is; all are in [0, 1]. `specviz.methods.signals` computes them from logits.
 SIGNALS = {
     "score": "the method's own C_t, as it was recorded",
     "ensemble": "C_t, recomputed from the signals below",
@@ -50,40 +50,40 @@ def signals(
 ) -> pd.DataFrame:
     """The drafter's signals at every judged node, normalised as in CM-ASD, and the verdict.
 
-    They are of the drafter's plain distribution, before temperature and top-p. The logit margin follows from
-    the two likeliest tokens' probabilities, z1 - z2 = ln p1 - ln p2, where it was not recorded itself.
+    They describe the drafter's plain distribution, before temperature and top-p. If the logit margin was not
+    recorded, it is computed from the two likeliest tokens' probabilities: z1 - z2 = ln p1 - ln p2.
 
     Parameters
     ----------
     trace : Trace
     weights : three or four floats
-        λ of the ensemble, which sum to 1: of `ENSEMBLE`'s signals in that order.
+        λ of the ensemble, in the order of `ENSEMBLE`; they sum to 1.
     margin_scale : float
-        s of the logit margin's sigmoid; it does not change that signal's order, but the ensemble's.
+        s of the logit margin's sigmoid; it changes the order of nodes by the ensemble, not by that signal.
     entropy : {"complement", "as_written"}
-        1 - H/log |V|, or the paper's H/log |V|, which rises with doubt.
+        1 - H/log |V|, or the paper's H/log |V|, which rises with uncertainty.
     vocabulary : int, optional
-        |V|, where a run does not say its drafter's. Without it entropy, variance and ensemble are missing,
-        and the softmax margin is the plain one (|V| → ∞).
+        |V|. Default: the drafter's, if the run records it. Without it, entropy, variance and ensemble are
+        missing, and the softmax margin is the plain one (|V| → ∞).
 
     Returns
     -------
     DataFrame
-        One row a judged node: ``run``, ``prompt``, ``cycle``, ``node``; a column for each of `SIGNALS` (NaN
-        where it is unknown) and for each node signal of the methods' own, as it was recorded; ``accepted``;
-        ``first``, whether the token is the target's own first choice (its rank is 0; false where the rank is
-        unknown); ``gap`` to that choice and ``threshold`` that was allowed, in nats.
+        One row per judged node: ``run``, ``prompt``, ``cycle``, ``node``; a column for each of `SIGNALS` (NaN
+        if unknown) and for each node signal of the methods' own, as recorded; ``accepted``;
+        ``first``, whether the token is the target's own first choice (rank 0; false if the rank is unknown);
+        ``gap`` to that choice and the ``threshold`` that was allowed, in nats.
 
     Raises
     ------
     ParameterError
-        If the weights do not sum to 1, or another value is none.
+        If the weights do not sum to 1, or another value is invalid.
     """
     import pandas as pd
 
     given = np.zeros(len(ENSEMBLE))
     given[: len(weights)] = weights[: len(ENSEMBLE)]
-    # three thirds in five digits sum to less than 1
+    # three thirds written with five digits sum to less than 1
     if not 3 <= len(weights) <= len(given) or (given < 0).any() or abs(given.sum() - 1) > 1e-5:
         raise ParameterError(
             f"weights must be numbers from 0 to 1 that sum to 1, for {', '.join(ENSEMBLE)}; got "
@@ -102,7 +102,7 @@ def _signals(
     part: Trace, weights: np.ndarray, scale: float, complement: bool, vocabulary: int | None
 ) -> pd.DataFrame:
     nodes = part.nodes
-    # BiLD may keep the end of a text that the target never read: nobody judged that.
+    # BiLD may keep the end of a text without the target reading it: such nodes were never judged.
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])]
     table = nodes[["run", "prompt", "cycle", "node"]].astype({"run": object}).reset_index(drop=True)
 
@@ -110,10 +110,10 @@ def _signals(
         return nodes[name].to_numpy(np.float64)
 
     size = vocabulary or _vocabulary(part)
-    most = np.log(size) if size else np.nan  # of an entropy
+    most = np.log(size) if size else np.nan  # the largest entropy
     doubt, spread = column("entropy") / most, column("variance")
     values = {"score": column("score"), "confidence": column("confidence")}
-    if part.run["canvas"] is not None:  # its score is the log-odds of that confidence
+    if part.run["canvas"] is not None:  # a canvas' score is the log-odds of its confidence
         values["score"] = np.full(len(nodes), np.nan)
     values["entropy"] = 1 - doubt if complement else doubt
     values["logit_margin"] = 1 / (1 + np.exp(-scale * _logit_margin(part, nodes)))
@@ -134,7 +134,7 @@ def _signals(
 
 
 def _vocabulary(part: Trace) -> int | None:
-    """|V| of the drafter; a target that drafts for itself is its own."""
+    """|V| of the drafter, or of a target that drafts for itself."""
     shape = (part.run["draft"] or part.run["model"] or {}).get("shape") or {}
     size = shape.get("vocabulary")
     return size if isinstance(size, int) and size > 1 else None
@@ -157,25 +157,25 @@ def _logit_margin(part: Trace, nodes: pd.DataFrame) -> np.ndarray:
 
 
 def signal_names(table: pd.DataFrame) -> list[str]:
-    """The signals of a table of `signals`: those of `SIGNALS`, then the methods' own."""
+    """The signals in a table that `signals` made: those of `SIGNALS`, then the methods' own."""
     return [*SIGNALS, *(name for name in map(str, table) if name not in {*SIGNALS, *NOT_SIGNALS})]
 
 
 def _unit_range(name: str, values: np.ndarray) -> bool:
-    """Whether a signal lies in [0, 1], up to rounding; a signal of a method's own may have any range."""
+    """Whether a signal is in [0, 1]; a method's own signal may have any range."""
     return name in SIGNALS or (values.min() >= 0 and values.max() <= 1)
 
 
 def signal_summary(trace: Trace) -> pd.DataFrame:
-    """The signals of the methods' own, of nodes and of cycles: what they mean and what they tell.
+    """The methods' own signals, of nodes and of cycles: what they mean and how well they predict acceptance.
 
     Returns
     -------
     DataFrame
         One row per run and signal: ``run``, ``signal``, ``level`` (node or cycle), ``unit``, ``meaning``;
-        ``counted`` values, their ``low``, ``median`` and ``high``; ``auroc``, of a node signal the area under
-        the ROC curve for acceptance; ``correlation``, of a cycle signal Spearman's with the share of the
-        judged nodes that is accepted.
+        ``counted`` values, their ``low``, ``median`` and ``high``; ``auroc``, for a node signal, the area
+        under the ROC curve for acceptance; ``correlation``, for a cycle signal, Spearman's with the share of
+        the judged nodes that was accepted.
     """
     import pandas as pd
 
@@ -192,7 +192,7 @@ def signal_summary(trace: Trace) -> pd.DataFrame:
                         | {"high": values.max(), "auroc": np.nan, "correlation": np.nan})  # fmt: skip
             if of_node and name in judged:
                 rated = judged[judged[name].notna()]
-                whole = [0] * len(rated)  # one group: groups cost their square
+                whole = [0] * len(rated)  # one group: the cost is quadratic in the number of groups
                 rows[-1]["auroc"] = area_under_roc(rated[name], rated["accepted"], whole, 1).median
             elif not of_node:
                 both = pd.DataFrame({"value": values, "share": share}).dropna().rank()
@@ -204,18 +204,18 @@ def signal_summary(trace: Trace) -> pd.DataFrame:
 def calibration_curve(
     table: pd.DataFrame, bins: int = 10, outcome: str = "accepted", among: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """How often nodes of a certainty are accepted, for each signal.
+    """How often nodes of a given confidence are accepted, for each signal.
 
-    A signal is calibrated if `rate` is its `mean` in every bin. Only the largest probability claims to be:
-    the others are normalised into [0, 1] without being a probability of anything. A signal of a method's own
+    A signal is calibrated if `rate` equals its `mean` in every bin. Only the largest probability claims to
+    be: the others are normalised into [0, 1] without being probabilities of anything. A method's own signal
     that leaves [0, 1] is cut into equal intervals of its range.
 
     Parameters
     ----------
     table : DataFrame
-        As `signals` makes it.
+        As `signals` returns it.
     bins : int
-        Equal intervals.
+        Number of equal intervals.
     outcome : {"accepted", "first"}
         What is predicted: that the method's rule accepts the token, or that it is the target's first choice.
     among : sequence of str, optional
@@ -224,14 +224,14 @@ def calibration_curve(
     Returns
     -------
     DataFrame
-        For each signal that is known and each bin that has nodes: ``signal``, ``low``, ``high``, ``mean`` of
-        the signal there, ``counted`` nodes, ``right`` ones, ``rate`` with its 95 % Wilson interval
-        ``rate_lo``, ``rate_hi`` (of independent nodes; those of one text are not quite).
+        For each signal with values and each bin with nodes: ``signal``, ``low``, ``high``, ``mean`` of the
+        signal there, ``counted`` nodes, ``right`` ones, ``rate`` with its 95 % Wilson interval ``rate_lo``,
+        ``rate_hi`` (for independent nodes, which those of one text are not quite).
 
     Raises
     ------
     ParameterError
-        If `bins` or `outcome` is none, or the table has no such signal.
+        If `bins` or `outcome` is invalid, or the table has no such signal.
     """
     import pandas as pd
 
@@ -248,7 +248,7 @@ def calibration_curve(
         least, width = 0.0, 1.0
         if not _unit_range(name, values):
             least, width = values.min(), np.ptp(values) or 1.0
-        # rounding may leave the scale's ends
+        # rounding may lead beyond the ends of the scale
         index = np.clip(((values - least) / width * bins).astype(int), 0, bins - 1)
         part = pd.DataFrame({"bin": index, "value": values, "right": right})
         rates = _rates(part, ["bin"]).drop(columns="sent")
@@ -262,7 +262,7 @@ def calibration_curve(
 
 
 def _finite(table: pd.DataFrame, name: str, outcome: str) -> tuple[np.ndarray, np.ndarray]:
-    """A signal's values where it has one, and the outcomes there."""
+    """A signal's finite values, and the outcomes of those nodes."""
     values = table[name].to_numpy(np.float64)
     finite = np.isfinite(values)
     return values[finite], table[outcome].to_numpy(float)[finite]
@@ -271,16 +271,16 @@ def _finite(table: pd.DataFrame, name: str, outcome: str) -> tuple[np.ndarray, n
 def auroc(
     table: pd.DataFrame, outcome: str = "accepted", resamples: int = RESAMPLES, than: str = "ensemble"
 ) -> pd.DataFrame:
-    """How well each signal tells accepted nodes from rejected ones: the area under the ROC curve.
+    """How well each signal separates accepted nodes from rejected ones: the area under the ROC curve.
 
     It is the share of pairs of an accepted and a rejected node in which the accepted one has the larger
-    signal, a tie counting half; 0.5 is guessing. Intervals are a 95 % bootstrap over prompts, for nodes of
-    one text are not independent; all signals are drawn together, so that they compare pair by pair.
+    signal, a tie counting half; 0.5 is chance. Intervals are a 95 % bootstrap over prompts, because nodes of
+    one text are not independent. All signals use the same resamples, so that they can be compared pairwise.
 
     Parameters
     ----------
     table : DataFrame
-        As `signals` makes it. Runs over the same prompts (seeds) are pooled; a prompt is drawn with all its
+        As `signals` returns it. Runs over the same prompts (seeds) are pooled; a prompt is drawn with all its
         runs.
     outcome : {"accepted", "first"}
         As in `calibration_curve`.
@@ -291,10 +291,10 @@ def auroc(
     Returns
     -------
     DataFrame
-        For each signal that is known: ``signal``, ``auroc``, ``low``, ``high``; ``ece``, the mean distance of
-        the calibration curve (10 bins) from the diagonal by count, NaN of a signal that leaves [0, 1];
-        ``nodes`` that were judged, ``right`` ones, ``prompts``; ``gain`` = own AUROC - that of `than`,
-        ``gain_lo``, ``gain_hi``. Best first.
+        For each signal with values: ``signal``, ``auroc``, ``low``, ``high``; ``ece``, the calibration
+        curve's mean distance (10 bins) from the diagonal, weighted by count, NaN for a signal that leaves
+        [0, 1]; ``nodes`` that were judged, ``right`` ones, ``prompts``; ``gain``, its AUROC minus that of
+        `than`, ``gain_lo``, ``gain_hi``. Best first.
 
     Raises
     ------
@@ -327,12 +327,12 @@ RATED = ["signal", "auroc", "low", "high", "ece", "nodes", "right", "prompts"]
 def _rated(
     table: pd.DataFrame, name: str, outcome: str, resamples: int
 ) -> tuple[tuple[str | float, ...], np.ndarray]:
-    """A row of `auroc` but for the gain (`RATED`), and the areas of the resamples."""
+    """A row of `auroc` without the gain (`RATED`), and the areas of the resamples."""
     import pandas as pd
 
     values, right = _finite(table, name, outcome)
     group = pd.factorize(table["prompt"])[0]
-    # groups keep their numbers, so that every signal is drawn with the same prompts
+    # groups keep their numbers, so that every signal is resampled with the same prompts
     own = group[np.isfinite(table[name].to_numpy(np.float64))]
     area, areas = _area(values, right.astype(bool), own, int(group.max()) + 1, resamples)
     bins = calibration_curve(table, outcome=outcome, among=[name])
@@ -355,13 +355,13 @@ def area_under_roc(
     score : sequence of float
     right : sequence of bool
     group : sequence of int, optional
-        Which items belong together (a text's nodes), from 0; by default each stands alone.
+        Group of each item (a text's nodes), numbered from 0. Default: each item is its own group.
     resamples : int
 
     Returns
     -------
     Estimate
-        In place of a median the area. NaN if all items have one outcome; no interval for fewer than six
+        The area in place of a median. NaN if all items have one outcome; no interval for fewer than six
         groups.
     """
     of = np.arange(len(score)) if group is None else np.asarray(group)
@@ -372,9 +372,9 @@ def area_under_roc(
 def _area(
     score: np.ndarray, right: np.ndarray, group: np.ndarray, groups: int, resamples: int
 ) -> tuple[Estimate, np.ndarray]:
-    """The area, and what it is in each resample (NaN where one outcome is missing)."""
+    """The area, and its value in each resample (NaN if one outcome is missing)."""
     # wins[i, j]: pairs of a right item of group i and a wrong one of group j that are in order. A resample
-    # that draws group i c_i times then has c' wins c of c' up · c' down pairs: exact, ties and all.
+    # that draws group i c_i times has c' wins c of its c' up · c' down pairs in order: exact, ties included.
     wins = np.zeros((groups, groups))
     above, whose = score[right], group[right]
     order = np.lexsort((score[~right], group[~right]))

@@ -1,8 +1,8 @@
-"""What drafting would bring at another context, batch, cost and acceptance, from passes that were timed.
+"""Predicts the gain from drafting at another context, batch, cost and acceptance, from timed passes.
 
-A model: each drafted token is accepted with one chance, whatever came before it (Leviathan et al. 2023,
-section 3.1), and where several rows are decoded at another context than they were timed at, what both cost
-more is multiplied.
+The model: each drafted token is accepted with the same probability, whatever came before it (Leviathan et al.
+2023, section 3.1). If several rows are decoded at another context than they were timed at, the factors by
+which context and rows slow a pass down are multiplied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FINE = np.linspace(0.0, 0.999, 1000)
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that was predicted, as a point.
+    """A predicted setting, as a point.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Setting:
 
     @property
     def rate(self) -> float:
-        """The acceptance of each drafted token that gives this τ."""
+        """The acceptance probability per drafted token that gives this τ."""
         return float(np.interp(self.tau, written(np.full(len(FINE), self.sent), FINE), FINE))
 
 
@@ -44,9 +44,9 @@ class Drafter:
     ----------
     name : str
     ms : float
-        Of drafting one token.
+        Milliseconds of drafting one token.
     fixed, per_token : float
-        Milliseconds of a cycle beside its passes, and of each drafted token.
+        Milliseconds of a cycle outside its passes: a fixed part, and a part per drafted token.
     settings : sequence of Setting
     """
 
@@ -59,18 +59,18 @@ class Drafter:
 
 @dataclass(frozen=True, eq=False)
 class PassTimes:
-    """Passes of the target as they were timed.
+    """Times of the target's passes, as measured.
 
     Parameters
     ----------
     sizes, contexts, batches : list of int
-        Tokens of a row in a pass, tokens before it, and rows; rising.
+        Tokens per row in a pass, tokens before it, and rows; ascending.
     ms : array [sizes, contexts]
-        Of one row.
+        Milliseconds of a pass of one row.
     many : array [batches, sizes]
-        Of so many rows over one row's, after one context.
+        Time of a pass of several rows divided by that of one row, after one context.
     plain : float
-        Milliseconds of a cycle without drafts beside its pass.
+        Milliseconds of a cycle without drafts, outside its pass.
     """
 
     sizes: Sequence[int]
@@ -81,26 +81,26 @@ class PassTimes:
     plain: float
 
     def __call__(self, tokens: np.ndarray, context: float, batch: int) -> np.ndarray:
-        """A pass over so many tokens of each row, in milliseconds: array like `tokens`."""
+        """Milliseconds of a pass over `tokens` of each row: array like `tokens`."""
         column = np.array([np.interp(context, self.contexts, row) for row in self.ms])
         column = column * self.many[list(self.batches).index(batch)]
         return np.interp(tokens, self.sizes, column)
 
     def one(self, context: float, batch: int) -> float:
-        """A cycle without drafts, in milliseconds."""
+        """Milliseconds of a cycle without drafts."""
         return float(self(np.ones(1), context, batch)[0]) + self.plain
 
 
 def cycle_cost(
     passes: PassTimes, fixed: float, sent: np.ndarray, context: float, batch: int, cost: float
 ) -> np.ndarray:
-    """A cycle's time in those without drafts, if drafting a token costs `cost` of them; array like `sent`."""
+    """A cycle's time in cycles without drafts, if drafting a token costs `cost` of those, for each `sent`."""
     spent = passes(1 + sent, context, batch) + fixed
     cycle: np.ndarray = spent / passes.one(context, batch) + sent * cost
     return cycle
 
 
 def written(sent: np.ndarray, rate: np.ndarray) -> np.ndarray:
-    """Tokens of a cycle that drafts so many, each accepted with this chance, below 1."""
+    """Tokens written by a cycle that drafts `sent`, each accepted with probability `rate`, below 1."""
     tokens: np.ndarray = (1 - rate ** (sent + 1)) / (1 - rate)
     return tokens

@@ -30,12 +30,12 @@ SCORES: dict[str, Callable[[Trace, int], Estimate]] = {
 
 
 def front(quality: ArrayLike, speed: ArrayLike) -> np.ndarray:
-    """The Pareto front: which points no other one beats, being at least as good in both and better in one.
+    """The Pareto front: points that no other point beats (at least as good in both, better in one).
 
     Parameters
     ----------
     quality, speed : sequence of float
-        Of each point; larger is better. A point with a NaN is on no front and beats none.
+        Values of each point; larger is better. A point with a NaN is on no front and beats none.
 
     Returns
     -------
@@ -54,37 +54,37 @@ MEASURES = (cycles.tau, cycles.fallback_share, cycles.rollback_share, cycles.tar
 def sweep(
     traces: Several | Mapping[str, Several], base: Source, score: str = "bleu", resamples: int = RESAMPLES
 ) -> pd.DataFrame:
-    """Quality and speed of every run of a sweep (BiLD's Figures 4, 5 and 10), a row each.
+    """Quality and speed of every run of a sweep (BiLD's Figures 4, 5 and 10), one row per run.
 
     Parameters
     ----------
     traces : path, Trace, list of them, or dict of name to them
-        Runs over the same prompts; every run of each is a point. A folder is its files. Of a name that is
-        given the rows have it as ``group``: the curve that they lie on.
+        Runs over the same prompts; each run is a point. A folder stands for its files. The names of a dict
+        become the rows' ``group``: the curve that they belong to.
     base : Trace or path
-        What speed is relative to: the large model's greedy decoding of the same prompts.
+        Reference for speed: the large model's greedy decoding of the same prompts.
     score : {"bleu", "chrf", "rougeL"}
-        What stands as quality, against the prompts' references.
+        Measure of quality, against the prompts' references.
     resamples : int
-        Of sacrebleu's bootstrap, which takes longer than the score; with 1 there is no interval.
+        Resamples of sacrebleu's bootstrap, which takes longer than the score; with 1 there is no interval.
 
     Returns
     -------
     DataFrame
         ``group``, ``method``, ``exactness``; ``quality`` in percent with its 95 % interval ``quality_lo``,
-        ``quality_hi``; ``speed``, the base's seconds over its own for all the texts, prefill included (the
-        papers' latency an example: a shorter text is a faster one); ``tokens_per_second`` over the base's as
-        ``speed_a_token``; `tau`, `fallback_share`, `rollback_share`, `target_share`; a column for each
-        parameter that differs among the runs that have it; ``front``, whether no run and not the base beats
-        it in quality and speed; ``base``; ``trace``, the path of its file, empty where none was given. The
+        ``quality_hi``; ``speed``, the base's seconds over the run's for all the texts, prefill included (the
+        papers' latency per example: a shorter text is faster); ``speed_a_token``, tokens per second over
+        the base's; `tau`, `fallback_share`, `rollback_share`, `target_share`; a column for each
+        parameter that differs among the runs that have it; ``front``, whether no run, including the base,
+        beats it in quality and speed; ``base``; ``trace``, the path of its file, empty if none was given. The
         base is the first row.
 
     Raises
     ------
     ParameterError
-        If there is no such score, or what it needs is not installed.
+        If there is no such score, or a package that it needs is not installed.
     TraceError
-        If a run is of other prompts than the base, or no prompt has a reference.
+        If a run has other prompts than the base, or no prompt has a reference.
     """
     import pandas as pd
 
@@ -106,7 +106,7 @@ def sweep(
 def _point(
     group: str, run: Trace, path: Path | None, score: str, resamples: int, start: Trace
 ) -> dict[str, Hashable]:
-    """A row of `sweep`, its speed relative to that of `start`."""
+    """A row of `sweep`, with its speed relative to `start`."""
     if _prompts(run) != _prompts(start):
         raise TraceError(
             f"the run {run.run['run']} has different prompts than the base, or a different order"
@@ -147,6 +147,6 @@ def _opened(name: str, given: Source) -> list[tuple[str, Trace, Path | None]]:
 
 
 def _prompts(run: Trace) -> list[list[int] | None]:
-    """Of the texts that are selected."""
+    """Prompt tokens of the selected texts."""
     prompts, chosen = run.run["prompts"] or [], sorted(run.cycles["prompt"].unique().tolist())
     return [prompts[i].get("tokens") if i < len(prompts) else None for i in chosen]

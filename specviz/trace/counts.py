@@ -1,7 +1,7 @@
-"""What is left of a run when only numbers were written down: how many tokens, of each request and step.
+"""Runs of which only numbers were recorded: how many tokens, per request and per step.
 
 Other tools report less than a trace: not which tokens were drafted, only how many and how many were accepted.
-`Counts` holds that much and claims no more. `specviz.trace.foreign` reads it from their files,
+`Counts` holds that much and no more. `specviz.trace.foreign` reads it from their files,
 `specviz.metrics.counts` reduces a trace to it.
 """
 
@@ -20,7 +20,7 @@ from specviz.trace.files import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-# What is known of a request. Integers are null where the source does not say them.
+# Columns of a request. Integers are null if the source does not give them.
 REQUEST: dict[str, str] = {
     "id": "The request's name in its source; of a run, run and prompt.",
     "kind": "Its kind of task, or null.",
@@ -37,7 +37,7 @@ REQUEST: dict[str, str] = {
     "first": "Seconds until its first tokens.",
     "begin": "When it began, in seconds since 1970.",
 }
-# What is known of a step. Of a histogram the order of the steps is not known.
+# Columns of a step. A histogram does not give the order of the steps.
 STEP: dict[str, str] = {
     "request": "Row of its request.",
     "drafted": "Draft tokens that the target read.",
@@ -56,34 +56,34 @@ LACK = "says how many tokens were accepted, not which"
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """How many tokens were drafted, accepted and emitted, of each request and, where it is known, each step.
+    """How many tokens were drafted, accepted and emitted, per request and, if known, per step.
 
-    Metrics that need only such numbers take it in place of a trace: `specviz.metrics.tau`,
+    Metrics that need only such numbers accept it in place of a trace: `specviz.metrics.tau`,
     `acceptance_rate`, `accepted_share`, `mean_accepted`, `mean_sent`, `steps`, `sent`, `accepted`, `emitted`,
-    `output`, `rosetta` and `by_position`. All others refuse in one line.
+    `output`, `rosetta` and `by_position`. All others refuse it with an error of one line.
 
     Parameters
     ----------
     origin : str
-        Who counted: ``specviz`` or what `specviz.trace.read_counts` takes.
+        Who counted: ``specviz``, or an origin of `specviz.trace.read_counts`.
     where : str
         The file, or the run.
     requests : DataFrame
-        One row a request; columns `REQUEST`.
+        One row per request; columns `REQUEST`.
     steps : DataFrame
-        One row per step; columns `STEP`. Empty where the source has no steps.
+        One row per step; columns `STEP`. Empty if the source has no steps.
     most : int, optional
         The largest draft that a step could have.
     wall : float
         Seconds in which all requests were served; NaN if not known. Requests may overlap.
     left_out : DataFrame, optional
-        Lines of the file that hold nothing to count, with the reason: ``line``, ``why``.
+        Lines of the file without anything to count, and why: ``line``, ``why``.
     plain : bool
-        Whether it is a run without speculation, to compare with.
+        Whether it is a run without speculation, for use as a baseline.
     pooled : bool
-        Whether a row of `requests` is not a request, but the sums over all of a server's engine.
+        Whether a row of `requests` is not a request, but the sums of one engine of a server.
     version : str, optional
-        Of the tool, as it says itself.
+        Version of the tool, as it states it.
     drafting : float
         Seconds that all drafts took; NaN if not known.
     """
@@ -111,15 +111,15 @@ class Counts:
                 )
 
     def total(self, name: str) -> float:
-        """A column of `requests` summed up; NaN where a request does not say it."""
+        """Sum of a column of `requests`; NaN if a request does not give it."""
         return float(self.column(name).sum())
 
     def column(self, name: str) -> np.ndarray:
-        """A column of `requests` as float64 [requests]; NaN where it is not known."""
+        """A column of `requests` as float64 [requests]; NaN if not known."""
         return self.requests[name].to_numpy(np.float64, na_value=np.nan)
 
     def each(self, name: str) -> np.ndarray:
-        """A column of `steps` as float64 [steps]; NaN where it is not known."""
+        """A column of `steps` as float64 [steps]; NaN if not known."""
         return self.steps[name].to_numpy(np.float64, na_value=np.nan)
 
     def to_aiperf(self, path: str | Path, *, force: bool = False) -> Path:
@@ -148,7 +148,7 @@ class Counts:
 
 
 def request_table(rows: list[Record]) -> pd.DataFrame:
-    """Rows of requests as the table that `Counts` holds; what a row does not say is null."""
+    """Build the table of requests for `Counts`; missing values are null."""
     import pandas as pd
 
     table = pd.DataFrame(rows, columns=list(REQUEST))
@@ -157,14 +157,14 @@ def request_table(rows: list[Record]) -> pd.DataFrame:
 
 
 def left_out_table(rows: list[Record]) -> pd.DataFrame:
-    """Lines that hold nothing to count, and why."""
+    """Build the table of lines without anything to count."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=["line", "why"])
 
 
 def step_table(columns: Record) -> pd.DataFrame:
-    """Columns of steps as the table that `Counts` holds; what is missing is null."""
+    """Build the table of steps for `Counts`; missing values are null."""
     import pandas as pd
 
     return pd.DataFrame({"times": 1} | columns, columns=list(STEP)).astype(dict.fromkeys(STEP, "Int64"))

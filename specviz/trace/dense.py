@@ -1,4 +1,4 @@
-"""Adding the dense record's columns to a finished run."""
+"""Adds the dense record's columns to a finished run."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def attach(
     rows : array of int, shape [n]
         Rows of `trace.outputs` that the values belong to; the others get 0 and no probability.
     values : dict of str to array [n] or [n, top_k]
-        Columns of `DENSE`; those left out stay null. With ``tail`` [n], how many tokens each row's tail has,
-        the columns of `TAILS` as well, one row's tail after another's.
+        Columns of `DENSE`; those left out stay null. With ``tail`` [n], the length of each row's tail, also
+        the columns of `TAILS`, one row's tail after another's.
     top_k : int
-        Candidates in each top list. Lists that the run has already must be as long.
+        Candidates in each top list. Lists that the run already has must be of this length.
     about : dict or None
-        The run's field ``dense``.
+        The run's metadata field ``dense``.
     piece : callable
-        Bytes of a token id.
+        Returns the bytes of a token id.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -49,7 +49,7 @@ def attach(
     run = dict(trace.run)
     table = trace.arrow([c.name for c in schema.COLUMNS]).cast(arrow_schema())
     count = np.maximum(list_sizes(table.column("out_token")), 0)
-    row = np.repeat(rows, values.get("tail", 0))  # of each token of a tail
+    row = np.repeat(rows, values.get("tail", 0))  # the row of each tail token
     tails = np.bincount(np.repeat(np.arange(len(table)), count)[row], minlength=len(table))
     new: set[int] = set()
     for name in (*DENSE, *TAILS):
@@ -74,7 +74,7 @@ def attach(
 
 
 def _spread(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    """Values in their rows of `count`; the other rows are 0, or not a number."""
+    """Put values into their rows of `count`; the other rows are 0, or NaN for floats."""
     whole = np.zeros((count, *values.shape[1:]), values.dtype)
     if values.dtype.kind == "f":
         whole[:] = np.nan
@@ -83,6 +83,6 @@ def _spread(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def _with(table: pa.Table, name: str, array: pa.Array) -> pa.Table:
-    """The table with another column of that name."""
+    """The table with the column `name` replaced."""
     at = table.schema.get_field_index(name)
     return table.set_column(at, table.schema.field(at), array)

@@ -1,4 +1,4 @@
-"""What a trace shows and sums itself up with: functions of other packages, which the trace does not import.
+"""Functions of other packages with which a trace displays and summarises itself, without importing them.
 
 `specviz.TRACE_HOOKS` names them, so that a trace displays itself however it was made.
 """
@@ -15,7 +15,7 @@ import specviz
 
 @cache
 def hook(name: str) -> Callable[..., Any]:
-    """The function of a hook; its module is imported when it is first wanted.
+    """Return the function of a hook; its module is imported when first needed.
 
     Raises
     ------

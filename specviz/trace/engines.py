@@ -1,13 +1,13 @@
-"""What llama.cpp, SGLang, LM Studio and mlx-lm write of speculation: readers for `specviz.trace.foreign`.
+"""Readers of what llama.cpp, SGLang, LM Studio and mlx-lm record of speculation; see `specviz.trace.foreign`.
 
 ``llama.cpp``
-    Responses of ``llama-server``, which have ``timings`` (``predicted_n``, ``draft_n``,
+    Responses of ``llama-server`` with ``timings`` (``predicted_n``, ``draft_n``,
     ``draft_n_accepted``), or only these. The first token of an answer is the prefill's, and each verify
-    step adds one to what it accepts, so steps = predicted_n - 1 - draft_n_accepted. Which step accepted how
-    many is not written.
+    step adds one to what it accepts, so steps = predicted_n - 1 - draft_n_accepted. How many tokens each step
+    accepted is not recorded.
     Source: llama.cpp, tools/server (README and pull requests 12603, 14104 and 24536).
 ``llama.cpp-log``
-    What the server prints: of each request "prompt eval time", "eval time" and "draft acceptance"; and the
+    The server's log: for each request "prompt eval time", "eval time" and "draft acceptance"; and the
     "statistics" of each drafter, sums since the server was started, which tell how long a draft takes.
     Source: llama.cpp, docs/speculative.md.
 ``sglang``
@@ -18,8 +18,8 @@
     Responses of ``/api/v0``, whose ``stats`` or ``usage`` has ``total_draft_tokens_count`` and its parts, or
     the SDK's statistics (``totalDraftTokensCount``). Source: LM Studio's REST reference and release 0.3.10.
 ``mlx-lm``
-    The responses of ``stream_generate`` as JSON lines, one per token: ``from_draft``, ``generation_tokens``
-    and ``generation_tps``. How many were drafted is not written.
+    Responses of ``stream_generate`` as JSON lines, one per token: ``from_draft``, ``generation_tokens``
+    and ``generation_tps``. How many tokens were drafted is not recorded.
     Source: mlx-lm, generate.py (GenerationResponse).
 """
 
@@ -48,7 +48,7 @@ SPECULATED = "used speculation, so it cannot be the baseline"
 NO_DRAFTS = "it reports no drafts"
 
 
-# ---------------------------------------------------------------- a request of counts alone
+# ---------------------------------------------------------------- requests with counts only
 
 
 def _counted(
@@ -56,10 +56,10 @@ def _counted(
     version: str | None = None, steps: int | None = None, each: list[int] | None = None,
     most: int | None = None,
 ) -> Request | str:  # fmt: skip
-    """A request of which only sums are known, its first token the prefill's."""
+    """A request of which only sums are known; its first token is the prefill's."""
     if accepted > drafted:
         line.fail(f"accepted {accepted} of {drafted} drafted tokens")
-    # Where steps are counted (SGLang) the last one may have been cut after it was.
+    # If steps are counted (SGLang), the last one may have been cut after it was counted.
     if steps is None and accepted > max(output - 1, 0):
         line.fail(
             f"accepted {accepted} draft tokens, but the answer has {output} tokens, one of them from the "
@@ -120,7 +120,7 @@ def _llama_cpp(line: Line, plain: bool) -> Request | str:
     choice = _choice(line)
     if entry.get("stop") is False or ("delta" in choice and choice.get("finish_reason") is None):
         return "it is a streamed answer's chunk, and not its last"
-    row: Record = {"id": f"line {line.number}"}  # a response's own id is new each time
+    row: Record = {"id": f"line {line.number}"}  # a response's own id is different in every run
     if (read := timings.get("prompt_n")) is not None:
         row["prompt_tokens"] = read + (timings.get("cache_n") or 0)
     prefill, decode = timings.get("prompt_ms"), timings.get("predicted_ms")
@@ -201,7 +201,7 @@ def _lm_studio(line: Line, plain: bool) -> Request | str:
     output = given.get("predicted_tokens_count") if output is None else output
     if output is None:
         line.fail("is not a response of LM Studio: neither usage nor stats says how many tokens it wrote")
-    row: Record = {"id": f"line {line.number}"}  # a response's own id is new each time
+    row: Record = {"id": f"line {line.number}"}  # a response's own id is different in every run
     read = given.get("prompt_tokens", given.get("prompt_tokens_count"))
     if read is not None:
         row["prompt_tokens"] = read
@@ -236,7 +236,7 @@ LINES: dict[str, Callable[[Line, bool], Request | str]] = {
 }
 
 
-# ---------------------------------------------------------------- files whose lines are no requests
+# ---------------------------------------------------------------- files whose lines are not requests
 
 
 def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
@@ -253,7 +253,7 @@ def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
             group = []
         expected = group[-1][1]["generation_tokens"] + 1 if group else 1
         number = token["generation_tokens"]
-        # The last one comes again, with the reason why the text ended.
+        # The last response comes twice, the second time with the reason why the text ended.
         if number != expected and not (group and number == expected - 1 and token.get("finish_reason")):
             line.fail(
                 f"is token {number} of its text, but token {expected} is expected here: keep every response"
@@ -267,7 +267,7 @@ def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
 
 
 def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
-    """A text of responses, a token each: a step is what came from a draft and the token after it."""
+    """A text from its responses, one per token: a step is a run of drafted tokens and the token after it."""
     first, last = group[0][0], group[-1][1]
     row: Record = {"id": f"line {first.number}", "output": len(group)}
     if (prompt := last.get("prompt_tokens")) is not None:
@@ -283,7 +283,7 @@ def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
             continue
         each.append(run)
         run = 0
-    cut = run > 0  # the text ended inside of a draft
+    cut = run > 0  # the text ended inside a draft
     each += [run] * cut
     accepted = sum(each)
     if plain:
@@ -312,12 +312,12 @@ SUMS = re.compile(
 )
 SPENT = re.compile(rf"dur\(b,g,a\)\s*=\s*{NUMBER},\s*{NUMBER},\s*{NUMBER} ms")
 BUILD = re.compile(r"\bbuild(?::|\s)\s*(\d{3,6})\b")
-FINEST = 1000  # steps at which a rate of three decimals no longer tells one count from the next
-LONGEST = 4096  # characters of a line that are looked at
+FINEST = 1000  # from this many steps on, rates of three decimals cannot tell neighbouring counts apart
+LONGEST = 4096  # characters of a line that are read
 
 
 def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
-    """Requests of a server's log, with the seconds of their drafts as the drafters' sums divide them."""
+    """Requests of a server's log; the drafters' total seconds are divided among them by drafted tokens."""
     blocks: list[tuple[Line, Record]] = []
     sums: dict[str, tuple[Line, tuple[int, int, int], float]] = {}
     version = None
@@ -353,7 +353,7 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
             sums[match[1]] = line, (counts[0], counts[1], counts[2]), seconds
     drafted = sum(counts[1] for _, counts, _ in sums.values())
     spent = sum(seconds for *_, seconds in sums.values())
-    each = spent / drafted if drafted else math.nan  # seconds of a drafted token
+    each = spent / drafted if drafted else math.nan  # seconds per drafted token
     if not blocks:
         raise TraceError(f"{path} has no 'eval time' line: it is not a log of llama-server with timings")
     for number, (line, block) in enumerate(blocks, 1):
@@ -387,9 +387,9 @@ def _logged(
 
 
 def _steps(line: Line, rates: re.Match[str], accepted: int) -> tuple[list[int], int | None]:
-    """Accepted tokens of each step with a draft, from rates of three decimals; empty where several fit.
+    """Accepted tokens of each step with a draft, from rates of three decimals; empty if several counts fit.
 
-    The rates divide by the number of such steps, and the mean length is 1 + accepted / steps.
+    The rates are per such step, and the mean length is 1 + accepted / steps.
     """
     try:
         values = [float(part) for part in rates[2].split(",") if part.strip()]
@@ -417,7 +417,7 @@ def _steps(line: Line, rates: re.Match[str], accepted: int) -> tuple[list[int], 
 
 
 def _ms(line: Line, text: str) -> float:
-    """Seconds."""
+    """Parse milliseconds, and return seconds."""
     value = float(text) / 1e3
     if not value < 1e9:
         line.fail(f"has a time of {text[:20]} ms")
@@ -436,7 +436,7 @@ FILES: dict[str, Callable[[Path, bool], Iterator[tuple[Line, Request | str]]]] =
 }
 
 
-# ---------------------------------------------------------------- whose file it is
+# ---------------------------------------------------------------- which tool wrote a file
 
 SUPPORTED = (
     "traces (.parquet), responses of vLLM, SGLang, llama-server and LM Studio as JSON lines, vLLM's /metrics "
@@ -446,12 +446,12 @@ SUPPORTED = (
 
 
 def origin_of(path: Path) -> str:
-    """Which tool wrote a file, as `specviz.trace.read_counts` names it.
+    """Identify the tool that wrote a file, as `specviz.trace.read_counts` names it.
 
     Raises
     ------
     TraceError
-        If it cannot be read, or is none that is supported; known ones that are not are named.
+        If it cannot be read or is not supported; unsupported formats that are known are named.
     """
     text = text_of(path)
     lines = [line for line in text.split("\n") if line.strip()]
@@ -485,7 +485,7 @@ def _is_json(*texts: str) -> bool:
 
 
 def _first(path: Path, text: str, line: str) -> Record:
-    """The first entry of a file: of its first line, or of the whole."""
+    """First entry of a file: that of its first line, or of the whole file."""
     try:
         entry = parsed(line, str(path))
     except TraceError:

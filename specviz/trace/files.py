@@ -1,6 +1,6 @@
-"""What the file of a run looks like, and how it is written whole.
+"""Format of a run's file, and how the file is written in one piece.
 
-The columns of `specviz.schema` as Arrow types, the run's metadata as JSON, Parquet at the end.
+The columns of `specviz.schema` are Arrow types, the run's metadata is JSON, and the finished file is Parquet.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from specviz.files import replacing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Plain: TypeAlias = Any  # what JSON holds, and what is written as such
-Record: TypeAlias = dict[str, Plain]  # an object of it: the metadata of a run, a row, a line
-PARTIAL = ".partial"  # how the name of a run's stream ends while the run goes on; see `partial_of`
-KEY = b"specviz"  # where the run's metadata stands in the file
-GROUP_BYTES = 64 << 20  # a row group of the finished file
+Plain: TypeAlias = Any  # what JSON can hold
+Record: TypeAlias = dict[str, Plain]  # a JSON object: the metadata of a run, a row, a line
+PARTIAL = ".partial"  # suffix of a run's stream until the run has ended; see `partial_of`
+KEY = b"specviz"  # key of the run's metadata in the file
+GROUP_BYTES = 64 << 20  # approximate size of a row group of the finished file
 KEYS = ("run", "method", "prompt", "row", "update", "cycle")
 TOKEN_COLUMNS: tuple[str, ...] = ("node_token", "node_top_token", "pred_top_token", "out_token")
 TOKEN_COLUMNS += ("out_top_token", "out_draft_token", "tail_token")
 
 
 def partial_of(path: Path) -> Path:
-    """The stream beside a run's file while it goes on; what reads a folder as one table passes over ``_``."""
+    """Path of the stream of a run in progress, next to its file; readers of folders skip names with ``_``."""
     return path.with_name(f"_{path.name}{PARTIAL}")
 
 
@@ -66,13 +66,13 @@ def encode_pieces(pieces: dict[int, bytes]) -> dict[str, str]:
 
 
 def reason(error: BaseException) -> str:
-    """What the system said, in words."""
+    """The system's error message, or the first line of the error's own."""
     number = getattr(error, "errno", None)
     return os.strerror(number) if number else str(error).splitlines()[0][:200]
 
 
 def write_parquet(path: Path, run: Record, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write a run's file under another name, then rename it: there is never half a file."""
+    """Write a run's file under another name, then rename it, so that there is never half a file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

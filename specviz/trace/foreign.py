@@ -1,9 +1,9 @@
-"""What other tools write down of speculation, read as `Counts`.
+"""Reads what other tools record of speculation, as `Counts`.
 
-vLLM's per-request acceptance metrics, AIPerf's acceptance records, Spec-Bench's answer files; what llama.cpp,
-SGLang, LM Studio and mlx-lm write is read in `specviz.trace.engines`, a server's sums in
-`specviz.trace.counters`. A file is read whole or not at all: identities between its integers must
-hold, and the first line that breaks one is named. Means and rates that stand in a file are not read, for they
+This module reads vLLM's per-request acceptance metrics, AIPerf's acceptance records and Spec-Bench's answer
+files; `specviz.trace.engines` reads what llama.cpp, SGLang, LM Studio and mlx-lm write, and
+`specviz.trace.counters` a server's sums. A file is read whole or not at all: identities between its integers
+must hold, and the first line that breaks one is named. Means and rates in a file are not read, because they
 follow from the counts. Lines that hold nothing to count (a failed request, one without speculation) are
 listed in `Counts.left_out`, not dropped.
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from specviz.trace.foreign_schema import Acceptance
 
 Kind = TypeVar("Kind")
-FILE_LIMIT = 1 << 30  # bytes of a file
-STEP_LIMIT = 20_000_000  # steps of a file: a histogram names many in a few characters
+FILE_LIMIT = 1 << 30  # maximum bytes of a file
+STEP_LIMIT = 20_000_000  # maximum steps of a file: a histogram stands for many in a few characters
 COUNTERS = "vllm-metrics"  # a page of sums, not a file of requests
-NAME_LIMIT = 256  # characters of a name
+NAME_LIMIT = 256  # maximum characters of a name
 EACH = "responses of a server with --per-request-spec-decode-metrics have each request's counts"
 
 
 def read_counts(
     path: str | Path, origin: str, *, plain: bool = False, since: str | Path | None = None
 ) -> Counts:
-    """Read what another tool counted.
+    """Read the counts that another tool recorded.
 
     Parameters
     ----------
@@ -49,15 +49,15 @@ def read_counts(
 "lm-studio", "mlx-lm", "vllm-log"}
         ``vllm``: responses of a server with ``--per-request-spec-decode-metrics``, which have
         ``metrics.speculative_decoding`` (``detailed``: step by step; ``summary``: a histogram), or only that
-        object; for a streamed response the last chunk with ``usage``. Times:
+        object; for a streamed response, the last chunk with ``usage``. Times need
         ``--enable-per-request-metrics``. Source: vllm 0.33.0, v1/metrics/stats.py and
         entrypoints/generate/base/protocol.py.
-        ``vllm-metrics``: what ``curl HOST:8000/metrics`` printed. It holds sums over all requests since the
+        ``vllm-metrics``: the output of ``curl HOST:8000/metrics``. It holds sums over all requests since the
         server was started: pooled definitions and `by_position` can be computed, means over requests and
         speedups cannot. Each row of `Counts.requests` is an engine. If drafts and prefills account for all
         generated tokens, every verify step is assumed to have had a draft; tokens cut off at the ends of
         texts can hide a few steps that had none.
-        ``vllm-log``: what the server printed, its lines ``SpecDecoding metrics``; such sums, too: see
+        ``vllm-log``: the server's log, from its lines ``SpecDecoding metrics``; these are sums too: see
         `specviz.trace.vllm_log`.
         ``aiperf``: ``profile_export.jsonl``, written with ``--export-level records``, or only its acceptance
         records. Source: aiperf 0.13.0, common/models/{record_models,spec_decode_models}.py.
@@ -74,7 +74,7 @@ def read_counts(
     ParameterError
         For an unknown origin, or an option that it does not take.
     TraceError
-        If the file cannot be read or a line is invalid; the message names its number.
+        If the file cannot be read or a line is invalid; the message gives the line's number.
     """
     from specviz.trace import engines
     from specviz.trace.vllm_log import VLLM_LOG, read_vllm_log
@@ -145,7 +145,7 @@ def read_counts(
 
 
 def _wall(origin: str, requests: list[Record], spans: list[tuple[float, float] | None]) -> float:
-    """Seconds of the whole run: Spec-Bench answers one question at a time, of AIPerf from first to last."""
+    """Seconds of the whole run: the sum for Spec-Bench, which runs one by one; first to last for AIPerf."""
     if origin == "spec-bench":
         return float(sum(request["seconds"] for request in requests))
     if origin == "aiperf" and all(spans):
@@ -158,12 +158,12 @@ def _wall(origin: str, requests: list[Record], spans: list[tuple[float, float] |
 
 @dataclass(frozen=True)
 class Line:
-    """An object of a file, and where it stands."""
+    """An object of a file, and where it is."""
 
     path: Path
     number: int
     entry: Record
-    only: bool = False  # the file is this object
+    only: bool = False  # the file holds only this object
 
     def fail(self, what: str) -> NoReturn:
         raise TraceError(f"{self.where} {what}")
@@ -174,12 +174,12 @@ class Line:
         return f"{self.path}{'' if self.only else f', line {self.number}'}"
 
     def checked(self, kind: type[Kind], data: Any, place: str = "") -> Kind:
-        """A part of the line, if it has the declared form."""
+        """Return a part of the line, if it has the declared form."""
         return checked(kind, data, f"{self.where}{place and f', {place}'}")
 
 
 def text_of(path: Path) -> str:
-    """The whole text of a file that is no larger than `FILE_LIMIT`."""
+    """Read the whole text of a file of at most `FILE_LIMIT` bytes."""
     try:
         if (size := path.stat().st_size) > FILE_LIMIT:
             raise TraceError(f"{path} is {size >> 20} MiB; the limit is {FILE_LIMIT >> 20} MiB")
@@ -191,7 +191,7 @@ def text_of(path: Path) -> str:
 
 
 def lines_of(path: Path) -> Iterator[Line]:
-    """The objects of a file: one per line, or one, or a list of them."""
+    """Yield the objects of a file: one per line, a single one, or a list of them."""
     text = text_of(path)
     numbered = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
@@ -211,7 +211,7 @@ def lines_of(path: Path) -> Iterator[Line]:
 
 
 def json_of(text: str) -> Any:
-    """What a text says; None if it is not JSON."""
+    """Parse JSON text; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -224,14 +224,14 @@ def _checked(path: Path, number: int, entry: Any, only: bool = False) -> Line:
     return line
 
 
-# ---------------------------------------------------------------- what a line says
+# ---------------------------------------------------------------- the content of a line
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request's row and its steps; whether drafts are chains, so that each is as long as it has tokens.
+    """A request's row and its steps; `chain`: drafts are chains, each as deep as it has tokens.
 
-    Where nothing is written of single steps there are none, and the row alone says how many there were.
+    If single steps were not recorded, the lists are empty and only the row says how many steps there were.
     """
 
     row: Record
@@ -240,7 +240,7 @@ class Request:
     chain: bool
     most: int | None = None
     span: tuple[float, float] | None = None
-    version: str | None = None  # of the tool, where it says
+    version: str | None = None  # of the tool, if it is given
     drafting: float = math.nan  # seconds that its drafts took
 
 
@@ -355,8 +355,8 @@ def _spec_bench(line: Line, plain: bool) -> Request | str:
     if plain and any(length != 1 for length in lengths):
         line.fail("has steps of more than one token, so it cannot be the baseline")
     emitted, output, n = sum(lengths), sum(new), len(turns)
-    # The drafters there count differently: of each turn the prefill may have emitted a token more, what the
-    # last step accepted be cut off, or the prompt's last token be counted with the first (Token Recycling).
+    # Drafters there count differently: in each turn, the prefill may have emitted one more token, the last
+    # step may be cut off, or the prompt's last token may be counted with the first (Token Recycling).
     if not emitted - n * max(1, max(lengths, default=1) - 1) <= output <= emitted + n:
         line.fail(f"has {output} new_tokens, but its {len(lengths)} accept_lengths add up to {emitted}")
     request = {"id": name, "kind": word_of(entry.get("category")), "steps": len(lengths), "emitted": emitted,
@@ -367,12 +367,12 @@ def _spec_bench(line: Line, plain: bool) -> Request | str:
 
 
 def word_of(value: Any, most: int = NAME_LIMIT) -> str | None:
-    """A text of any kind; half a surrogate pair, which no file can hold, becomes a question mark."""
+    """The start of a text, None for other values; half a surrogate pair becomes a question mark."""
     return value[:most].encode("utf8", "replace").decode() if isinstance(value, str) else None
 
 
 def _plain(line: Line, request: Record, name: str, span: tuple[float, float] | None = None) -> Request | str:
-    """A request without speculation: every token but the first, the prefill's, had a step of its own."""
+    """A request without speculation: every token but the first, the prefill's, had its own step."""
     output = request.get("output")
     if output is None:
         return f"no {name}"
@@ -387,12 +387,12 @@ def _acceptance(
     line: Line, given: Record, request: Record, span: tuple[float, float] | None = None,
     engine: str | None = None, place: str = "",
 ) -> Request:  # fmt: skip
-    """vLLM's object and AIPerf's record, which have the same fields and identities."""
+    """Read vLLM's object or AIPerf's record, which have the same fields and identities."""
     from specviz.trace.foreign_schema import Acceptance, AcceptanceByCount
 
     by_count = isinstance(given.get("acceptance_histogram"), dict)
     spec = cast("Acceptance", line.checked(AcceptanceByCount if by_count else Acceptance, given, place))
-    chain = (engine or spec.get("engine")) == "vllm"  # others verify trees, too
+    chain = (engine or spec.get("engine")) == "vllm"  # others verify trees too
     steps, accepted, drafted = (
         spec["num_spec_steps"], spec["num_accepted_draft_tokens"], spec["num_draft_tokens"],
     )  # fmt: skip
@@ -416,14 +416,14 @@ def _acceptance(
     if steps > STEP_LIMIT:
         line.fail(f"has more than {STEP_LIMIT:,} steps")
     each, of = _per_step(line, spec, counted)
-    if of is None:  # no draft of a step: it is known only if all did their most
+    if of is None:  # the drafts of single steps are known only if all were full
         full = most is not None and drafted == most * steps
         of = [most if full else None] * steps
     own = spec.get("completion_tokens")
     if own is not None and (engine is None or request.get("output") is None):
         request["output"] = own
-    # AIPerf's own length of an answer is its text's in the client's tokens unless it is told to trust the
-    # server: it may be another, and then it says nothing of the steps.
+    # Unless told to trust the server, AIPerf measures an answer in the client's tokens. That length may be
+    # another, and then it says nothing about the steps.
     counted_there = engine is not None or own is not None
     output, emitted = request.get("output"), accepted + steps
     last = each[-1] if each and spec.get("per_step_accepted") is not None else longest
@@ -433,7 +433,7 @@ def _acceptance(
             f"has {output} completion tokens, but its steps emitted {emitted - last} before the last was cut"
         )
     request |= {"drafts": steps, "drafted": drafted, "accepted": accepted}
-    # A step without a draft is not counted. An answer longer than these steps and the prefill wrote had some.
+    # Steps without a draft are not counted. An answer longer than these steps and the prefill had some.
     if output is None or (output <= emitted + 1 and not short):
         request |= {"steps": steps, "emitted": emitted}
     return Request(request, each, of, chain, most, span)
@@ -442,9 +442,9 @@ def _acceptance(
 def _per_step(
     line: Line, spec: Acceptance, counted: dict[int, int]
 ) -> tuple[list[int], list[int | None] | None]:
-    """Accepted and drafted tokens of each step; in the histogram's order where the first array is not there.
+    """Accepted and drafted tokens of each step; without ``per_step_accepted``, in the histogram's order.
 
-    vLLM writes both arrays or none, AIPerf what the engine tells.
+    vLLM writes both arrays or neither, AIPerf what the engine reports.
     """
     each, of, steps = spec.get("per_step_accepted"), spec.get("per_step_drafted"), spec["num_spec_steps"]
     for name, values, whole, total in (

@@ -1,4 +1,4 @@
-"""What lines of other tools' files hold, as the gate checks them; `specviz.trace.foreign` reads them."""
+"""Types that lines of other tools' files are checked against; `specviz.trace.foreign` reads the lines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing_extensions import TypedDict
 
 from specviz.trace.files import Record
 
-MOST = 2**31 - 1  # of any count
-STEP_LIMIT = 20_000_000  # steps of a file: a histogram names many in a few characters
+MOST = 2**31 - 1  # maximum of any count
+STEP_LIMIT = 20_000_000  # maximum steps of a file: a histogram stands for many in a few characters
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0, "seconds": 1.0}
 
 Count = Annotated[int, Field(ge=0, le=MOST)]
@@ -68,14 +68,14 @@ class VllmResponse(TypedDict, total=False):
 
 
 class Duration(TypedDict):
-    """A time of AIPerf's."""
+    """A duration in AIPerf's records."""
 
     value: Time
     unit: Literal["ns", "us", "µs", "ms", "sec", "s", "seconds"]
 
 
 class Length(TypedDict):
-    """A count of AIPerf's, which writes some as 12.0."""
+    """A count in AIPerf's records, which write some as 12.0."""
 
     value: Annotated[float, Field(ge=0, le=MOST, multiple_of=1)]
 
@@ -119,7 +119,7 @@ class Answer(TypedDict):
 
 
 class Choice(TypedDict):
-    """What was answered."""
+    """The content of an answer."""
 
     turns: Annotated[list[str], Field(min_length=1)]
     new_tokens: Counts
@@ -140,7 +140,7 @@ class Timings(TypedDict):
 
 
 class MetaInfo(TypedDict, total=False):
-    """``meta_info`` of SGLang, with the names of either version."""
+    """``meta_info`` of SGLang, with the names of both versions."""
 
     id: Name | None
     prompt_tokens: Count | None
@@ -159,7 +159,7 @@ class MetaInfo(TypedDict, total=False):
 
 
 class Statistics(TypedDict, total=False):
-    """``stats`` and ``usage`` of LM Studio, the SDK's names in the REST interface's spelling."""
+    """``stats`` and ``usage`` of LM Studio, with the SDK's names in the REST interface's spelling."""
 
     completion_tokens: Count | None
     predicted_tokens_count: Count | None

@@ -1,4 +1,4 @@
-"""The integer identities that every trace fulfils."""
+"""The integer identities that every trace satisfies."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 def validate(trace: Trace) -> None:
-    """Check the integer identities that every trace fulfils.
+    """Check the integer identities that every trace satisfies.
 
     In each cycle: an accepted node's parent is accepted or the root, and no two accepted nodes share
-    a parent; tokens of origin ``draft`` are as many as accepted nodes, those of origin ``unreviewed`` as
-    many as unreviewed nodes; output positions start at `keep` and rise by one; every text's cycles are
-    numbered without a gap; a tail stands at an output of its cycle. Lengths, indices and words are checked
-    whenever a trace is read.
+    a parent; there are as many tokens of origin ``draft`` as accepted nodes, and as many of origin
+    ``unreviewed`` as unreviewed nodes; output positions start at `keep` and rise by one; every text's cycles
+    are numbered without a gap; a tail belongs to an output of its cycle. Lengths, indices and words are
+    checked whenever a trace is read.
 
     Raises
     ------
     TraceError
-        Naming the first run, prompt and cycle that does not fulfil one.
+        Names the first run, prompt and cycle that breaks one.
     """
     nodes, outputs, cycles = trace.nodes, trace.outputs, trace.cycles
     canvases = [part.run["run"] for part in trace.split() if part.run.get("canvas") is not None]
-    if canvases:  # a cell's place is where it stands; its order is when it was placed
+    if canvases:  # a canvas' `position` is the cell, its `order` is when the cell was filled
         position = outputs["position"].mask(outputs["run"].isin(canvases), outputs["order"])
         outputs = outputs.assign(position=position)
 

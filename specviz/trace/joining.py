@@ -1,4 +1,4 @@
-"""Runs of one method over other texts as one run: what `specviz bench run --traces` leaves, a file a text."""
+"""Joins a method's runs over different texts, such as the files of `specviz bench run --traces`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 Column: TypeAlias = "np.ndarray | list[str] | pa.Array"
 
-# In what runs of one method, models, settings and machine may differ.
+# Fields in which runs of one method, models, settings and machine may differ.
 OWN = ("run", "prompts", "pieces", "created", "memory", "peak_memory", "complete", "stopped")
 
 
 def contenders(runs: Sequence[Trace]) -> list[list[Trace]]:
-    """Runs in groups that differ in their texts alone."""
+    """Group runs that differ only in their texts."""
     groups: dict[str, list[Trace]] = {}
     for run in runs:
         about = {name: run.run.get(name) for name in schema.RUN_FIELDS if name not in OWN}
@@ -36,7 +36,7 @@ def contenders(runs: Sequence[Trace]) -> list[list[Trace]]:
 
 
 def join(runs: Sequence[Trace]) -> StoredRun:
-    """The texts of some runs that differ in nothing else as one run's, on one clock."""
+    """Join the texts of runs that differ in nothing else into one run, on one clock."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -66,12 +66,12 @@ def join(runs: Sequence[Trace]) -> StoredRun:
         "complete": all(run.run["complete"] for run in runs), "peak_memory": None,
     }  # fmt: skip
     if len(runs) > 1:
-        about["memory"] = None  # each had a memory of its own
+        about["memory"] = None  # each run had its own memory
     return StoredRun(about, table=pa.concat_tables(tables).unify_dictionaries())
 
 
 def _set(table: pa.Table, name: str, values: Column) -> pa.Table:
-    """The table with other values in a column, in its own type."""
+    """The table with new values in a column, in the column's type."""
     import pyarrow as pa
 
     at = table.schema.get_field_index(name)
@@ -80,7 +80,7 @@ def _set(table: pa.Table, name: str, values: Column) -> pa.Table:
 
 
 def _check_once(prompts: Sequence[Record], method: str) -> None:
-    """Refuse a prompt that stands twice: a second round or seed is no further text."""
+    """Refuse a prompt that occurs twice: a second round or seed is not another text."""
     seen = [tuple(prompt["tokens"]) for prompt in prompts if prompt.get("tokens")]
     if len(set(seen)) < len(seen):
         raise TraceError(

@@ -1,4 +1,4 @@
-"""What the metadata of a run holds, as the gate checks it; imported when such metadata is read.
+"""Types that a run's metadata is checked against; imported when such metadata is read.
 
 `specviz.schema.RUN_FIELDS` says what each field means.
 """
@@ -16,11 +16,11 @@ from typing_extensions import TypedDict
 from specviz import schema
 from specviz.trace.files import Record
 
-WORD_LIMIT = 256  # characters of a word ...
-LINES_LIMIT = 64  # ... and lines of pseudocode
+WORD_LIMIT = 256  # maximum characters of a word ...
+LINES_LIMIT = 64  # ... and maximum lines of pseudocode
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-Cells = Annotated[int, Field(ge=1, le=2**24)]  # of a canvas
+Cells = Annotated[int, Field(ge=1, le=2**24)]  # number of cells
 Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Text = Annotated[str, Field(max_length=1 << 20)]
@@ -29,7 +29,7 @@ Facts = dict[str, Text | Number | None]
 
 
 def _sizes(shape: object, fields: set[str]) -> bool:
-    """Whether a shape has these fields, all of them above zero or, of norms and yes-or-no, at it."""
+    """Whether a shape has exactly these fields, all above zero; norms and yes-or-no fields may be zero."""
     if not isinstance(shape, dict) or set(shape) != fields:
         return False
     least = dict.fromkeys(("vectors", "last", "gated", "tied", "entered", "fused"), 0)
@@ -37,7 +37,7 @@ def _sizes(shape: object, fields: set[str]) -> bool:
 
 
 def _shape(shape: Record) -> Record:
-    """A model's shape: a decoder's, with an encoder or experts, or what an EAGLE drafter begins with."""
+    """Check a model's shape: a decoder's, with an encoder, experts or the first part of an EAGLE drafter."""
     own = dict(shape)
     encoder, eagle, experts = (own.pop(name, None) for name in ("encoder", "eagle", "experts"))
     if encoder is None:
@@ -52,12 +52,12 @@ def _shape(shape: Record) -> Record:
 
 
 def pieces_of(pieces: Mapping[str, str]) -> dict[int, bytes]:
-    """Bytes by token id.
+    """Decode token pieces to bytes by token id.
 
     Raises
     ------
     ValueError
-        If a key is no id, or a text is not base64.
+        If a key is not an id, or a text is not base64.
     """
     try:
         return {int(token): base64.b64decode(text, validate=True) for token, text in pieces.items()}
@@ -124,7 +124,7 @@ Memory = TypedDict(  # noqa: UP013  what a drafter remembered
 
 
 class Memories(TypedDict, total=False):
-    """The same when the run began and when it ended."""
+    """A drafter's memory when the run began and when it ended."""
 
     start: Memory | None
     end: Memory | None
@@ -149,7 +149,7 @@ Line = Annotated[list[Word], Field(min_length=2, max_length=2)]
 
 
 class Run(TypedDict):
-    """The whole of it."""
+    """All metadata of a run."""
 
     schema: int
     run: Text
@@ -184,7 +184,7 @@ class Run(TypedDict):
 
 
 class BatchExtra(TypedDict, total=False):
-    """What a batch of a partial adds to the metadata."""
+    """Metadata that a batch of a partial stream adds."""
 
     pieces: dict[str, str]
     prompts: list[Prompt]

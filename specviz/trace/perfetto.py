@@ -1,4 +1,4 @@
-"""A trace as a Chrome trace-event file, which ui.perfetto.dev, chrome://tracing and speedscope read.
+"""Writes a trace as a Chrome trace-event file, which ui.perfetto.dev, chrome://tracing and speedscope read.
 
 The format is Google's *Trace Event Format* (JSON object form): complete events ``X``, counters ``C`` and
 metadata ``M``, times in microseconds.
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from specviz.trace.trace import Trace
 
 PHASES = ("draft", "forward", "verify", "commit")
-TRACKS = ("cycles", "passes")  # of each row of a batch
+TRACKS = ("cycles", "passes")  # per batch row
 
 
 def perfetto(trace: Trace) -> str:
-    """The file's text: a process a run; of each batch row a track of cycles and one of forward passes.
+    """The file's text: one process per run; per batch row, a track of cycles and one of forward passes.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def _run(run: Trace, pid: int) -> Iterator[Record]:
 
 
 def _cycles(cycles: pd.DataFrame, words: pd.Series, pid: int, tid: int) -> Iterator[Record]:
-    """Each cycle as a slice, its phases inside of it one after another."""
+    """Each cycle as a slice that contains its phases in order."""
     begins = _ns(cycles["start"].to_numpy(float))
     ends = np.minimum(begins + _ns(cycles["duration"].to_numpy(float)), np.append(begins[1:], 2**62))
     spent = np.nan_to_num(cycles[[f"{phase}_time" for phase in PHASES]].to_numpy(float))
@@ -85,9 +85,9 @@ def _passes(passes: pd.DataFrame, pid: int, tid: int) -> Iterator[Record]:
 
 
 def _counters(cycles: pd.DataFrame, pid: int) -> Iterator[Record]:
-    """What each cycle accepted of what it sent: a step at the cycle's start, zero after the last one.
+    """Counters of sent tokens, accepted or not, and the acceptance rate, set when each cycle starts.
 
-    Rows of a batch begin their cycles at the same time: their counts are summed.
+    Rows of a batch begin their cycles at the same time, so their counts are summed.
     """
     begins = _ns(cycles["start"].to_numpy(float))
     counts_at = cycles[["sent", "accepted"]].groupby(begins).sum()
@@ -104,7 +104,7 @@ def _counters(cycles: pd.DataFrame, pid: int) -> Iterator[Record]:
 
 
 def _ns(seconds: np.ndarray) -> np.ndarray:
-    """Whole nanoseconds, so that slices which touch do not overlap by a rounding."""
+    """Whole nanoseconds, so that adjacent slices do not overlap by a rounding error."""
     return np.rint(seconds * 1e9).astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Opening a run's file, or what a cut-off run left; nothing in it is ever executed."""
+"""Opens a run's file, or what a cut-off run left; nothing in it is ever executed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _coded(field: pa.Field) -> pa.Field:
-    """The field with words as dictionary codes: small, and ready to become pandas categories."""
+    """The field with words as dictionary codes, which are small and become pandas categories."""
     import pyarrow as pa
 
     words = pa.dictionary(pa.int32(), pa.string())
@@ -42,7 +42,7 @@ def _coded(field: pa.Field) -> pa.Field:
 
 
 class StoredRun:
-    """One run's metadata and columns; columns are read when first asked for."""
+    """One run's metadata and columns; columns are read when first needed."""
 
     def __init__(
         self, run: Record, *, table: pa.Table | None = None, path: Path | None = None,
@@ -51,7 +51,7 @@ class StoredRun:
         self.run = run
         self.path = path
         self._table = table
-        self._written = written  # the file's own metadata: columns that are read later must be of this run
+        self._written = written  # the file's own metadata: columns read later must be of the same run
         self._read: dict[str, pa.ChunkedArray] = {}
 
     @cached_property
@@ -65,7 +65,7 @@ class StoredRun:
         return str(self.path or "the trace")
 
     def columns(self, names: Sequence[str]) -> pa.Table:
-        """These columns of all cycles, checked."""
+        """Return these columns of all cycles, checked."""
         import pyarrow as pa
 
         if self._table is not None:
@@ -89,7 +89,7 @@ class StoredRun:
 
 
 def _renamed(table: pa.Table, run: Record) -> pa.Table:
-    """The table with an older version's words as today's; UniSpec had two for what its budget left out."""
+    """Replace an older version's words with today's; UniSpec had two for nodes that its budget left out."""
     import pyarrow as pa
 
     for name, words in schema.RENAMED.items():
@@ -110,7 +110,7 @@ def _renamed(table: pa.Table, run: Record) -> pa.Table:
 
 
 def _with_added(table: pa.Table, names: Sequence[str], rows: int) -> pa.Table:
-    """The table with those of the columns `names` that an earlier specviz did not write, as nulls."""
+    """Add those of the columns `names` that an earlier specviz did not write, as nulls."""
     import pyarrow as pa
 
     absent = [f for f in arrow_schema() if f.name in names and f.name not in table.column_names]
@@ -125,7 +125,7 @@ def _with_added(table: pa.Table, names: Sequence[str], rows: int) -> pa.Table:
 
 @contextlib.contextmanager
 def as_trace_error(path: Path) -> Iterator[None]:
-    """Turns whatever the reader of a broken file says into one line."""
+    """Turn any error while a broken file is read into a `TraceError` of one line."""
     import pyarrow as pa
 
     try:
@@ -136,10 +136,10 @@ def as_trace_error(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _parquet(path: Path, words: bool = False) -> Iterator[pq.ParquetFile]:
-    """The file, if its footer is small.
+    """Open a Parquet file, if its footer is small.
 
-    With `words`, strings are read as dictionary codes: one long string, repeated a million times, stays
-    one string.
+    With `words`, strings are read as dictionary codes, so that a long string repeated a million times is
+    stored once.
     """
     import pyarrow.parquet as pq
 
@@ -177,7 +177,7 @@ def open_file(path: Path) -> StoredRun:
 
 
 def open_partial(path: Path) -> StoredRun:
-    """A run that was cut off, to its last whole batch."""
+    """Open the stream of a run that was cut off, up to its last complete batch."""
     import pyarrow as pa
 
     from specviz.trace.metadata import BatchExtra
@@ -201,7 +201,7 @@ def open_partial(path: Path) -> StoredRun:
             while True:
                 try:
                     batch, extra = stream.read_next_batch_with_custom_metadata()
-                    if not len(batch):  # its offsets can point anywhere: Arrow's validation passes over them
+                    if not len(batch):  # Arrow does not validate its offsets, which can point anywhere
                         continue
                     batch.validate(full=True)
                 except (StopIteration, pa.ArrowException, OSError):

@@ -1,4 +1,4 @@
-"""Writing a run down, cycle by cycle, while it goes on."""
+"""Records a run, cycle by cycle, as it runs."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 BATCH = 256  # cycles that are written at once
-WAIT = 2.0  # seconds after which a smaller batch is written: a kill loses a moment
+WAIT = 2.0  # seconds after which a smaller batch is written, so that a kill loses only a moment
 TEXT_COLUMNS = (
     "run", "method", "prompt", "row", "seed", "update", "cycle", "context", "keep", "end", "source",
     "arrival", "reused", "shown", "out_position", "out_token", "out_origin",
 )  # fmt: skip
 Column: TypeAlias = Any  # an array, or a list of numbers or words
-Columns: TypeAlias = dict[str, Column]  # by name; of lists a pair with each cycle's count
+Columns: TypeAlias = dict[str, Column]  # by name; a list column is a pair of entries and each cycle's count
 
 
 def _flat(values: list[Column]) -> tuple[Column, np.ndarray]:
-    """One value per row (array, list or None) as one long array or list; each row's length, -1 for None."""
+    """Flatten one value per row (array, list or None); also return each row's length, -1 for None."""
     given = np.array([v is not None for v in values])
     parts = [v for v in values if v is not None]
     if any(isinstance(v, list | tuple) for v in parts):
@@ -59,7 +59,7 @@ def _flat(values: list[Column]) -> tuple[Column, np.ndarray]:
 
 
 def _array(values: Column, kind: pa.DataType) -> pa.Array:
-    """Numbers or words (NaN becomes null) as an Arrow array."""
+    """Convert numbers or words to an Arrow array; NaN becomes null."""
     import pyarrow as pa
 
     if not isinstance(values, np.ndarray):
@@ -71,7 +71,7 @@ def _array(values: Column, kind: pa.DataType) -> pa.Array:
 
 
 def _lists(flat: Column, counts: np.ndarray, kind: pa.ListType) -> pa.Array:
-    """A list column from its entries, one row's after another's, and each row's length, -1 for null."""
+    """Build a list column from the entries of all rows, in order, and each row's length, -1 for null."""
     import pyarrow as pa
 
     offsets = np.zeros(len(counts) + 1, np.int32)
@@ -84,31 +84,31 @@ def _lists(flat: Column, counts: np.ndarray, kind: pa.ListType) -> pa.Array:
 
 
 class Recorder:
-    """Writes down a run, cycle by cycle.
+    """Records a run, cycle by cycle.
 
-    While the run goes on, batches of cycles go to an Arrow stream beside the target
-    (``_<name>.partial``), so memory stays flat and a kill loses a moment; `close` turns it into Parquet.
+    During the run, batches of cycles go to an Arrow stream next to the target
+    (``_<name>.partial``), so memory stays flat and a kill loses only a moment; `close` turns it into Parquet.
 
     Parameters
     ----------
     run : dict
-        The run's metadata, fields of `schema.RUN_FIELDS`. It stays open to changes until `close`.
+        The run's metadata, fields of `schema.RUN_FIELDS`. It may be changed until `close`.
     path : path, optional
         The file to write, ``*.parquet``. None keeps the run in memory.
     record : {"judged", "all", None}
-        What the loop chose to keep; None drops everything but the text.
+        What the loop chose to keep; None drops everything except the text.
     piece : callable, optional
-        Bytes of a token id; asked once for each id that occurs.
+        Returns the bytes of a token id; called once for each id that occurs.
     force : bool
         Whether an existing file may be replaced.
     saved : pyarrow table, optional
-        Cycles of a run that was cut off, which goes on here: they come first, and what held them may be
+        Cycles of a cut-off run that continues here: they come first, and the files that held them may be
         replaced.
 
     Raises
     ------
     TraceError
-        If the file exists, another run writes it, or it cannot be written.
+        If the file exists, another run is writing it, or it cannot be written.
     """
 
     def __init__(
@@ -141,22 +141,22 @@ class Recorder:
         self._lock: FileLock | None = None
         if self.path is not None:
             self._open(force, saved)
-        # Loads what converting needs now, not in the middle of a run.
+        # Load what the conversion needs now, rather than in the middle of a run.
         _lists(np.zeros(1), np.ones(1, np.int64), arrow_type("list<float>"))
         self._flushed = time.perf_counter()
 
     @property
     def partial(self) -> Path:
-        """The stream beside the target while the run goes on."""
+        """Path of the stream that is next to the target during the run."""
         assert self.path is not None
         return partial_of(self.path)
 
     def _open(self, force: bool, saved: pa.Table | None) -> None:
-        """Lock the file, and begin the stream beside it: with what was saved, if a run goes on."""
+        """Lock the file, and begin the stream next to it, with the saved cycles if a run is resumed."""
         assert self.path is not None
         if self.path.suffix != ".parquet":
             raise TraceError(f"a trace's file must end in .parquet, but {self.path} does not")
-        # A stream that holds what was saved is written apart and takes its place when it is whole.
+        # A stream with saved cycles is written separately and takes its place once it is complete.
         stream = self.partial if saved is None else self.partial.with_name(f"{self.partial.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,28 +180,28 @@ class Recorder:
 
         self._file = open(stream, "wb", buffering=0)  # noqa: SIM115
         self._sink = pa.PythonFile(self._file, "w")
-        # Prompts can be added while the run goes on, so they go with the batches.
+        # Prompts can be added during the run, so they are written with the batches.
         self._writer = pa.ipc.new_stream(self._sink, arrow_schema(self.run | {"prompts": None}))
         # An empty batch makes the header reach the file before the first cycle does.
         self._writer.write_batch(pa.RecordBatch.from_pylist([], arrow_schema()))
 
     def _abandon(self, stream: Path) -> None:
-        """Leave nothing of a stream that could not begin; what another run has written stays."""
+        """Remove a stream that could not begin; what another run has written stays."""
         if self._file is not None:
             self._file.close()
             stream.unlink(missing_ok=True)
         unlock(self._lock)
 
     def add(self, cycle: Record) -> None:
-        """Take one finished cycle.
+        """Add one finished cycle.
 
         Parameters
         ----------
         cycle : dict
-            Keys are columns of `schema.COLUMNS`, or those that `schema.column_of` gives further node signals;
-            values are Python scalars, lists or NumPy arrays, top-k arrays also of shape [n, top_k]. Missing
-            is null, and so is NaN. The recorder keeps references and converts whole batches later: do not
-            change an array after handing it over.
+            Keys are columns of `schema.COLUMNS`, or those that `schema.column_of` gives for further node
+            signals; values are Python scalars, lists or NumPy arrays, top-k arrays also of shape [n, top_k].
+            Missing values and NaN become null. The recorder keeps references and converts whole batches
+            later: do not change an array after handing it over.
 
         Raises
         ------
@@ -218,27 +218,27 @@ class Recorder:
         return held >= BATCH or late
 
     def extend(self, columns: Columns, cycles: int) -> None:
-        """Take many finished cycles, column by column, and write them.
+        """Add many finished cycles, column by column, and write them.
 
         Parameters
         ----------
         columns : dict
-            Keys as in `add`. Values are one number or word for each cycle, and for list
+            Keys as in `add`. Values are one number or word per cycle, and for list
             columns a pair: all entries, one cycle's after another's, and each cycle's count, -1 for null.
-            Missing is null, and so is NaN.
+            Missing values and NaN become null.
         cycles : int
-            How many.
+            Number of cycles.
 
         Raises
         ------
         TraceError
-            If a column is not what it should be, or the file cannot be written (full disk).
+            If a column is invalid, or the file cannot be written (full disk).
         """
         self.flush()
         self._write(self._convert(columns, cycles))
 
     def flush(self) -> None:
-        """Write the cycles taken so far."""
+        """Write the cycles added so far."""
         if self._failed is not None:
             raise self._failed
         self._flushed = time.perf_counter()
@@ -272,7 +272,7 @@ class Recorder:
         self.cycles += len(batch)
 
     def _fixed(self) -> Record:
-        """What is the same in all cycles that do not say otherwise."""
+        """Values of columns that are the same in all cycles, unless a cycle gives its own."""
         seed = (self.run.get("sampling") or {}).get("seed")
         run = {"run": self.run["run"], "method": self.run["method"], "seed": seed}
         return run | {"prompt": 0, "row": 0, "update": 0}
@@ -309,7 +309,7 @@ class Recorder:
         return batch
 
     def _new_pieces(self, batch: pa.RecordBatch | None, prompts: list[Record]) -> dict[int, bytes]:
-        """Pieces of the tokens that occur here for the first time."""
+        """Bytes of the tokens that occur here for the first time."""
         if self._piece is None:
             return {}
         seen = {token for prompt in prompts for token in prompt.get("tokens") or []}
@@ -325,7 +325,7 @@ class Recorder:
         Parameters
         ----------
         complete : bool
-            Whether the run ended by itself.
+            Whether the run ended normally.
         stopped : str, optional
             Why it did not.
 
@@ -371,12 +371,12 @@ class Recorder:
 
 
 def check_absent(path: Path, force: bool) -> None:
-    """Refuse to replace a finished run, or what one that was cut off has saved.
+    """Refuse to replace a finished run, or the saved part of one that was cut off.
 
     Raises
     ------
     TraceError
-        Saying what can be done.
+        The message says what can be done.
     """
     if force:
         return
@@ -391,17 +391,17 @@ def check_absent(path: Path, force: bool) -> None:
 
 
 def begun(partial: Path) -> bool:
-    """Whether a run that was cut off has saved something; one that was cut off before leaves no byte."""
+    """Whether a cut-off run has saved something; a run cut off before that leaves an empty stream."""
     return partial.exists() and partial.stat().st_size > 0
 
 
 def lock(path: Path) -> FileLock | None:
-    """Keep other runs from writing this file; None where the file system knows no locks.
+    """Keep other runs from writing this file; None if the file system does not support locks.
 
     Raises
     ------
     TraceError
-        If another run writes it.
+        If another run is writing it.
     """
     from filelock import FileLock, Timeout
 
@@ -418,7 +418,7 @@ def lock(path: Path) -> FileLock | None:
 
 
 def unlock(held: FileLock | None) -> None:
-    """Let other runs write the file again."""
+    """Release the lock, so that other runs can write the file."""
     if held is not None:
         with contextlib.suppress(OSError):
             Path(held.lock_file).unlink(missing_ok=True)

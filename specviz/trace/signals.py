@@ -1,4 +1,4 @@
-"""Node signals that have no column of their own: into the record's two columns, and back into a table."""
+"""Node signals without a column of their own: packed into two columns of the record, and unpacked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from specviz.trace.checks import index_within, list_sizes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DISTINCT = 64  # signals of a run that are shown
+DISTINCT = 64  # maximum number of such signals in a trace
 Lists = tuple[Any, np.ndarray]  # all entries of a list column, and each cycle's count (-1: null)
 
 
 def pack(columns: dict[str, Lists], cycles: int) -> dict[str, Lists]:
-    """The columns ``signal_name`` and ``signal_value`` from one list column for each signal."""
+    """Pack one list column per signal into the columns ``signal_name`` and ``signal_value``."""
     names = sorted(columns)
     counts = np.stack([columns[name][1] for name in names], 1)  # [cycles, names]
     present = counts >= 0
@@ -36,21 +36,21 @@ def pack(columns: dict[str, Lists], cycles: int) -> dict[str, Lists]:
 
 
 def unpack(table: pa.Table, nodes: np.ndarray, taken: set[str], where: str) -> dict[str, np.ndarray]:
-    """One array of all nodes for each signal, NaN where a cycle did not give it.
+    """Unpack one array over all nodes per signal, NaN where a cycle did not give it.
 
     Parameters
     ----------
     table : pa.Table
-        With ``signal_name`` and ``signal_value``, their lengths checked.
+        Holds ``signal_name`` and ``signal_value``, with checked lengths.
     nodes : array [cycles]
         Number of nodes of each cycle.
     taken : set of str
-        Columns that a signal cannot be called.
+        Columns whose names a signal must not have.
 
     Raises
     ------
     TraceError
-        If a name is none, or that of another column, or there are too many.
+        If a name is invalid or is that of another column, or there are too many.
     """
     import pyarrow.compute as pc
 

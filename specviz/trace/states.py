@@ -1,7 +1,7 @@
-"""A canvas' record state by state: what stood there, what a verified pass said of it, what it placed.
+"""A canvas' record, state by state: its tokens, what a verified pass predicted there, and what it placed.
 
-Stepwise decoding has one pass a state. A pass of SSD verifies several states at once: the root is the state
-when the cycle began, and after each accepted node comes the next one. Read so, the two records are alike.
+Stepwise decoding has one pass per state. A pass of SSD verifies several states at once: the root is the state
+when the cycle began, and each accepted node leads to the next one. Read this way, the two records are alike.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ COLUMNS = (
 
 
 class Reading(NamedTuple):
-    """What a verified pass said of the masked cells that it read at a state.
+    """Predictions of a verified pass for the masked cells that it read at a state.
 
     Parameters
     ----------
     cell : array of int [cells]
-        Rising.
+        Ascending.
     token : array of int [cells]
         The likeliest token of each.
     odds : array of float [cells]
-        Its log-odds, at most those from which on the run held cells equally sure.
+        Its log-odds, capped where the run began to treat cells as equally sure.
     entropy : array of float [cells]
     top, p : arrays [cells, top_k]
         The likeliest tokens, best first, and their probabilities.
@@ -60,16 +60,16 @@ class Pass:
     Parameters
     ----------
     cycle, start : int
-        Its number, and how many tokens stood when it began: the state of its root.
+        Its number, and how many tokens were placed when it began: the state of its root.
     stop : str
-        Why no more was drafted.
+        Why drafting stopped.
     refreshed : bool
         Whether it computed every position.
     token, parent, cell : arrays of int [nodes]
         The draft.
     status : list of str [nodes]
     placed : int
-        Tokens that it placed.
+        Number of tokens that it placed.
     """
 
     cycle: int
@@ -96,20 +96,20 @@ class Written:
     ----------
     run : str
     prompt, context : int
-        Index in the run; tokens of the prompt.
+        Index in the run; number of tokens in the prompt.
     length, block : int
-        Cells of the canvas and of a block.
+        Cells of the canvas, and of a block.
     refresh : int
-        With a cache every so many tokens a pass computes every position; 0 without a cache.
+        With a cache, the number of tokens between passes that compute every position; 0 without a cache.
     cell, token : arrays of int [placed]
-        In the order of unmasking.
+        In the order in which they were placed.
     odds, p : arrays of float [placed]
-        As the pass that placed it had them.
+        As computed by the pass that placed the token.
     readings : dict of int to Reading
-        What was said at a state, of each that a verified pass stood at.
+        By state, the predictions there, for every state that a verified pass read.
     passes : list of Pass
     end : str or None
-        What ended it.
+        What ended the text.
     """
 
     run: str
@@ -140,12 +140,12 @@ class Written:
 
 
 def written(trace: Trace) -> list[Written]:
-    """The canvases of a trace, in the order in which their runs and prompts stand there.
+    """Return the canvases of a trace, in the order of its runs and prompts.
 
     Raises
     ------
     TraceError
-        If a run wrote no canvas or recorded the text alone, or the record contradicts itself.
+        If a run wrote no canvas or recorded only its text, or the record contradicts itself.
     """
     return [each for part in trace.split() for each in _of_run(part)]
 
@@ -219,7 +219,7 @@ def _reading(row: Record, node: int, k: int, sure: float) -> Reading:
 
 
 def _lists(column: pa.ChunkedArray) -> list[np.ndarray]:
-    """A list column's rows; null is an empty one."""
+    """The rows of a list column; null becomes an empty row."""
     import pyarrow.compute as pc
 
     size = np.maximum(list_sizes(column), 0)

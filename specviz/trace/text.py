@@ -1,4 +1,4 @@
-"""From token ids to text."""
+"""Turns token ids into text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specviz.trace.reading import StoredRun
 def whole_characters(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[str, list[int]]]:
     """Join tokens until their bytes are whole characters.
 
-    Byte-level tokenizers split Chinese, Japanese and emoji between tokens; a piece alone is not text.
+    Byte-level tokenizers split Chinese, Japanese and emoji between tokens, so a single piece is not text.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ def whole_characters(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[str, lis
     Returns
     -------
     list of (text, token ids)
-        Texts in order. Bytes that are no UTF-8 at all show as the replacement character.
+        Texts in order. Bytes that are not UTF-8 become the replacement character.
     """
     result: list[tuple[str, list[int]]] = []
     decoder = codecs.getincrementaldecoder("utf8")("replace")
@@ -37,7 +37,7 @@ def whole_characters(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[str, lis
 
 
 def token_bytes(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> list[tuple[int, bytes]]:
-    """Each token with its bytes; one that has none stands as its number."""
+    """Each token with its bytes; a token without bytes is shown as its number."""
     return [(token, pieces[token] if token in pieces else f"<{token}>".encode()) for token in tokens]
 
 
@@ -48,6 +48,6 @@ def text_of(store: StoredRun, ids: list[int]) -> str:
 
 
 def begun_text(pieces: Mapping[int, bytes], ids: list[int]) -> str:
-    """The text of tokens that others follow: a character of which only the first bytes are there waits."""
+    """Text of tokens that others will follow; an incomplete last character is left out."""
     joined = b"".join(piece for _, piece in token_bytes(pieces, ids))
     return codecs.getincrementaldecoder("utf8")("replace").decode(joined)

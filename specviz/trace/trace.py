@@ -1,4 +1,4 @@
-"""The record of one run or several: its parts, tables, texts and pictures."""
+"""The record of one or several runs: its parts, tables, texts and pictures."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """One run, or several, as tables.
+    """One or several runs, as tables.
 
     Made by `specviz.generate`, `Recorder.close` or `Trace.open`. Data are read when first needed. In Jupyter
-    it shows itself as a static picture.
+    it displays itself as a static picture.
     """
 
     def __init__(self, stores: Sequence[StoredRun], prompts: frozenset[int] | None = None) -> None:
@@ -55,13 +55,13 @@ class Trace:
 
     @classmethod
     def open(cls, path: str | Path) -> Trace:
-        """Open a trace file, an interrupted run (``.partial``), a folder of these, or one with a folder
-        ``traces``.
+        """Open a trace file, an interrupted run (``.partial``), a folder of these, or a folder with them
+        in ``traces``.
 
         Raises
         ------
         TraceError
-            If there is no trace, or a file is truncated, foreign, inconsistent or of a schema not read here.
+            If there is no trace, or a file is truncated, foreign, inconsistent or of an unsupported schema.
         """
         path = Path(path)
         if path.is_dir():
@@ -84,12 +84,12 @@ class Trace:
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the trace: one run to a file ``*.parquet``, several to a folder of files.
 
-        Of selected prompts only: the others keep their numbers, and nothing else of them is written.
+        If prompts are selected, only those are written; the others keep their numbers and nothing else.
 
         Raises
         ------
         TraceError
-            If the file exists (unless `force`), cannot be written, or two runs have one name.
+            If the file exists (unless `force`) or cannot be written, or two runs have the same name.
         """
         path = Path(path)
         single = path.suffix == ".parquet"
@@ -130,7 +130,7 @@ class Trace:
         for store in self._stores:
             table = Trace([store], self._prompts)._table([c.name for c in schema.COLUMNS])
             at, source = table.schema.get_field_index("source"), table.column("source").cast(pa.string())
-            hidden = pc.if_else(pc.is_null(source), source, "")  # that there was an update stays
+            hidden = pc.if_else(pc.is_null(source), source, "")  # still shows that there was an update
             table = table.set_column(at, "source", hidden)
             run = _chosen(store.run, self._prompts, table)
             stores.append(StoredRun(_redact(run, table), table=table))
@@ -202,22 +202,22 @@ class Trace:
         return Trace(stores, prompts)
 
     def split(self) -> list[Trace]:
-        """One trace for each run; the trace itself, with the tables that it has made, if it is of one."""
+        """One trace per run; a trace of one run returns itself, with the tables that it has made."""
         if len(self._stores) == 1:
             return [self]
         return [Trace([store], self._prompts) for store in self._stores]
 
     def join(self) -> Trace:
-        """Runs that differ in their texts alone as one run, prompt after prompt.
+        """Join runs that differ only in their texts into one run, prompt after prompt.
 
-        ``specviz bench run --traces`` leaves a file a text: joined, a method's texts are one run, as views
-        and metrics want them.
+        ``specviz bench run --traces`` leaves one file per text. Joined, a method's texts are one run, which
+        views and metrics expect.
 
         Returns
         -------
         Trace
-            One run per method, models, settings and machine; a joined one has a name of its own, and its
-            clock goes on from text to text.
+            One run per method, models, settings and machine; a joined run has a name of its own, and its
+            clock continues from text to text.
 
         Raises
         ------
@@ -232,12 +232,12 @@ class Trace:
         from specviz.trace.joining import contenders, join
 
         groups = contenders(self.split())
-        alone = self._prompts is None  # a run of its own stays as it is
+        alone = self._prompts is None  # then a single run stays as it is
         return Trace([g[0]._stores[0] if alone and len(g) == 1 else join(g) for g in groups])
 
     @property
     def pieces(self) -> dict[int, bytes]:
-        """Bytes of each token id that occurs (one run)."""
+        """Bytes of each token id that occurs, by id (one run)."""
         _ = self.run
         return self._stores[0].pieces
 
@@ -267,7 +267,7 @@ class Trace:
     # ------------------------------------------------------------ tables
 
     def arrow(self, names: Sequence[str]) -> pa.Table:
-        """These columns of the record (`schema.COLUMNS`), checked; one row per cycle, words as codes."""
+        """Return columns of the record (`schema.COLUMNS`), checked; one row per cycle, words as codes."""
         return self._table(names)
 
     @cached_property
@@ -291,8 +291,8 @@ class Trace:
     def signals(self) -> pd.DataFrame:
         """One row per signal that the methods declare or recorded beyond the schema's columns.
 
-        ``run``, ``signal``, ``level`` (node: a column of `nodes`; cycle: the column ``control_`` and the name
-        of `cycles`), ``unit`` and ``meaning``, both empty where the method declared none.
+        ``run``, ``signal``, ``level`` (node: a column of `nodes`; cycle: a column of `cycles`, named
+        ``control_`` and the signal's name), ``unit`` and ``meaning``, both empty if none was declared.
         """
         import pandas as pd
 
@@ -332,7 +332,7 @@ class Trace:
     def cycles(self) -> pd.DataFrame:
         """One row per cycle: the scalar columns, controller values (``control_*``) and counts.
 
-        Counts: `drafted` nodes of the draft; `sent` of them to the target (all but the unsent and
+        Counts: `drafted` nodes of the draft; `sent` of them to the target (all except the unsent and
         unreviewed ones); `judged` (accepted or rejected); `accepted`; `rejected`; `cut` by the text's end;
         `unreviewed` (emitted without the target); `emitted` tokens.
         """
@@ -373,7 +373,7 @@ class Trace:
 
     @cached_property
     def has_streams(self) -> bool:
-        """Whether the source of a text arrived in updates."""
+        """Whether a text's source arrived in updates."""
         sources = self._table(["source"]).column("source")
         return len(sources) > sources.null_count
 
@@ -382,10 +382,10 @@ class Trace:
         """One row per update of a stream, the level above the cycle; empty if no source arrived in updates.
 
         `source` so far and `arrival`; `prompt_tokens` and how many of them were `reused`; `text`, the whole
-        output, and `shown_text`, what of it is displayed (whole characters), with `ids`, the output's tokens
-        without its end, and `shown`, how many of them are displayed; `drafted`, `accepted`, `unreviewed` and
-        `emitted` tokens (the end included) and `cycles`, without the prefill; `prefill` and `duration`,
-        seconds: of the prompt, and from there on; `end`.
+        output, and `shown_text`, the displayed part (whole characters), with `ids`, the output's tokens
+        without the end token, and `shown`, how many of them are displayed; `drafted`, `accepted`,
+        `unreviewed` and `emitted` tokens (end token included) and `cycles`, without the prefill; `prefill`
+        and `duration`, seconds of the prompt and of the cycles after it; `end`.
         """
         import pandas as pd
 
@@ -445,7 +445,7 @@ class Trace:
     def nodes(self) -> pd.DataFrame:
         """One row per drafted node: index, parent, depth, token, text, status, probabilities and signals.
 
-        A signal of the method's own has a column of its name, NaN where a cycle did not give it.
+        A method's own signal has a column of its name, NaN where a cycle did not give it.
         `text` is the token's own bytes; bytes that are only part of a character show as ``\\x..``.
         """
         frame = self._long("node", "node")
@@ -496,7 +496,7 @@ class Trace:
         ----------
         group : {"pred", "node"}
             The target's candidates at each prediction (`node` is the node before it, -1 the root), or the
-            drafter's where it chose each node.
+            drafter's candidates when it chose each node.
 
         Returns
         -------
@@ -554,11 +554,10 @@ class Trace:
         return result
 
     def _in_order(self, store: StoredRun, index: np.ndarray) -> np.ndarray:
-        """A canvas' tokens from left to right, up to its first end token; padding after that is not a
-        text."""
+        """A canvas' tokens from left to right, up to its first end token; padding after that is not text."""
         index = index[np.argsort(self._cells[index, 0], kind="stable")]
         cells = self._cells[index, 0]
-        index = index[: int((cells == np.arange(len(cells))).cumprod().sum())]  # an open cell ends the text
+        index = index[: int((cells == np.arange(len(cells))).cumprod().sum())]  # a masked cell ends the text
         ends = np.flatnonzero(np.isin(self._cells[index, 1], list(store.run["eos"] or [])))
         return index[: ends[0] + 1] if len(ends) else index
 
@@ -575,7 +574,7 @@ class Trace:
     def texts(self) -> list[str]:
         """The text of each prompt of each run, in decoding order, without end tokens.
 
-        A turn that its conversation left no room for has none, though it is among `prompts`.
+        A turn that found no room in its conversation has none, though it is among `prompts`.
         """
         token = self.outputs["token"].to_numpy()
         return [text_of(store, token[index].tolist()) for store, _, index in self._survivors]
@@ -635,10 +634,10 @@ class Trace:
         return frame
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write one offline page with the player of every run; an existing file only with `force`.
+        """Write one offline page with the player of every run; replace an existing file only with `force`.
 
-        The page's address holds its position: ``run.html#prompt=2&cycle=7`` opens there, counted as on the
-        page.
+        The page's address holds its position: ``run.html#prompt=2&cycle=7`` opens there, with the page's own
+        numbers.
         """
         page: Path = hook("page")(self, Path(path), force)
         return page
@@ -648,8 +647,8 @@ class Trace:
 
         Each run is a process. Each batch row has a track of cycles, which contain their phases draft,
         forward, verify and commit one after another, and a track of forward passes. Counters show how many
-        draft tokens each cycle accepted and rejected, and the rate. Times are in microseconds from the start
-        of the run. A cycle's slice contains its emitted text; redact the trace first if that matters.
+        sent tokens each cycle accepted and how many not, and the rate. Times are in microseconds from the
+        start of the run. A cycle's slice contains its emitted text; redact the trace first if that matters.
 
         Raises
         ------
@@ -709,7 +708,7 @@ class Trace:
 
 
 def is_trace(given: Any) -> Trace:
-    """What was given, if it is a trace; else an error that says how to make one of it."""
+    """Return `given` if it is a trace; otherwise raise an error that says how to get one."""
     if isinstance(given, Trace):
         return given
     how = f"open the file first, with specviz.open({str(given)!r})" if isinstance(given, str | Path) else ""
@@ -719,7 +718,7 @@ def is_trace(given: Any) -> Trace:
 
 
 def listed(traces: Trace | Iterable[Trace]) -> list[Trace]:
-    """One trace, or several, as a list."""
+    """Return one trace, or several, as a list."""
     if isinstance(traces, Trace | str | Path):
         return [is_trace(traces)]
     try:
@@ -729,9 +728,9 @@ def listed(traces: Trace | Iterable[Trace]) -> list[Trace]:
 
 
 def _prompt_by_prompt(table: pa.Table) -> pa.Table:
-    """The cycles of each prompt one after another, as a run of one prompt at a time has them.
+    """Put the cycles of each prompt one after another, as in a run of one prompt at a time.
 
-    A batch writes its rows' cycles as they come; all that reads a text goes through its cycles in turn.
+    A batch records its rows' cycles as they come, but whatever reads a text goes through its cycles in order.
     """
     prompt = table.column("prompt").to_numpy()
     if (prompt[1:] >= prompt[:-1]).all():
@@ -740,7 +739,7 @@ def _prompt_by_prompt(table: pa.Table) -> pa.Table:
 
 
 def _numpy(column: pa.ChunkedArray, empty: float | None = None) -> Any:
-    """A column as NumPy (null is NaN) or, for words, as a pandas categorical."""
+    """Convert a column to NumPy (null is NaN) or, for words, to a pandas categorical."""
     import pandas as pd
     import pyarrow as pa
 
@@ -763,26 +762,26 @@ def _insert(frame: pd.DataFrame, after: str, name: str, values: Any) -> None:
 
 PATH_LIKE = re.compile(r"[\\/~]")
 UNSELECTED: Record = {"selected": False}  # stands for a prompt that a saved selection leaves out
-NAME_LIMIT = 100  # characters of a run's name in a file's
-SLOT = "{source}"  # where a template of streams has its source
+NAME_LIMIT = 100  # maximum characters of a run's name in a file name
+SLOT = "{source}"  # placeholder for the source in a template of streams
 
 
 def _traces(folder: Path) -> list[Path]:
-    """The runs in a folder, also those that were cut off; not what is hidden."""
+    """Files of the runs in a folder, including those that were cut off; hidden files are skipped."""
     partial = [path for path in folder.glob(f"[!.]*.parquet{PARTIAL}") if path.stat().st_size]
     return sorted([*folder.glob("[!._]*.parquet"), *partial])
 
 
 def _file_names(runs: Sequence[str]) -> list[str]:
-    """A file's name for each run: the run's own, or what is left of it and a mark."""
+    """A file name for each run: its own name, or the usable part of that with a mark."""
     names: list[str] = []
-    taken: set[str] = set()  # in small letters: some file systems tell no cases apart
+    taken: set[str] = set()  # in lower case: some file systems ignore case
     for run in runs:
         name = re.sub(r"[^A-Za-z0-9_-]", "_", run)[:NAME_LIMIT].lstrip("_")
         if not name or name != run or name.lower() in taken:
             mark = hashlib.blake2b(run.encode("utf8", "surrogatepass"), digest_size=3).hexdigest()
             name = f"{name or 'run'}-{mark}"
-        while name.lower() in taken:  # as rare as two marks that are the same
+        while name.lower() in taken:  # as rare as two equal marks
             name += "-"
         taken.add(name.lower())
         names.append(name)
@@ -790,7 +789,7 @@ def _file_names(runs: Sequence[str]) -> list[str]:
 
 
 def _used(table: pa.Table) -> set[int]:
-    """The tokens that occur in the cycles."""
+    """Tokens that occur in the cycles."""
     import pyarrow.compute as pc
 
     used: set[int] = set()
@@ -800,7 +799,7 @@ def _used(table: pa.Table) -> set[int]:
 
 
 def _chosen(run: Record, prompts: frozenset[int] | None, table: pa.Table) -> Record:
-    """The run's metadata with nothing of the prompts that are not selected but their numbers."""
+    """The run's metadata, with unselected prompts emptied and the token pieces of these dropped."""
     every = run["prompts"] or []
     if prompts is None or prompts >= set(range(len(every))):
         return run
@@ -813,21 +812,21 @@ def _chosen(run: Record, prompts: frozenset[int] | None, table: pa.Table) -> Rec
 
 
 def _redact(run: Record, table: pa.Table) -> Record:
-    """The run's metadata without what names a person, a machine or a prompt."""
+    """The run's metadata without anything that identifies a person, a machine or a prompt."""
 
     def scrub(value: Any) -> Any:
         if isinstance(value, dict):
             return {k: scrub(v) for k, v in value.items()}
         if isinstance(value, list):
             return [scrub(v) for v in value]
-        if isinstance(value, str) and SLOT in value:  # a template of the user's own
+        if isinstance(value, str) and SLOT in value:  # a user's own template
             return SLOT
         return re.split(r"[\\/]", value)[-1] if isinstance(value, str) and PATH_LIKE.search(value) else value
 
     kept = {
         name: scrub(run[name]) for name in schema.RUN_FIELDS if name not in ("prompts", "pieces", "machine")
     }
-    for name in ("pseudocode", "signals"):  # the method's own text, whose p/q is no path
+    for name in ("pseudocode", "signals"):  # the method's own text, in which p/q is not a path
         kept[name] = run[name]
     kept["stopped"] = None if run["stopped"] is None else "stopped"
     device = (run["machine"] or {}).get("device")

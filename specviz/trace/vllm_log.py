@@ -1,12 +1,12 @@
-"""What a vLLM server prints of speculation, read as `Counts`: sums over all requests.
+"""Reads what a vLLM server logs of speculation as `Counts`: sums over all requests.
 
 Every few seconds vLLM prints a line ``SpecDecoding metrics``: the tokens drafted and accepted since the last
-one, the mean acceptance length (two decimals) and the share of drafts accepted at each position (three). How
-many drafts there were is not printed. It is what fits these numbers: drafted tokens / positions, if that does
-(drafts of full length); else the count that is nearest to the rates. Of drafts of full length the counts are
-exact up to about a thousand drafts a line; above that each rate stays within its last decimal. A line without
-an accepted token fits any count: its drafts are taken to be full only if those of all lines with one are.
-Every verify step is assumed to have had a draft.
+one, the mean acceptance length (two decimals) and the share of drafts accepted at each position (three). The
+number of drafts is not printed, but inferred: it is drafted tokens / positions, if that fits these numbers
+(drafts of full length), otherwise the count that is nearest to the rates. For drafts of full length the
+counts are exact up to about a thousand drafts per line; above that each rate stays within its last decimal.
+A line without an accepted token fits any count: its drafts are assumed full only if those of all lines with
+one are. Every verify step is assumed to have had a draft.
 
 Source: vllm, v1/spec_decode/metrics.py (SpecDecodingLogging), 0.9 to 0.26; the order of the fields differs.
 """
@@ -32,13 +32,13 @@ MEAN = re.compile(rf"Mean acceptance length: {NUMBER}")
 ACCEPTED, DRAFTED = (re.compile(rf"\b{name}: ([0-9]{{1,9}}) tokens") for name in ("Accepted", "Drafted"))
 RATES = re.compile(r"Per-position acceptance rate: ([0-9.]+(?:, [0-9.]+)*)")
 VERSION = re.compile(r"vLLM API server version ([\w.+-]{1,40})")
-LONGEST = 4096  # characters of a line that are looked at
-WIDEST = 5000  # numbers of drafts below and above the likely one that are tried
-HALF_RATE, HALF_MEAN = 5.01e-4, 5.01e-3  # of the last decimal that is printed
+LONGEST = 4096  # characters of a line that are read
+WIDEST = 5000  # how far below and above the likely number of drafts to search
+HALF_RATE, HALF_MEAN = 5.01e-4, 5.01e-3  # half of the last printed decimal, with a margin
 
 
 def read_vllm_log(path: Path, plain: bool = False) -> Counts:
-    """Sums of all lines of the log `path`, as one row.
+    """Read the sums of all lines of the log `path`, as one row.
 
     Arguments and errors are those of `specviz.trace.read_counts`.
     """
@@ -48,7 +48,7 @@ def read_vllm_log(path: Path, plain: bool = False) -> Counts:
     at: list[int] = []
     left_out: list[Record] = []
     unknown: list[tuple[int, int]] = []  # lines whose number of drafts is unknown, and their drafted tokens
-    nothing: list[tuple[int, int, int]] = []  # lines without an accepted token; their drafts, if full ones
+    nothing: list[tuple[int, int, int]] = []  # lines without accepted tokens: number, full drafts, tokens
     version, full = None, True
     for number, text in enumerate(text_of(path).split("\n"), 1):
         text, line = text[:LONGEST], Line(path, number, {})
@@ -111,10 +111,10 @@ def read_vllm_log(path: Path, plain: bool = False) -> Counts:
 
 
 def _interval(line: Line, text: str) -> tuple[int, int, list[int]] | int | str:
-    """Drafts, drafted tokens and tokens accepted at each position of one line.
+    """Drafts, drafted tokens and tokens accepted at each position, from one line.
 
-    Only the drafted tokens where none was accepted and their drafts cannot be counted; or why it says
-    nothing.
+    If none was accepted and the drafts cannot be counted, only the drafted tokens; if the line says nothing,
+    the reason why.
     """
     fields = [pattern.search(text) for pattern in (ACCEPTED, DRAFTED, MEAN, RATES)]
     if fields[0] is None or fields[1] is None:
@@ -145,7 +145,7 @@ def _interval(line: Line, text: str) -> tuple[int, int, list[int]] | int | str:
 
 
 def _candidates(rates: np.ndarray, drafted: int, accepted: int) -> list[int]:
-    """Numbers of drafts that the sum of the rates allows: first that of full ones, then by their distance."""
+    """Numbers of drafts that fit the sum of the rates: that of full ones first, then the likeliest first."""
     most, share = len(rates), float(rates.sum())
     full = [drafted // most] if drafted % most == 0 else []
     if not accepted:
@@ -166,7 +166,7 @@ def _at_positions(rates: np.ndarray, drafts: int, accepted: int) -> list[int] | 
     if (low > high).any():
         return None
     rest = accepted - int(at.sum())
-    # What is missing is added to the first positions, what is too much taken from the last: they still fall.
+    # A shortfall is added at the first positions and an excess taken from the last, so the counts still fall.
     room = high - at if rest > 0 else (at - low)[::-1]
     before = np.concatenate([[0], np.cumsum(room)[:-1]])
     change = (abs(rest) - before).clip(0, room)
