@@ -1,1 +1,1 @@
-"""The papers' tables, measured again on your models, beside the numbers that they print."""
+"""Replays of the papers' tables: measured again on your models and set against the printed numbers."""

@@ -1,4 +1,4 @@
-"""What the replays of a paper's tables come to: does it pay here, and what holds, what fails and why."""
+"""Summarise the replays of a paper's tables: whether it pays here, which claims hold or fail, and why."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from specviz.replays.cells import FAILS, HOLDS, OPEN, PAYS, Verdict
 from specviz.replays.replays import Replay
 
 WORDS = {HOLDS: "pays here", FAILS: "does not pay here", OPEN: "cannot be judged here"}
-PART = "pays in some cases"  # some claims of it hold, some fail
+PART = "pays in some cases"  # some claims hold, others fail
 NO_CLAIM = "makes no claim about speed that was measured"
 
 
 @dataclass
 class Answer:
-    """A paper, by the claims on its tables.
+    """A paper's result: the verdicts on the claims about its tables.
 
     Attributes
     ----------
     paper, title : str
     models : list of str
-        What its tables were measured on.
+        The models on which its tables were measured.
     pays : str
-        ``holds here``, ``fails here`` or ``cannot be judged here``, of the claims that it pays. Where tables
-        were measured on models of several sizes, the largest decides: a toy's costs are its own.
+        ``holds here``, ``fails here`` or ``cannot be judged here``, for the claims that it pays. If tables
+        were measured on models of several sizes, the largest decides: a toy's costs are not representative.
     words : str
-        The same in words, with that model.
+        The result in words, with the deciding model if there were several.
     evidence : (str, Verdict), optional
-        A table, and the verdict on its claim that shows it best.
+        A table and the verdict on its claim that best supports the result.
     claims : list of (str, Verdict)
-        Every claim with its table.
+        Every table's name with a verdict on one of its claims.
     """
 
     paper: str
@@ -43,12 +43,12 @@ class Answer:
     claims: list[tuple[str, Verdict]] = field(default_factory=list)
 
     def count(self, verdict: str) -> int:
-        """How many claims come to a verdict."""
+        """Number of claims with this verdict."""
         return sum(each.verdict == verdict for _, each in self.claims)
 
     @property
     def counts(self) -> str:
-        """The claims in words."""
+        """The number of claims by verdict, in words."""
         return (
             f"{plural(len(self.claims), 'claim')}: {self.count(HOLDS)} hold here, {self.count(FAILS)} fail, "
             f"{self.count(OPEN)} cannot be judged"
@@ -56,7 +56,7 @@ class Answer:
 
 
 def answers(tables: Iterable[Replay]) -> list[Answer]:
-    """One for each paper, in the order of its tables."""
+    """Summarise each paper, in the order in which the papers first appear in `tables`."""
     papers: dict[str, list[Replay]] = {}
     for each in tables:
         papers.setdefault(each.table.partition("/")[0], []).append(each)
@@ -64,7 +64,7 @@ def answers(tables: Iterable[Replay]) -> list[Answer]:
 
 
 def answer(paper: str, tables: list[Replay]) -> Answer:
-    """What a paper's tables come to."""
+    """Summarise one paper's tables."""
     claims = [(each.table, verdict) for each in tables for verdict in each.verdicts]
     models = list(dict.fromkeys(s.model for each in tables for s in each.sources if s.model))
     speed, model = _speed_claims(tables)
@@ -77,7 +77,7 @@ def answer(paper: str, tables: list[Replay]) -> Answer:
 
 
 def _speed_claims(tables: list[Replay]) -> tuple[list[tuple[str, Verdict]], str]:
-    """The claims that it pays, of the largest model that has any; and its name, if there are several."""
+    """Verdicts on speed for the largest model with any, and that model's name if several models have some."""
     by_model: dict[tuple[int, str], list[tuple[str, Verdict]]] = {}
     for each in tables:
         speed = [(each.table, verdict) for verdict in each.verdicts if verdict.question == PAYS]
@@ -91,7 +91,7 @@ def _speed_claims(tables: list[Replay]) -> tuple[list[tuple[str, Verdict]], str]
 
 
 def reasons(claims: Iterable[tuple[str, Verdict]], verdict: str) -> dict[str, list[tuple[str, Verdict]]]:
-    """The claims of a verdict by its reason."""
+    """Group the claims with this verdict by reason."""
     groups: dict[str, list[tuple[str, Verdict]]] = {}
     for table, each in claims:
         if each.verdict == verdict:

@@ -1,4 +1,4 @@
-"""Prompts of canvases, how the paper's models are run, and throughput by batch size."""
+"""Prompts for canvases, the settings of the paper's models, and throughput by batch size."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from specviz.suites.frozen import frozen, take
 MIX = (
     "every second one is a translation from English into German; the others cycle through the other six kinds"
 )
-SHOTS = 3  # examples that lie beside a prompt
+SHOTS = 3  # examples stored with each prompt
 
 
 def suite(n: int, shots: int = 0, only: str | None = None) -> list[Entry]:
-    """Bundled prompts: `MIX`.
+    """Bundled prompts, mixed as described by `MIX`.
 
     Parameters
     ----------
     n : int
     shots : int
-        Examples of the same kind in front, with their answers: earlier turns of the chat; at most `SHOTS`.
+        Answered examples of the same kind to put before each prompt, as earlier chat turns; at most `SHOTS`.
     only : str, optional
-        A kind of work that all are of.
+        Take only prompts of this kind of work.
 
     Raises
     ------
     ParameterError
-        If there are fewer prompts or examples.
+        If there are not enough prompts or examples.
     """
     if shots > SHOTS:
         raise ParameterError(f"{shots} examples were requested, but a prompt has only {SHOTS}: ask for fewer")
@@ -54,15 +54,15 @@ def suite(n: int, shots: int = 0, only: str | None = None) -> list[Entry]:
 
 # -- by batch size --------------------------------------------------------------------------------
 
-# Gao et al., section 4.1: how its models are run.
+# Gao et al., section 4.1: the settings of its models.
 PAPER: Settings = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}
-SIZES = (1, 2, 4, 8, 16)  # prompts decoded together
+SIZES = (1, 2, 4, 8, 16)  # prompts per batch
 
 
 def batches(
     model: Diffusion, prompts: Sequence[Entry], rounds: int, tick: Tick, length: int
 ) -> tuple[list[Row], list[str]]:
-    """Figure 1: throughput by batch size, with and without cache; one row each, and notes."""
+    """Measure Figure 1, throughput by batch size with and without a cache, as rows and notes."""
     ids = sorted((model.encode(entry["prompt"]) for entry in prompts), key=len)
     ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]
     sizes = [size for size in SIZES if size <= len(ids)]
@@ -109,12 +109,12 @@ def batches(
 
 
 def passes_shared(texts: Sequence[Written], size: int) -> int:
-    """Cycles of a batch run: rows that go on share theirs."""
+    """Cycles of a batched run: the texts of a batch share them, so its longest text counts."""
     return sum(max(t.passes for t in texts[i : i + size]) for i in range(0, len(texts), size))
 
 
 def turning(rows: Sequence[Values]) -> str:
-    """Where twice the batch no longer gives half as much again: passes have become bound by arithmetic."""
+    """Say from which batch size doubling it gains less than 1.5 times, as passes become compute-bound."""
     for small, large in pairwise(rows):
         gain = large["times"].median / small["times"].median
         if gain < 1.5:

@@ -1,4 +1,4 @@
-"""What a replay consists of: numbers with what they were measured on, comparisons, checks, verdicts.
+"""The parts of a replay: numbers with their provenance, comparisons, checks and verdicts.
 
 Everything is plain data and compares by value. Reading and judging it needs no torch.
 """
@@ -11,31 +11,31 @@ from typing import Any, Self
 from specviz.errors import plural
 from specviz.measure.report import Row, Values
 
-AGAIN = "again"  # after the name of a method that a run decodes a second time, as its control
+AGAIN = "again"  # suffix to the name of a method that a run decodes a second time as its control
 HOLDS, FAILS, OPEN = "holds here", "fails here", "cannot be judged here"
 ORDER, PAYS, SIZE, LOSSLESS = "order", "pays", "size", "lossless"  # what a claim is about
 CONTROL, ABILITY, SAME, IDLE = "control", "ability", "same texts", "idle target"  # kinds of checks
-SAME_NUMBER = 1e-12  # the largest difference that counts as none
+SAME_NUMBER = 1e-12  # smaller differences count as zero
 
-Tally = tuple[int, int, int]  # comparisons: clearly the paper's way, unclear, clearly not
+Tally = tuple[int, int, int]  # comparisons: clearly as in the paper, unclear, clearly not
 
 
 class Plain:
-    """A dataclass that is written as a dict of its fields and read back from one."""
+    """Base of dataclasses that are saved as a dict of their fields and read back from one."""
 
     @classmethod
     def read(cls, row: Values) -> Self:
-        """From a dict that has every field without a default, and perhaps others."""
+        """Read from a dict with at least the fields that have no default; unknown keys are ignored."""
         return cls(**{each.name: row[each.name] for each in fields(cls) if each.name in row})  # type: ignore[arg-type]
 
     def as_dict(self) -> Row:
-        """As a dict."""
+        """Return the fields as a dict."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
 @dataclass(frozen=True)
 class Provenance(Plain):
-    """What a figure was measured on. An empty text or 0: it has none, or nobody can tell."""
+    """What a figure was measured on. An empty string or 0 means none or unknown."""
 
     model: str = ""
     weights: str = ""  # a digest of the model's content
@@ -43,9 +43,9 @@ class Provenance(Plain):
     drafter: str = ""
     drafter_weights: str = ""
     method: str = ""
-    settings: str = ""  # the method's parameters that were given
+    settings: str = ""  # the parameters given to the method
     suite: str = ""
-    task: str = ""  # the paper's word for the prompts
+    task: str = ""  # the paper's name for the prompts
     language: str = ""
     texts: int = 0
     max_new_tokens: int = 0
@@ -57,7 +57,7 @@ class Provenance(Plain):
     kernels: str = ""
     clock: str = ""
     date: str = ""
-    tried: int = 1  # settings, of which this is the one that did best on these texts
+    tried: int = 1  # number of settings tried, of which this one did best on these texts
 
     @property
     def contender(self) -> str:
@@ -66,7 +66,7 @@ class Provenance(Plain):
 
     @property
     def by(self) -> str:
-        """Model and format in words."""
+        """Model and number format in words."""
         return " ".join(filter(None, [self.model, self.dtype]))
 
     @property
@@ -80,25 +80,25 @@ class Provenance(Plain):
 
 @dataclass
 class Cell:
-    """A number of a published table, and what was measured here for it."""
+    """A number of a published table and its measurement here."""
 
     keys: Row  # the table's key columns and their values
     metric: str
-    value: float | None  # what the paper printed; None for a curve without printed values
-    printed: str  # the same as the paper has it
+    value: float | None  # the printed number; None for a curve without printed values
+    printed: str  # `value` as the paper prints it
     unit: str
     device: str  # the paper's
     model: str  # the paper's
-    measured: float | None  # None where nothing was measured
+    measured: float | None  # None if nothing was measured
     low: float | None
     high: float | None
-    why: str  # the reason for that, else empty
-    figure: int | None = None  # number of the measured figure: one may answer to several printed numbers
+    why: str  # why nothing was measured, else empty
+    figure: int | None = None  # number of the measured figure, which several printed numbers may share
     source: Provenance | None = None  # what it was measured on
 
     @classmethod
     def of(cls, row: Values, sources: list[Provenance]) -> Cell:
-        """From a row of ``replay.json``, whose ``source`` is a place in `sources`."""
+        """Read from a row of ``replay.json``, whose ``source`` is an index into `sources`."""
         names = [each.name for each in fields(cls)[1:]]
         keys = {name: value for name, value in row.items() if name not in names}
         values = {name: row[name] for name in names}
@@ -106,7 +106,7 @@ class Cell:
         return cls(keys, **values)
 
     def as_dict(self) -> Row:
-        """As a row; the provenance is left out."""
+        """Return the cell as a row without its provenance."""
         return self.keys | {each.name: getattr(self, each.name) for each in fields(self)[1:-1]}
 
     def column(self, name: str) -> Any:
@@ -115,11 +115,11 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """What was measured over what was printed; None where either is missing, or zero was printed."""
+        """Measured over printed value; None if either is missing or the printed one is zero."""
         return self.measured / self.value if self.measured is not None and self.value else None
 
     def selected(self, where: Values) -> bool:
-        """Whether the cell has these values in these columns; a list is a choice. Numbers meet texts."""
+        """Whether the cell has these values in these columns. Lists give alternatives; 1 equals ``"1"``."""
         for name, value in where.items():
             choices = value if isinstance(value, list) else [value]
             mine = self.column(name)
@@ -139,24 +139,24 @@ def _number(value: float | str | None) -> float | str:
 
 @dataclass(frozen=True)
 class Comparison(Plain):
-    """Two contenders that were measured here, each a measurement of its own, and that the paper tells apart.
+    """A comparison of two printed contenders that were measured here separately.
 
     Attributes
     ----------
     first, second : int
-        Numbers of their cells, the first of several that the same two figures answer to.
+        Indices of their cells; if several cells share the two figures, the first of them.
     printed, measured : float
-        The first's figure less the second's.
+        The first's figure minus the second's.
     low, high : float, optional
         95 % interval of the measured difference, both sides resampled on the same texts.
     p : float
-        Of a difference at least as large without any, corrected for all that were made (Holm).
+        The p-value of the measured difference, corrected for all comparisons of the table (Holm).
     clear : bool
-        Whether p is at most 0.05 and, of times, the difference beyond that of the control.
+        Whether p is at most 0.05 and, for times, the difference exceeds the control's.
     split : bool
-        Whether the paper's own rows, of several models or devices, differ in direction.
+        Whether the paper's own rows, for several models or devices, differ in direction.
     derived : bool
-        Whether the two are means of figures that are compared themselves: it is not counted.
+        Whether either side is a mean of figures that are compared themselves; it is then not counted.
     """
 
     first: int
@@ -183,7 +183,7 @@ class Comparison(Plain):
 
     @property
     def place(self) -> int | None:
-        """Place in a `Tally`; None where nothing can agree."""
+        """Index into a `Tally`; None if there is nothing to agree with."""
         if self.verdict not in ("agrees", "against"):
             return None
         return 1 if not self.clear else 0 if self.verdict == "agrees" else 2
@@ -191,15 +191,15 @@ class Comparison(Plain):
 
 @dataclass(frozen=True)
 class Check(Plain):
-    """What a run says about itself.
+    """A check that a run makes on itself.
 
     Attributes
     ----------
     kind : str
-        ``control``: a contender under two names, `value` is the ratio of their speeds, `low` and `high` its
-        interval. ``ability``: whether the model can do the task, `value` is the p of its own references
-        fitting no better than others'.
-        ``same texts``: `count` of `of` texts are the reference's. ``idle target``: in `count` of `of` texts
+        ``control``: a contender under two names; `value` is the ratio of their speeds, `low` and `high` its
+        interval. ``ability``: whether the model can do the task; `value` is the p-value of the hypothesis
+        that its texts fit their own references no better than others'.
+        ``same texts``: `count` of `of` texts equal the reference's. ``idle target``: in `count` of `of` texts
         the large model did not run after the prompt.
     """
 
@@ -212,12 +212,12 @@ class Check(Plain):
     low: float | None = None
     high: float | None = None
     text: str = ""
-    by: str = ""  # the model, and its format, as `Provenance.by` names them; empty: of all
+    by: str = ""  # the model and its format, as in `Provenance.by`; empty: all models
 
 
 @dataclass(frozen=True)
 class Verdict(Plain):
-    """What was measured here says of a claim of the paper's."""
+    """What the measurements here say about one of the paper's claims."""
 
     claim: str
     question: str  # order, pays, size or lossless

@@ -1,8 +1,8 @@
-"""COMET, scored in an environment of its own: the texts go out, their scores come back.
+"""COMET scores, computed in a separate environment: export the texts, read back their scores.
 
 A replay of re-translation writes ``comet.jsonl``, one line per text: source, hypothesis and reference.
-``data/comet/score.py`` scores them where unbabel-comet is installed, which wants older libraries than this
-package. `scored` reads the scores back into the replay.
+``data/comet/score.py`` scores them in an environment with unbabel-comet, which needs older libraries than
+this package. `scored` reads the scores back into the replay.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from specviz.replays.replays import Replay
 
 TEXTS, METRIC = "comet.jsonl", "comet"
-MOST_BYTES = 256 << 20  # of a file that is read
+MOST_BYTES = 256 << 20  # size limit of a file to read
 HOW = "scored in a separate environment, see data/comet/README.md: --score comet=FILE"
 
 
 def identity(source: str, hypothesis: str, reference: str) -> str:
-    """What tells one text from another, in the file that goes out and in the one that comes back."""
+    """Hash that identifies a text both in the exported file and in the file of scores."""
     text = json.dumps([source, hypothesis, reference])
     return hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest()[:16]
 
@@ -40,7 +40,7 @@ def identity(source: str, hypothesis: str, reference: str) -> str:
 def rows(
     where: Values, sources: Sequence[str], texts: Sequence[str], references: Iterable[Sequence[str]]
 ) -> list[Row]:
-    """A line for each text of a contender; `where` are its columns of the printed table."""
+    """Build a line for each text of a contender; `where` holds its columns of the printed table."""
     return [
         {"id": identity(source, text, right[0]), "where": dict(where), "source": source, "hypothesis": text,
          "reference": right[0]}
@@ -56,12 +56,12 @@ def write(folder: Path, lines: Sequence[Row]) -> None:
 
 
 def read(file: Path, kind: type, remedy: str) -> list[Row]:
-    """The lines of a file.
+    """Read and validate the lines of a file.
 
     Raises
     ------
     TraceError
-        If there is none, or a line of it is not what it should be; the line names its number.
+        If there is no file, it is too large, or a line is invalid; the message gives the line's number.
     """
     if not file.is_file():
         raise TraceError(f"there is no {file}: {remedy}")
@@ -76,12 +76,13 @@ def read(file: Path, kind: type, remedy: str) -> list[Row]:
 
 
 def scored(replay: Replay, file: Path) -> Replay:
-    """A replay with the scores of its texts, saved.
+    """Add the scores of its texts to a replay, judge it again and save it.
 
     Raises
     ------
     TraceError
-        If the replay wrote no texts, or the scores are damaged, of another model each, or do not cover them.
+        If the replay wrote no texts or they were changed, or if the scores are damaged, come from several
+        models or do not cover all texts.
     """
     from specviz.replays.comet_schema import Score, Text
 
@@ -107,7 +108,7 @@ def scored(replay: Replay, file: Path) -> Replay:
 
 
 def _judged(replay: Replay, texts: Sequence[Row], by_id: dict[str, float]) -> Replay:
-    """The replay with its cells of COMET filled, and these compared with one another."""
+    """Fill the replay's COMET cells and compare them with one another."""
     from specviz.replays.judging import Judge
     from specviz.replays.replays import covers
     from specviz.replays.sources.shared import Figure

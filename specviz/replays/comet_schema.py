@@ -1,4 +1,4 @@
-"""What ``comet.jsonl`` and a file of scores hold, line by line; imported when one is read."""
+"""Schemas for the lines of ``comet.jsonl`` and of a file of scores; imported only when one is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Identity = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
 class Text(TypedDict):
-    """A text that is to be scored."""
+    """A text to score."""
 
     id: Identity
     where: dict[Words, Words | int | float]
@@ -23,7 +23,7 @@ class Text(TypedDict):
 
 
 class Score(TypedDict):
-    """Its score."""
+    """The score of a text."""
 
     id: Identity
     score: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]

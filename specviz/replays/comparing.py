@@ -1,4 +1,4 @@
-"""A method beside recorded runs: the same prompts, decoded here, paired with what was recorded."""
+"""Compare a method with recorded runs: decode the same prompts here and pair them with the recording."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from specviz.suites import Suite
 
 SPEEDUP = "speedup"
-BUNDLED = Path("data/runs")  # the recorded runs of the package, wherever it is installed
-MACHINE = ("processor", "device", "threads", "kernels")  # where one differs, times are not compared
+BUNDLED = Path("data/runs")  # stands for the package's recorded runs, wherever it is installed
+MACHINE = ("processor", "device", "threads", "kernels")  # if one of these differs, times are not compared
 
 
 @dataclass
@@ -44,15 +44,16 @@ class Comparison:
     Attributes
     ----------
     by : {"speedup", "τ"}
-        What is compared. On another machine than the recording's it is τ, tokens per cycle: speedups are
-        given, each as measured on its own machine, and not compared.
+        The quantity compared. On a machine other than the recording's it is τ, tokens per cycle: speedups
+        are listed, each as measured on its own machine, but not compared.
     rows : list of dict
-        One a recorded contender: ``contender``, ``tau``, ``speedup`` (over its own reference, recorded);
+        One per recorded contender: ``contender``, ``tau``, ``speedup`` (over its own recorded reference);
         ``ratio``, the method's speedup (or τ) over the contender's, with ``low`` and ``high`` (95 %, paired
         by prompt); ``p``, corrected for all contenders (Holm); ``clear``, whether p is at most 0.05 and the
-        ratio is beyond the controls'.
+        ratio exceeds the controls'.
     method : dict
-        The method's own row: ``contender``, ``tau``, ``speedup``, ``same`` of ``of`` texts the reference's.
+        The method's own row: ``contender``, ``tau``, ``speedup``; ``same`` of ``of`` texts equal the
+        reference's.
     notes : list of str
     ours, theirs : Results
     """
@@ -65,7 +66,7 @@ class Comparison:
     theirs: Results = field(repr=False)
 
     def frame(self) -> pd.DataFrame:
-        """The contenders as a table, the fastest first."""
+        """The contenders as a table, best first."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
@@ -74,7 +75,7 @@ class Comparison:
         return str(self.frame().to_html(index=False))
 
     def show(self, console: Console) -> None:
-        """Print it on a rich console."""
+        """Print the comparison on a rich console."""
         lines = [
             [
                 self.method["contender"],
@@ -112,30 +113,31 @@ def compare(
 ) -> Comparison:
     """Decode a recorded run's prompts with a method and compare it with the recording, prompt by prompt.
 
-    The reference is decoded again alongside, and once more under a second name (the control), so speedups
-    over it are compared. The notes say how its speed differs from the recorded one. On another machine than
-    the recording's, or with other kernels for the same numbers, tokens per cycle are compared instead.
+    The reference is decoded again as well, and once more under a second name (the control), so that speedups
+    over it can be compared. The notes say how its speed differs from the recorded one. On a machine other
+    than the recording's, or with other kernels for the same numbers, tokens per cycle are compared instead.
 
     Parameters
     ----------
     method : str, type or Method
-        A name, a class of your own or an instance.
+        A method's name, your own class, or an instance.
     against : path
-        A recorded run, or a folder of them. Default: those that come with the package.
+        A recorded run or a folder of them. Default: those that come with the package.
     run : str, optional
-        Which run of a folder. Default: the first that the method can decode and whose model is available.
+        The run to take from a folder. Default: the first that the method can decode and whose model is
+        available.
     model : Model, optional
         Default: the recorded one, loaded with its number format and kernels.
     draft : str, optional
-        For a method that needs one.
+        The drafter, for a method that needs one.
     suite : Suite, optional
         The prompts, for a run that you recorded yourself.
     number : int, optional
-        Only its first prompts.
+        Use only this many prompts, from the first on.
     out : path, optional
-        Keep the rows there and continue from them. Default: they are dropped.
+        Keep the rows there and continue from them. Default: they are discarded.
     **parameters
-        The method's.
+        Parameters of the method.
 
     Returns
     -------
@@ -144,8 +146,8 @@ def compare(
     Raises
     ------
     ParameterError, TraceError, ModelError, PromptError, SpecvizError
-        If there is no such run; or the number format, the weights, kernels that round them or the prompts
-        differ from the recording. Nothing is decoded then.
+        If there is no such run, or if the number format, the weights, rounding kernels or the prompts differ
+        from the recording. In these cases nothing is decoded.
 
     Examples
     --------
@@ -173,7 +175,7 @@ def compare(
     if number is not None:
         measured = ours["number"]
         ours["number"] = min(check_int("number", number, 1), measured)
-        # What methods remember is warmed up with the recorded texts, however few prompts follow.
+        # Methods with a memory warm up on the recorded texts, however few prompts follow.
         ours["suites"] = {
             key: [*entries[: ours["number"]], *entries[measured:]] for key, entries in ours["suites"].items()
         }
@@ -199,12 +201,12 @@ def compare(
 
 
 def chosen(against: Path, run: str | None, kind: type[Method]) -> Recorded:
-    """The recorded run.
+    """Choose the recorded run to compare with.
 
     Raises
     ------
     ParameterError, TraceError
-        If there is none, or none that the method can decode.
+        If there is no run, or none that the method can decode.
     """
     from specviz.models.loading import find as find_model
 
@@ -227,13 +229,13 @@ def chosen(against: Path, run: str | None, kind: type[Method]) -> Recorded:
         except SpecvizError as error:
             reasons.append(f"{path.stem}: {error}")
         else:
-            if result.name != "smollm2-questions":  # its prompts are fetched: only where it is named
+            if result.name != "smollm2-questions":  # its prompts must be fetched: only if it is named
                 return result
     raise ParameterError(f"no run in {against} can be compared with {kind.name}: {'; '.join(reasons)}")
 
 
 def fitting(run: Recorded, kind: type[Method]) -> Recorded:
-    """The run, if the method can decode it.
+    """Return the run if the method can decode it.
 
     Raises
     ------
@@ -255,12 +257,12 @@ def fitting(run: Recorded, kind: type[Method]) -> Recorded:
 
 
 def prompts_of(run: Recorded, suite: Suite | None) -> Settings:
-    """The prompts as they were recorded, with those that warmed up: keys of a plan.
+    """The recorded prompts, including the warm-up ones, as keys of a plan.
 
     Raises
     ------
     ParameterError
-        If they are others now.
+        If the prompts have changed since.
     """
     from specviz.measure.plan import read_suites
     from specviz.replays.recordings import plan
@@ -275,19 +277,19 @@ def prompts_of(run: Recorded, suite: Suite | None) -> Settings:
 
 
 def rounding(kernels: str | None) -> str | None:
-    """The kernels, if they round weights or inputs; None if they are a layout of the same numbers."""
+    """Return the kernels if they round weights or inputs; None if they only change the layout."""
     from specviz.models.kernels import LAYOUTS
 
     return None if kernels in LAYOUTS else kernels
 
 
 def differing(run: Recorded, model: Model) -> list[str]:
-    """What of the machine differs from the recording, in words; times are not compared then.
+    """List in words how the machine differs from the recording's; if it does, times are not compared.
 
     Raises
     ------
     ParameterError
-        If what decides the texts differs: the number format, the weights, or kernels that round them.
+        If anything that decides the texts differs: the number format, the weights or rounding kernels.
     """
     from specviz.loop.machine import identity, machine_of, number_format
 
@@ -319,18 +321,18 @@ def gains(
     mine: np.ndarray, taken: np.ndarray, base: np.ndarray, base_taken: np.ndarray,
     theirs: np.ndarray, their_taken: np.ndarray, their_base: np.ndarray, their_base_taken: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """A speedup over another: each is tokens/s over those of its own reference."""
+    """Ratio of two speedups, each of which is tokens/s over its own reference's."""
     ours = (mine / taken) / (base / base_taken)
     return ours / ((theirs / their_taken) / (their_base / their_base_taken))
 
 
 def longer(mine: np.ndarray, steps: np.ndarray, theirs: np.ndarray, their_steps: np.ndarray) -> np.ndarray:
-    """Tokens per cycle over another's."""
+    """Ratio of two contenders' tokens per cycle."""
     return (mine / steps) / (theirs / their_steps)
 
 
 def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]) -> Comparison:
-    """The method's rows beside those of every recorded contender; by τ if it ran `elsewhere`."""
+    """Compare the method with every recorded contender; by τ if it ran `elsewhere`."""
     sides = {side: by_cell(each) for side, each in (("ours", ours), ("theirs", theirs))}
     cell = next(each for each in ours.cells if each["cell"] != each["against"] and each["method"] == name)
     mine, base = sides["ours"][cell["cell"]], sides["ours"][cell["against"]]
@@ -367,7 +369,7 @@ def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]
 
 
 def own_row(cell: Values, mine: list[Row], base: list[Row], theirs: Results) -> Row:
-    """What the method itself did."""
+    """The method's own row of the comparison."""
     pairs = paired(mine, base)
     times = [sum(map(value, side)) for side in zip(*pairs) for value in (written, seconds)]
     recorded = next(each for each in theirs.cells if each["cell"] == each["against"])
@@ -382,12 +384,12 @@ def own_row(cell: Values, mine: list[Row], base: list[Row], theirs: Results) -> 
 
 
 def marked(ids: list[list[int]]) -> list[list[int]]:
-    """A text's digest, as a recorded row has it."""
+    """Digest of a text in the form that a recorded row holds."""
     return [[int(word, 16)] for word in digest(ids).split()]
 
 
 def at(row: Values) -> tuple[int, int]:
-    """Which text a row is."""
+    """Key of the text that a row decodes: round and prompt."""
     return row["round"], row["prompt"]
 
 
@@ -404,7 +406,7 @@ def by_cell(results: Results) -> dict[int, list[Row]]:
 
 
 def tau(rows: Sequence[Row], like: Sequence[Row]) -> float:
-    """Tokens per cycle, on the texts that `like` has, too."""
+    """Tokens per cycle, on the texts that `like` also has."""
     texts = {at(row) for row in like if row["error"] is None}
     good = [row for row in rows if row["error"] is None and at(row) in texts]
     steps = sum(row["steps"] for row in good)
@@ -429,7 +431,7 @@ def totals(*sides: list[Row], value: Callable[[Values], float] = seconds) -> lis
 
 
 def control(results: Results) -> float:
-    """How far apart one decoder's speeds under two names are: the logarithm of the ratio's farther end."""
+    """The control's noise: the larger absolute logarithm of its speed ratio's interval ends."""
     cells = by_cell(results)
     twin = next((cell for cell in results.cells if cell["method"].endswith(f"_{AGAIN}")), None)
     if twin is None:
@@ -445,7 +447,7 @@ def control(results: Results) -> float:
 def notes(
     ours: Results, theirs: Results, base: list[Row], noise: float, elsewhere: Sequence[str]
 ) -> list[str]:
-    """What a reader must know."""
+    """Notes for the reader: prompts, the reference's drift, noise, and changed versions."""
     recorded = next(cell for cell in theirs.cells if cell["cell"] == cell["against"])
     columns = totals(base, by_cell(theirs)[recorded["cell"]])
     drift = (columns[0].sum() / columns[1].sum()) / (columns[2].sum() / columns[3].sum())

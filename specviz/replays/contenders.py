@@ -42,7 +42,7 @@ def grid(target: Model, draft: Model, group: str) -> list[Point]:
 
 
 def without(target: Model, draft: Model) -> list[Point]:
-    """Figure 5: no rollback, and no fallback: the small model always writes a window of so many tokens."""
+    """Figure 5: without rollback, and without fallback, so that the small model always fills its window."""
     points = [bild(target, draft, f, NEVER, NO_ROLLBACK, f"{NO_ROLLBACK}, fallback {f:g}") for f in FALLBACKS]
     for window, r in product(WINDOWS, ROLLBACKS):
         label = f"{NO_FALLBACK}, window {window}, rollback {r:g}"
@@ -71,7 +71,7 @@ def nucleus(target: Model, draft: Model) -> list[Point]:
 
 
 def leaving(exits: Model | None, calm: Model | None) -> list[Point]:
-    """Figures 6 and 7: the first layer drafts, and CALM, each on the model that was tuned for it."""
+    """Figures 6 and 7: drafting with the first layer, and CALM, each on the model tuned for it."""
     points: list[Point] = []
     if exits is not None:
         base = "early exit: greedy"
@@ -92,14 +92,14 @@ def leaving(exits: Model | None, calm: Model | None) -> list[Point]:
 
 
 def oracle(target: Model, draft: Model) -> list[Point]:
-    """Figure 2: the large model engaged only where the small one's token is too unlikely to it."""
+    """Figure 2: the large model steps in only if it finds the small model's token too unlikely."""
     return [
         Point(f"oracle: least p {p:g}", "oracle", {"least": p}, target, draft, group="oracle") for p in ORACLE
     ]
 
 
 def fastest(those: Sequence[Measured], base: Measured, lost: float) -> Measured | None:
-    """The fastest setting that loses at most so much; None if none does."""
+    """The fastest setting that loses at most `lost` in quality; None if there is none."""
     good = [each for each in those if each.lost(base).median <= lost]
     return max(good, key=lambda each: each.over(base).median, default=None)
 
@@ -109,7 +109,7 @@ def fastest(those: Sequence[Measured], base: Measured, lost: float) -> Measured 
 LONG = (10, 25)  # the paper's k
 FULL = {"k_max": 10}
 BEAMS = "beam 5 (transformers)"
-STOCK = {BEAMS: 5, "greedy (transformers)": 1}  # transformers' own decoding: its beams
+STOCK = {BEAMS: 5, "greedy (transformers)": 1}  # transformers' own decoding: number of beams
 
 
 def lineup(
@@ -117,7 +117,7 @@ def lineup(
 ) -> list[Point]:
     """Tables I and II: beams, greedy, blockwise, SpecDec and CM-ASD, with each kind of drafter.
 
-    A model that transformers does not run has no beams.
+    Beams are left out for a model that transformers cannot run.
     """
     points = [Point(BASELINE, BASELINE, model=target)]
     if hasattr(getattr(target, "net", None), "generate"):
@@ -136,7 +136,7 @@ def lineup(
 
 
 def mean_threshold(whole: Point, entries: list[Entry], max_new_tokens: int) -> float:
-    """The mean threshold τ_i of CM-ASD over the tokens that it judged, in nats."""
+    """The mean threshold τ_i of CM-ASD over the judged tokens, in nats."""
     options = {"draft": whole.draft, "max_new_tokens": max_new_tokens, **whole.options, **whole.values}
     trace = generate(whole.model, entries, whole.method, **options)
     judged = trace.nodes[trace.nodes["status"].isin(["accepted", "rejected"])]
@@ -147,9 +147,9 @@ def mean_threshold(whole: Point, entries: list[Entry], max_new_tokens: int) -> f
 
 
 def ablation(target: Model, draft: Model, fixed: float | None = None) -> list[Point]:
-    """Table III: either half switched off, one signal alone; and every other reading.
+    """Table III: either half switched off, or one signal alone; also every other reading of the paper.
 
-    `fixed` is the threshold of the settings in which it does not adapt; default: CM-ASD's τ_base.
+    `fixed` is the threshold of the settings without adaptive verification; default: CM-ASD's τ_base.
     """
     base = {} if fixed is None else {"tau_base": fixed}
 
@@ -174,7 +174,7 @@ def ablation(target: Model, draft: Model, fixed: float | None = None) -> list[Po
 def drafting(
     points: Sequence[Point], entries: list[Entry], max_new_tokens: int
 ) -> tuple[dict[str, float], Settings]:
-    """Milliseconds of drafting an iteration, and the recorded runs that say so."""
+    """Milliseconds of drafting per cycle, and the traces from which they were measured."""
     times, traces = {}, {}
     for point in points:
         if point.method in (BEAM, BASELINE):
@@ -188,7 +188,7 @@ def drafting(
 
 
 def costs(mine: Point, base: Point, entries: list[Entry], max_new_tokens: int) -> Settings:
-    """BiLD's Figure 8, counted from the record: FLOPs, bytes and intensity a token over the reference's."""
+    """BiLD's Figure 8, counted from traces: FLOPs, bytes and intensity per token over the reference's."""
     traces = {}
     for name, point in (("mine", mine), ("base", base)):
         options = {"draft": point.draft, "max_new_tokens": max_new_tokens, **point.options, **point.values}

@@ -1,4 +1,4 @@
-"""Why a method pays here or does not: what its cycles bring, and what they cost in cycles without drafts."""
+"""Why a method pays here or does not: what its cycles yield, and what they cost in cycles without drafts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Model
 
 PHASES = ("draft", "forward", "verify", "commit", "between")  # as `specviz.measure.phases` sums them
-EXITS = ("calm", "early_exit")  # whose passes end at a layer that no shape tells
+EXITS = ("calm", "early_exit")  # methods whose passes may end at a layer that the shape does not give
 HEADINGS = (
     "contender", "τ", "break-even τ", "speedup", "tokens a pass", "a cycle's passes", "its drafting",
     *(f"{name} %" for name in PHASES),
@@ -29,19 +29,19 @@ IN_WORDS = (
 
 @dataclass(frozen=True)
 class Cost(Plain):
-    """What a contender's cycles bring and cost.
+    """What a contender's cycles yield and cost.
 
     Attributes
     ----------
     contender, task, by : str
-        As the figures' provenance has them.
+        As in the figures' provenance.
     texts : int
     sums, plain : dict
-        Over the texts' cycles, as `specviz.measure.phases.SUMS` names them: of the contender, and of the
-        reference on the same texts.
+        Sums over the cycles of the texts, named as in `specviz.measure.phases.SUMS`, of the contender and of
+        the reference.
     elsewhere : dict
-        Device: what a cycle's passes and its drafting cost there, in passes of the reference; modelled by a
-        roofline. Empty where a shape is not known.
+        For each other device, the cost of a cycle's passes and of its drafting, in passes of the reference,
+        modelled by a roofline. Empty if a shape is unknown.
     """
 
     contender: str
@@ -54,17 +54,17 @@ class Cost(Plain):
 
     @property
     def tau(self) -> float:
-        """Tokens a cycle writes."""
+        """Tokens per cycle."""
         return self.sums["emitted"] / self.sums["cycles"]
 
     @property
     def plain_tau(self) -> float:
-        """The same of the reference: 1, but for canvases."""
+        """Tokens per cycle of the reference: 1, except for canvases."""
         return self.plain["emitted"] / self.plain["cycles"]
 
     @property
     def break_even(self) -> float:
-        """The τ at which a cycle would be worth its time."""
+        """The τ at which a cycle is worth its time."""
         return self.plain_tau * _seconds(self.sums) / _seconds(self.plain)
 
     @property
@@ -74,23 +74,23 @@ class Cost(Plain):
 
     @property
     def tokens(self) -> float:
-        """Tokens that a pass of the target reads."""
+        """Mean tokens per pass of the target."""
         return self.sums["fed"] / self.sums["passes"] if self.sums["passes"] else 0.0
 
     def passes(self, phase: str, plain: bool = False) -> float:
-        """Seconds of a phase in a cycle, in passes of the reference."""
+        """Time of a phase per cycle, in passes of the reference."""
         sums = self.plain if plain else self.sums
         unit = self.plain["forward"] / self.plain["cycles"]
         return sums[phase] / sums["cycles"] / unit
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each phase in the time."""
+        """Each phase's share of the time."""
         whole = sum(self.sums[name] for name in PHASES)
         return {name: self.sums[name] / whole for name in PHASES}
 
     def row(self) -> list[str]:
-        """What `HEADINGS` name."""
+        """The values for `HEADINGS`, as text."""
         return [
             f"{self.contender} ({self.by})" if self.by else self.contender,
             *(f"{value:.2f}" for value in (self.tau, self.break_even, self.speedup)), f"{self.tokens:.1f}",
@@ -100,7 +100,7 @@ class Cost(Plain):
 
 
 def _seconds(sums: Mapping[str, float]) -> float:
-    """Of a cycle."""
+    """Seconds per cycle."""
     return sum(sums[name] for name in PHASES) / sums["cycles"]
 
 
@@ -108,12 +108,12 @@ def cost_of(
     contender: str, task: str, by: str,
     mine: Sequence[Mapping[str, float]], plain: Sequence[Mapping[str, float]],
 ) -> Cost | None:  # fmt: skip
-    """What some texts' cycles bring and cost; None where one has no times, or nothing was written.
+    """What some texts' cycles yield and cost; None if a text has no times or nothing was written.
 
     Parameters
     ----------
     mine, plain : sequence of mapping
-        Of each text, the contender's sums and the reference's.
+        The contender's sums and the reference's, for each text.
     """
     if not mine or not all(mine) or not all(plain):
         return None
@@ -125,12 +125,12 @@ def cost_of(
 
 
 def total(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Sums of sums."""
+    """Add up sums, name by name."""
     return {name: sum(one[name] for one in each) for name in each[0]}
 
 
 def pooled(costs: Sequence[Cost]) -> list[Cost]:
-    """One of each contender, over all tasks."""
+    """Pool each contender's costs over all tasks."""
     groups: dict[tuple[str, str], list[Cost]] = {}
     for each in costs:
         groups.setdefault((each.contender, each.by), []).append(each)
@@ -154,9 +154,9 @@ def pooled(costs: Sequence[Cost]) -> list[Cost]:
 
 
 def modelled(cost: Cost, method: str, model: Model, draft: Model | None) -> dict[str, list[float]]:
-    """What a cycle's passes and its drafting cost on other devices, in passes of the reference.
+    """Model the cost of a cycle's passes and drafting on other devices, in passes of the reference.
 
-    Nothing where a drafter's work is not a model's passes, or a shape is not known.
+    Empty if a pass may exit early, a drafter's work is not a model's passes, or a shape is unknown.
     """
     from specviz.measure.advice.devices import PRESETS, pass_seconds
 
@@ -168,7 +168,7 @@ def modelled(cost: Cost, method: str, model: Model, draft: Model | None) -> dict
     elsewhere = {}
     try:
         for name, device in PRESETS.items():
-            # What the passes of a cycle take, each of the mean size after the mean context.
+            # Seconds of a cycle's passes, each taken to have the mean size and the mean context.
             target, reference, drafting = (
                 0.0
                 if not of[f"{who}passes"]
@@ -181,6 +181,6 @@ def modelled(cost: Cost, method: str, model: Model, draft: Model | None) -> dict
                 )
             )  # fmt: skip
             elsewhere[name] = [target / reference, drafting / reference]
-    except ParameterError:  # a shape is not known
+    except ParameterError:  # a shape is unknown
         return {}
     return elsewhere

@@ -1,7 +1,7 @@
-"""What a part of a paper's setup would take, before anything is fetched: downloads, memory, time.
+"""Estimate what a part of a paper's setup takes before anything is fetched: downloads, memory and time.
 
-Sizes are those that the checkpoints' pages print, or estimates that say so. Memory and time are estimates:
-the time is that of reading the weights once a token, at a rate that is measured on this device for a moment.
+Sizes come from the checkpoints' pages, or are marked as estimates. Memory and time are estimates: the time is
+that of reading the weights once per token, at a rate that is briefly measured on this device.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from specviz.replays.setups import BYTES, NEVER_RUN, Chosen
 from specviz.replays.tasks import tasks_of
 from specviz.suites.catalogue import CATALOGUE
 
-PROMPT = 1024  # tokens that a text's cache has room for beside the new ones, in the estimate of memory
-ROWS, COLUMNS = 16384, 4096  # of the matrix whose reading is timed: more than caches hold
-SECONDS = 0.3  # of measuring
+PROMPT = 1024  # prompt tokens per text that the estimate of memory allows for
+ROWS, COLUMNS = 16384, 4096  # of the matrix whose reading is timed: larger than the caches
+SECONDS = 0.3  # length of the measurement
 GB = 1e9
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A part of a setup, with what it would take.
+    """A part of a setup and what it would take.
 
     Attributes
     ----------
     download, here : int
-        Bytes of all weights, and of those that are in their folders already.
+        Bytes of all weights, and of those already in their folders.
     memory : int
-        Bytes of weights, keys and values while it runs; an estimate.
+        Estimated bytes of weights, keys and values while it runs.
     tokens : int
-        New tokens at most, of all contenders together.
+        Upper limit on new tokens, summed over all contenders.
     rate : float
-        Bytes of a matrix that this device reads in a second, in this format; measured.
+        Measured bytes of a matrix that this device reads per second in this format.
     """
 
     chosen: Chosen
@@ -50,11 +50,11 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """The estimate of the time: each new token reads the large model's weights once."""
+        """Estimated time, in which each new token reads the large model's weights once."""
         return self.tokens * self.chosen.part.model.parameters * BYTES[self.dtype] / self.rate
 
     def facts(self) -> list[str]:
-        """The part in words, one fact a line: models, texts, settings."""
+        """The part in words, one fact per line: models, texts, settings."""
         part = self.chosen.part
         out = []
         for role, each in [("model", part.model), *part.drafts.items()]:
@@ -79,7 +79,7 @@ class Plan:
         ]
 
     def lines(self) -> list[str]:
-        """The facts, and what they take here."""
+        """The facts, and what the part would take here."""
         return [
             f"{self.chosen.table}, part {self.chosen.part.name} of the paper's setup: nothing is fetched",
             *(f"  {fact}" for fact in self.facts()),
@@ -99,7 +99,7 @@ class Plan:
 def plan(
     chosen: Chosen, device: str, dtype: str | None, number: int | None, max_new_tokens: int | None
 ) -> Plan:
-    """What a part would take on a device.
+    """Estimate what a part would take on a device.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def plan(
     Raises
     ------
     ParameterError
-        If the device is not there, or the format is none.
+        If the device is not available or the number format is not supported.
     """
     part, numbers = chosen.part, chosen.recipe.whole
     form = dtype or chosen.dtype
@@ -124,10 +124,10 @@ def plan(
     width = BYTES[form]
     weights = sum(each.parameters for each in part.checkpoints) * width
     tokens = longest + PROMPT
-    sides = 2 if part.model.architecture.endswith("ConditionalGeneration") else 1  # its own, and the source's
+    sides = 2 if part.model.architecture.endswith("ConditionalGeneration") else 1  # own and cross-attention
     kept = sides * part.model.shape.cached(tokens) * width
     tasks = set(part.suites) & set(tasks_of(chosen.recipe))
-    texts = prompts * (1 if chosen.recipe.source == "run" else len(tasks))  # the others read so many a task
+    texts = prompts * (1 if chosen.recipe.source == "run" else len(tasks))  # the others: per task
     passes = texts * longest * contenders(chosen) * int(numbers.get("rounds", 1))
     return Plan(
         chosen, device, form, prompts, longest, sum(each.bytes for each in part.checkpoints),
@@ -137,7 +137,7 @@ def plan(
 
 
 def contenders(chosen: Chosen) -> int:
-    """How often a text is decoded in one round: by each setting, by the reference, and by the control."""
+    """How often a round decodes a text: once per setting, for the reference and for the control."""
     recipe, numbers = chosen.recipe, chosen.recipe.whole
     if "curves" not in recipe.options:
         return len(recipe.rows) + 2
@@ -146,14 +146,14 @@ def contenders(chosen: Chosen) -> int:
 
 
 def rate(device: str, dtype: str) -> float:
-    """Bytes of a matrix that are read in a second by a product with one row; the best of a few."""
+    """Measure the bytes per second at which a product with one row reads a matrix; the best of several."""
     import torch
 
     kind: torch.dtype = getattr(torch, dtype)
     try:
         matrix = torch.ones(ROWS, COLUMNS, dtype=kind, device=device)  # not zeros: those may share one page
         row = torch.ones(1, COLUMNS, dtype=kind, device=device)
-    except (RuntimeError, AssertionError, TypeError):  # torch says in many ways that it cannot
+    except (RuntimeError, AssertionError, TypeError):  # torch reports this in several ways
         raise ParameterError(
             f"device {device} is not available or has no {dtype}: choose another --device or --dtype"
         ) from None
@@ -161,7 +161,7 @@ def rate(device: str, dtype: str) -> float:
     with torch.inference_mode():
         while True:
             begin = time.perf_counter()
-            float((row @ matrix.t())[0, 0])  # read back: only then a GPU is done
+            float((row @ matrix.t())[0, 0])  # reading back waits for a GPU
             now = time.perf_counter()
             best = min(best, now - begin)
             if now > end:
@@ -169,7 +169,7 @@ def rate(device: str, dtype: str) -> float:
 
 
 def gguf_lines(chosen: Chosen) -> list[str]:
-    """What makes a GGUF file of the model, where the paper's runs are llama.cpp's."""
+    """How to make a GGUF file of the model, if the paper ran llama.cpp."""
     part = chosen.part
     if not part.gguf:
         return []
@@ -186,7 +186,7 @@ def gigabytes(size: float) -> str:
 
 
 def hours(seconds: float) -> str:
-    """Seconds in the unit that a person would plan with."""
+    """Seconds in a unit suited to planning."""
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.0f} {unit}"
@@ -194,5 +194,5 @@ def hours(seconds: float) -> str:
 
 
 def overview(plans: Sequence[Plan]) -> list[str]:
-    """Several parts, one after the other."""
+    """Lines for several parts, separated by empty lines."""
     return [line for each in plans for line in [*each.lines(), ""]][:-1]

@@ -1,8 +1,8 @@
-"""Which way measured figures go, how surely, and what that says of a paper's claims.
+"""Judge a paper's claims by the measured differences and their significance.
 
-A difference is clear if two things hold: its p, corrected for all comparisons of the table (Holm), is at most
-0.05; and, of times, it is larger than the control's, one contender that decoded the same texts twice under
-two names in the same run. Both sides of a comparison are drawn on the same texts.
+A difference is clear if two things hold: its p-value, corrected for all comparisons of the table (Holm), is
+at most 0.05; and, for times, it is larger than the control's. The control is one contender that decoded the
+same texts twice under two names in the same run. Both sides of a comparison are resampled on the same texts.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from specviz.replays.cells import (
 if TYPE_CHECKING:
     from specviz.replays.sources.shared import Figure
 
-LEVEL = 0.05  # p at which a difference is clear, after the correction
+LEVEL = 0.05  # largest corrected p of a clear difference
 TIMES = ("speedup", "throughput", "latency", "draft_latency", "forward_time", "expected_throughput")
-SPEEDS = ("speedup", "throughput")  # of two contenders over one reference their ratios are the same
-NO_CONTROL = math.inf  # without one, no difference of times is beyond it
+SPEEDS = ("speedup", "throughput")  # with one reference, both give two contenders the same ratio
+NO_CONTROL = math.inf  # without a control, no difference of times is large enough
 
 
 # ---------------------------------------------------------------- how sure
 
 
 def chance(value: float, draws: np.ndarray | None, texts: int) -> float:
-    """p of a value at least as far from zero, were it zero: of its t over the texts, two-sided.
+    """Two-sided p-value of the hypothesis that a value is zero, from its t over the texts.
 
-    The t distribution is Wallace's normal approximation (1959). Where all draws agree it is 2 ** (1 - texts):
-    so often all texts go one way by chance. 1 where nothing was drawn, as of fewer than six texts.
+    The t distribution is Wallace's normal approximation (1959). If all draws agree, p is 2 ** (1 - texts):
+    the probability that all texts go one way by chance. It is 1 without draws, as for fewer than six texts.
     """
     if draws is None or texts < 2 or not math.isfinite(value):
         return 1.0
@@ -67,7 +67,7 @@ def chance(value: float, draws: np.ndarray | None, texts: int) -> float:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p values corrected for their number: the smallest n times, the next n - 1 times ... (Holm 1979)."""
+    """Correct p-values for their number: the smallest times n, the next times n - 1, ... (Holm 1979)."""
     out, worst = [1.0] * len(ps), 0.0
     for rank, i in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
         worst = max(worst, min(1.0, (len(ps) - rank) * ps[i]))
@@ -77,7 +77,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 @dataclass
 class Difference:
-    """A measured difference, before the correction: ``beyond`` says that it exceeds the control's."""
+    """A measured difference: `beyond` says whether it exceeds the control's, `corrected` is Holm's p."""
 
     value: float
     low: float | None
@@ -91,7 +91,7 @@ class Difference:
         return self.beyond and self.corrected <= LEVEL
 
     def turned(self, sign: int) -> str:
-        """In words, seen from the first of the two (1) or from the second (-1)."""
+        """The difference in words, seen from the first of the two (1) or from the second (-1)."""
         ends = ""
         if self.low is not None and self.high is not None:
             low, high = sorted((sign * self.low, sign * self.high))
@@ -100,7 +100,7 @@ class Difference:
 
 
 def spread_of(figure: Figure) -> np.ndarray | None:
-    """Values of a figure on resampled texts; from its interval where it kept none."""
+    """Values of a figure on resampled texts, or approximated from its interval if it kept none."""
     if figure.draws is not None:
         return figure.draws
     if figure.low is None or figure.high is None or figure.low == figure.high:
@@ -109,20 +109,20 @@ def spread_of(figure: Figure) -> np.ndarray | None:
     return figure.value + middle * (figure.high - figure.low) / (2 * 1.96)
 
 
-# Quantiles of the normal distribution (by a logistic that differs from it by less than 0.01).
+# Quantiles of the normal distribution (approximated by a logistic one to within 0.01).
 _SHARES = (np.arange(2000) + 0.5) / 2000
 NORMAL = np.log(_SHARES / (1 - _SHARES)) / 1.702
 NORMAL = NORMAL / NORMAL.std()
 
 
 def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
-    """One figure less another, or less a number."""
+    """One figure minus another, or minus a number; `noise` is the control's."""
     other = b if isinstance(b, float) else b.value
     value, draws, texts = a.value - other, spread_of(a), a.texts
     if not isinstance(b, float):
         theirs, texts = spread_of(b), min(a.texts, b.texts)
         if draws is not None and theirs is not None:
-            # Figures of as many texts of a column are of the same ones; others are drawn by themselves.
+            # Figures of a column with equally many texts share these; others are resampled independently.
             aligned = a.texts == b.texts and a.draws is not None and b.draws is not None
             theirs = theirs if aligned else np.random.default_rng(1).permutation(theirs)
             draws = draws - theirs
@@ -134,15 +134,15 @@ def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
     ratio = a.value / other if other else math.inf
     timed = a.metric in TIMES
     beyond = not timed or (ratio > 0 and abs(math.log(ratio)) > noise)
-    # The best of several settings is the best by chance, too: Bonferroni's correction.
+    # The best of several settings is partly best by chance: Bonferroni's correction.
     tried = max(a.source.tried, 1 if isinstance(b, float) else b.source.tried)
     return Difference(value, low, high, min(1.0, tried * chance(value, draws, texts)), beyond)
 
 
 def noise_of(checks: Iterable[Check]) -> float:
-    """How far apart, as the logarithm of a ratio, the controls put what is one contender.
+    """How far apart the controls put one contender's two speeds, as the logarithm of their ratio.
 
-    A control of too few texts for an interval says nothing beside one that has an interval.
+    Controls with too few texts for an interval are ignored; if no other is left, the noise is infinite.
     """
     ends = [
         (check.low, check.high)
@@ -156,12 +156,12 @@ def noise_of(checks: Iterable[Check]) -> float:
 # ---------------------------------------------------------------- a table
 
 
-Pair = frozenset[int]  # numbers of two figures
+Pair = frozenset[int]  # indices of two figures
 
 
 @dataclass
 class Judge:
-    """A table's cells with the figures beside them, and every difference that was looked at."""
+    """Judges a table, from its cells, their figures and every difference between these."""
 
     cells: list[Cell]
     figures: list[Figure]
@@ -175,8 +175,8 @@ class Judge:
         self.tested = {check.task for check in ability}
         self.unable = {check.task for check in ability if not check.count}
         self.pairs: dict[Pair, Difference] = {}
-        self.firsts: dict[Pair, int] = {}  # the figure that the other one was taken from
-        self.ones: dict[int, Difference] = {}  # speedups less 1
+        self.firsts: dict[Pair, int] = {}  # the figure from which the other one was subtracted
+        self.ones: dict[int, Difference] = {}  # speedups minus 1
         self.columns = self._columns()
         for column in self.columns:
             for i, j in combinations(column, 2):
@@ -185,7 +185,7 @@ class Judge:
             if claim["question"] == ORDER:
                 for one, other, _ in self.steps(claim, self.selected(claim)):
                     self._compare(one, other)
-        kinds: dict[tuple, int] = {}  # one measurement may stand in several rows
+        kinds: dict[tuple, int] = {}  # one measurement may appear in several rows
         self.original = [kinds.setdefault((f.source, f.metric), i) for i, f in enumerate(self.figures)]
         for number in dict.fromkeys(self.original):
             figure = self.figures[number]
@@ -196,14 +196,14 @@ class Judge:
             each.corrected = p
 
     def able(self, number: int) -> bool:
-        """Whether the model can do the task of a figure, as far as anybody knows; of a mean, all tasks."""
+        """Whether the model can do a figure's task, unless a test denies it; for a mean, all tasks."""
         figure = self.figures[number]
         if figure.derived and figure.source.task not in self.tested:
             return not self.unable
         return figure.source.task not in self.unable
 
     def _columns(self) -> list[list[int]]:
-        """Numbers of the cells of each column that were printed and measured."""
+        """Indices of the cells of each column that were both printed and measured."""
         groups: dict[tuple, list[int]] = {}
         for i, cell in enumerate(self.cells):
             if cell.figure is not None and cell.value is not None and self.able(cell.figure):
@@ -213,7 +213,7 @@ class Judge:
         return list(groups.values())
 
     def distinct(self, a: int, b: int) -> bool:
-        """Whether two figures are measurements of two contenders, and both were measured on texts."""
+        """Whether two figures are separate measurements and both were measured on texts."""
         one, two = self.figures[a], self.figures[b]
         return a != b and one.source != two.source and bool(one.texts and two.texts)
 
@@ -227,11 +227,11 @@ class Judge:
         self.firsts[pair] = a
 
     def comparisons(self) -> list[Comparison]:
-        """Each two figures of a column once, whatever the models and devices that they stand beside.
+        """Compare each pair of figures of a column once, whatever models and devices are printed for them.
 
-        Left out are one contender under two names, what nobody measured on texts (node counts, bounds,
-        references), gains (differences of figures that are compared themselves), and the speedup where the
-        throughput of the same two is there, too.
+        Left out are one contender under two names, figures not measured on texts (node counts, bounds,
+        references), gains (differences of figures that are compared themselves), and the second of speedup
+        and throughput of the same two contenders.
         """
         made: dict[Pair, Comparison] = {}
         speeds: set[tuple] = set()
@@ -268,16 +268,16 @@ class Judge:
     # ------------------------------------------------------------ claims
 
     def verdicts(self) -> list[Verdict]:
-        """What each of the paper's claims comes to."""
+        """The verdicts on the paper's claims."""
         return [self.verdict(claim) for claim in self.claims]
 
     def selected(self, claim: Values) -> list[Cell]:
-        """The cells that a claim is about, as far as they were measured by a model that can do the task."""
+        """The cells that a claim is about, if they were measured with a model that can do the task."""
         those = (cell for cell in self.cells if cell.selected(claim["of"]))
         return [cell for cell in those if cell.figure is not None and self.able(cell.figure)]
 
     def verdict(self, claim: Values) -> Verdict:
-        """What a claim comes to: its question decides what is looked at."""
+        """The verdict on a claim; its question selects the test."""
         questions: dict[str, Callable[[Values, list[Cell]], tuple[str, str, str]]] = {
             ORDER: self.ordered, PAYS: self.paying, SIZE: self.sized, LOSSLESS: self.same,
         }  # fmt: skip
@@ -294,11 +294,11 @@ class Judge:
         return Verdict(claim["text"], claim["question"], *outcome)
 
     def inability(self) -> str:
-        """Why figures of a model that cannot do the task say nothing."""
+        """Why the figures of a model that cannot do the task are not judged."""
         return "; ".join(c.text for c in self.checks if c.kind == ABILITY and not c.count)
 
     def steps(self, claim: Values, cells: list[Cell]) -> list[tuple[Cell, Cell, int]]:
-        """What a claim of order compares: two cells, and 1 where the first is to be the larger, else -1."""
+        """The comparisons of a claim of order: two cells, and 1 if the first should be larger, else -1."""
         over, looked = claim["over"], list[tuple[Cell, Cell, int]]()
         sign = -1 if claim.get("by") == "min" or claim["check"] == "falling" else 1
         for group in groups_of(claim, cells):
@@ -311,7 +311,7 @@ class Judge:
         return looked
 
     def idle(self, cells: list[Cell]) -> str:
-        """Where the large model hardly worked in what a claim is about."""
+        """A remark if the large model never ran in at least half of a claim's texts; else empty."""
         names = {(cell.source.contender, cell.source.task) for cell in cells if cell.source is not None}
         those = [c for c in self.checks if c.kind == IDLE and (c.contender, c.task) in names]
         count, of = sum(check.count for check in those), sum(check.of for check in those)
@@ -346,7 +346,7 @@ class Judge:
             return OPEN, "", why
         wrong = [each for each in outcomes if each[0] < 0 and each[1].clear]
         right = [each for each in outcomes if each[0] > 0 and each[1].clear]
-        # Of figures that rise, neighbours may be level; each group's last must clearly be above its first.
+        # In a rising series, neighbours may be level, but each group's last must clearly exceed its first.
         sure = {frozenset((each[3].figure, each[4].figure)) for each in right}
         ends = [frozenset((g[-1].figure, g[0].figure)) for g in groups_of(claim, cells)]
         steady = claim["check"] != "best" and len(outcomes) > 1 and sure.issuperset(ends)
@@ -381,7 +381,7 @@ class Judge:
         return OPEN, numbers, f"{counts}; {self.doubt(each for each, _ in outcomes)}"
 
     def break_even(self, cell: Cell) -> str:
-        """Why a speedup is what it is: what a cycle brings, and what it costs in passes of one token each."""
+        """Explain a speedup by a cycle's tokens and its cost in passes of one token each."""
         for other in self.cells:
             same = (other.keys, other.device, other.model) == (cell.keys, cell.device, cell.model)
             if same and other.metric == "tau" and other.measured and cell.measured:
@@ -393,9 +393,9 @@ class Judge:
         return ""
 
     def sized(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
-        """Whether each figure is as large as printed, up to the rounding of what was printed.
+        """Whether each figure is as large as printed, up to the rounding of the printed value.
 
-        One that stands beside several printed values may be anywhere between them.
+        A figure with several printed values may lie anywhere between them.
         """
         seen, given = self.once(cells), [cell for cell in cells if cell.value is not None]
         printed = [cell.value for cell in given if cell.value is not None]
@@ -404,7 +404,7 @@ class Judge:
             shown.append(f"{self.name(cell)}: {number(cell)}")
             those = [c for c in cells if c.figure is not None and self.original[c.figure] == first]
             own = [c for c in those if c.value is not None]
-            low, high = printed_range(own or given)  # a cell that prints none is judged by the others
+            low, high = printed_range(own or given)  # a cell without a printed value is judged by the others'
             assert cell.measured is not None
             if cell.low is not None and cell.high is not None and cell.low <= high and low <= cell.high:
                 meets += 1
@@ -423,7 +423,7 @@ class Judge:
         return OPEN, numbers, self.doubt(gaps)
 
     def once(self, cells: list[Cell]) -> dict[int, Cell]:
-        """The cells by the measurement that they show, the first of several."""
+        """The first cell that shows each measurement, by the measurement's number."""
         seen: dict[int, Cell] = {}
         for cell in cells:
             if cell.figure is not None:
@@ -431,7 +431,7 @@ class Judge:
         return seen
 
     def same(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
-        """Whether the texts are the reference's."""
+        """Whether the texts equal the reference's."""
         names = {(each.contender, by) for cell in cells if (each := cell.source) for by in ("", each.by)}
         those = [each for each in self.checks if each.kind == SAME and (each.contender, each.by) in names]
         count, of = sum(check.count for check in those), sum(check.of for check in those)
@@ -468,7 +468,7 @@ def number(cell: Cell) -> str:
 
 
 def printed_range(cells: Iterable[Cell]) -> tuple[float, float]:
-    """What printed values stand for: half a unit of the last digit of each belongs to it, a printed 0 too."""
+    """Range of printed values, widened by half a unit of each one's last digit; trailing zeros count."""
     ends = []
     for cell in cells:
         if cell.value is not None:
@@ -478,7 +478,7 @@ def printed_range(cells: Iterable[Cell]) -> tuple[float, float]:
 
 
 def groups_of(claim: Values, cells: Sequence[Cell]) -> list[list[Cell]]:
-    """The cells among which a claim of order compares."""
+    """The groups of cells within which a claim of order compares."""
     over = claim["over"]
     return grouped(cells, (over, *claim.get("ignore", ())), over, claim.get("members"))
 
@@ -486,7 +486,7 @@ def groups_of(claim: Values, cells: Sequence[Cell]) -> list[list[Cell]]:
 def grouped(
     cells: Sequence[Cell], free: Sequence[str], over: str, members: Sequence[str] | None
 ) -> list[list[Cell]]:
-    """Cells that differ in the columns `free` alone; only those whose value of `over` is of `members`."""
+    """Groups of cells that differ only in the columns `free`; `members` restricts the values of `over`."""
     groups: dict[tuple, list[Cell]] = {}
     for cell in cells:
         if members is None or str(cell.column(over)) in members:
@@ -496,7 +496,7 @@ def grouped(
     return [group for group in groups.values() if len(group) > 1]
 
 
-# ---------------------------------------------------------------- what a run says of itself
+# ---------------------------------------------------------------- remarks and setup
 
 
 def remarks(checks: Sequence[Check]) -> list[str]:
@@ -526,7 +526,7 @@ def remarks(checks: Sequence[Check]) -> list[str]:
 
 
 def setup(cells: Sequence[Cell], theirs: Mapping[str, str], defined: Sequence[Sequence[str]]) -> list[Row]:
-    """What differs from the paper, the side that is here taken from what each cell was measured on."""
+    """How the setup differs from the paper's; our side is taken from the provenance of the cells."""
     sources = list(dict.fromkeys(cell.source for cell in cells if cell.source is not None))
 
     def joined(values: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which kept traces a reader is shown: best, median and worst prompt, and each contender's median."""
+"""Choose which kept traces to show: the best, median and worst prompt, and each contender's median."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from specviz.replays.cells import AGAIN, Provenance
 def marked(
     results: Results, contenders: Sequence[tuple[str, Values, str | None]] = ()
 ) -> tuple[Row, dict[str, tuple[Row, str]]] | None:
-    """The fastest contender that left traces, and its best, median and worst prompt with their figure.
+    """The fastest contender with traces, and its best, median and worst prompt with their figures.
 
-    The control, one decoder under a second name, is none.
-    `contenders` (method, parameters, drafter) are those to choose of; without any all are.
+    The control, one decoder under a second name, does not count as a contender.
+    `contenders` (method, parameters, drafter) restricts the choice; if it is empty, all are eligible.
     """
     good = [row for row in results.records() if row["error"] is None]
     cells = [
@@ -33,12 +33,12 @@ def marked(
 
 
 def median_value(rows: Sequence[tuple[float, Row]]) -> float:
-    """The figure of the middle one of ranked rows; minus infinity without any."""
+    """The figure of the middle row of ranked rows; minus infinity without rows."""
     return rows[len(rows) // 2][0] if rows else float("-inf")
 
 
 def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[list[tuple[float, Row]], str]:
-    """A contender's rows with a trace by speedup, or without times by tokens per cycle; the unit."""
+    """A contender's rows with a trace, sorted by speedup (without times by tokens per cycle); the unit."""
     base = {(row["round"], row["prompt"]): row for row in good if row["cell"] == cell["against"]}
     timed, counted = [], []
     for row in (row for row in good if row["cell"] == cell["cell"]):
@@ -55,7 +55,7 @@ def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[li
 
 
 def median_row(results: Results, cell: Values, language: str = "") -> Row | None:
-    """The median prompt of a contender that left traces, of one language if its prompts have several."""
+    """The median prompt of a contender with traces, among those in `language` if there are any."""
     good = [row for row in results.records() if row["error"] is None]
     if any(row.get("language") == language for row in good):
         good = [row for row in good if row["language"] == language]
@@ -64,7 +64,7 @@ def median_row(results: Results, cell: Values, language: str = "") -> Row | None
 
 
 def contender_of(results: Results, source: Provenance) -> Row | None:
-    """The contender of a run that a figure was measured on; the figure's settings may say more of the run."""
+    """Find the run's contender that a figure was measured on; the figure's settings may list more."""
 
     def same(cell: Values) -> bool:
         drafters = Path(cell["draft"] or "").name, Path(source.drafter).name

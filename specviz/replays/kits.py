@@ -1,8 +1,8 @@
-"""A replay for someone else's hardware: a folder that says what to run, and what came back, checked.
+"""Kits to replay a table on someone else's hardware, and checks of the results that they send back.
 
-A kit holds commands, the versions that run here, the setup as data, and checksums. What comes back is a
-folder with a ``replay.json``. It is believed only as far as it can be checked here: its form, its checksums
-where it has them, the printed numbers, and every comparison and verdict, which are made anew from its cells.
+A kit holds commands, the versions installed here, the setup as data, and checksums. A result is a folder with
+a ``replay.json``. It is trusted only as far as it can be checked here: its form, its checksums if it has
+them, the printed numbers, and every comparison and verdict, which are recomputed from its cells.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ SETUP, CONSTRAINTS, SUMS, README, CHECK = (
     "README.md",
     "check.py",
 )
-# What a replay runs with, apart from the package itself.
+# Packages that a replay uses, apart from this one.
 PINNED = (
     "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "sentencepiece", "numpy",
     "pandas", "pyarrow", "pydantic", "gguf", "llama-cpp-python", "sacrebleu", "rouge-score",
 )  # fmt: skip
-WEIGHTS = "weights"  # the folder of a kit for what is fetched
-MOST_BYTES = 64 << 20  # of a replay.json that is read
+WEIGHTS = "weights"  # a kit's folder for downloads
+MOST_BYTES = 64 << 20  # size limit of a replay.json to read
 SUM = re.compile(r"([0-9a-f]{64}) [ *]([\w.-]{1,100})")
-SHOWN = 40  # numbers that are printed side by side
+SHOWN = 40  # most numbers that are printed side by side
 
 
-# ---------------------------------------------------------------- going out
+# ---------------------------------------------------------------- writing a kit
 
 
 def write(out: str | Path, plans: Sequence[Plan]) -> Path:
@@ -54,7 +54,7 @@ def write(out: str | Path, plans: Sequence[Plan]) -> Path:
     Raises
     ------
     ParameterError
-        If the folder holds something.
+        If the folder is not empty.
     """
     path = Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -74,7 +74,7 @@ def write(out: str | Path, plans: Sequence[Plan]) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """The installed versions of what a replay runs with; a build's mark, such as ``+cpu``, is left out."""
+    """The installed versions of the `PINNED` packages, without build tags such as ``+cpu``."""
     out = {}
     for name in PINNED:
         try:
@@ -85,7 +85,7 @@ def versions() -> dict[str, str]:
 
 
 def described(plans: Sequence[Plan]) -> Settings:
-    """The setup of a table's parts as data; the same wherever the same package is installed."""
+    """The setup of a table's parts as data; it depends only on the package's version."""
     return {
         "specviz": "setup", "version": specviz.__version__, "table": plans[0].chosen.table,
         "parts": [described_part(each) for each in plans],
@@ -110,7 +110,7 @@ def described_part(plan: Plan) -> Settings:
 
 
 def readme(plans: Sequence[Plan]) -> str:
-    """The kit's commands, in the order in which they are run."""
+    """The kit's instructions, with the commands in the order in which to run them."""
     table = plans[0].chosen.table
     lines = [
         f"# {table}, to be measured on your machine",
@@ -166,12 +166,12 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# ---------------------------------------------------------------- coming back
+# ---------------------------------------------------------------- adding a result
 
 
 @dataclass(frozen=True)
 class Added:
-    """A result that came back, and what stands beside it."""
+    """A result that came back, with our own replay of the table if there is one."""
 
     replay: Replay
     ours: Replay | None
@@ -210,25 +210,25 @@ class Added:
 
 
 def key(cell: Cell) -> tuple[str, ...]:
-    """What tells a printed number from the others of its table."""
+    """Key that identifies a printed number within its table."""
     return (*map(str, cell.keys.values()), cell.metric, cell.device, cell.model)
 
 
 def add(result: str | Path, root: str | Path) -> Added:
-    """Check a result that came back, and keep it beside ours.
+    """Check a result that came back and store it next to ours.
 
     Parameters
     ----------
     result : path
         A folder with a ``replay.json``, or the file.
     root : path
-        Where ours lie, one folder per table; it is kept in ``added`` below it.
+        The folder of our replays, one folder per table; the result is stored in its folder ``added``.
 
     Raises
     ------
     TraceError
-        If it is damaged, its checksums do not hold, it is not of a table as printed here, or a comparison in
-        it is not what its cells give.
+        If it is damaged, its checksums do not match, its printed numbers are not those of a table here, or a
+        comparison contradicts its cells.
     """
     path = Path(result)
     path = path.parent if path.name == FILE else path
@@ -254,7 +254,7 @@ def add(result: str | Path, root: str | Path) -> Added:
 
 
 def summed(path: Path) -> str:
-    """Check the checksums that came with a result; what they cover, in words."""
+    """Verify the checksums that came with a result; return in words what they cover."""
     file = path / SUMS
     if not file.is_file():
         return f"it came without checksums ({SUMS})"
@@ -278,7 +278,7 @@ def summed(path: Path) -> str:
 
 
 def packed(path: Path, table: str) -> list[str]:
-    """What the setup says that came with a result."""
+    """Check the setup that came with a result; return notes if it is missing or of another version."""
     file = path / SETUP
     if not file.is_file() or file.stat().st_size > MOST_BYTES:
         return ["it came without its kit's setup"]
@@ -319,9 +319,9 @@ def check_printed(there: Replay, file: Path) -> None:
 
 
 def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
-    """A replay with comparisons and verdicts made from its cells, and where these are not its own.
+    """Recompute a replay's comparisons and verdicts from its cells; also describe the changed verdicts.
 
-    The texts' own spread stays with who measured them: intervals stand in for it.
+    Results do not include the spread over texts, so their intervals stand in for it.
     """
     from specviz.replays.judging import Judge
     from specviz.replays.sources.shared import Figure
@@ -343,7 +343,7 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
         if cell.measured is None or cell.source is None or len({c.measured for c in some}) > 1:
             raise TraceError(f"{file} gives several values for one number: {number}")
         derived = bool(there.total) and cell.keys.get(there.total[0]) == there.total[1]
-        # A reference, a count or a bound is of no texts: where it was measured nothing was compared with it.
+        # References, counts and bounds have no texts, so nothing is compared with them.
         texts = 0 if cell.low == cell.high == cell.measured else cell.source.texts
         figures.append(Figure(cell.keys, cell.metric, cell.measured, cell.low, cell.high, texts,
                               source=cell.source, derived=derived))  # fmt: skip

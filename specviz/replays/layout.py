@@ -1,4 +1,4 @@
-"""How a replay is laid out as a table, for every renderer: which cells, in which columns, in which words."""
+"""Lay out a replay as a table, for every renderer: which cells, in which columns, in which words."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from specviz.replays.cells import FAILS, HOLDS, OPEN, Cell, Tally
 from specviz.replays.replays import Replay
 
-MANY = 90  # cells of a table that is shown whole
-MANY_COLUMNS = 6  # of numbers; what would be more stands in further rows
+MANY = 90  # largest number of cells of a table that is shown whole
+MANY_COLUMNS = 6  # of numbers; a table with more uses rows instead
 TIMES, ARROW = "\N{MULTIPLICATION SIGN}", "\N{RIGHTWARDS ARROW}"
 MARKS = ("\N{CHECK MARK}", "?", "\N{BALLOT X}")
 ORDER = (
@@ -29,7 +29,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Grid:
-    """A replay as a table of texts, of which the first `names` columns are names."""
+    """A replay as a table of strings, whose first `names` columns are names."""
 
     headings: list[str]
     rows: list[list[str]]
@@ -37,7 +37,7 @@ class Grid:
 
 
 def grid(replay: Replay) -> Grid:
-    """The table as it is shown: contenders below each other, tasks or languages and metrics side by side."""
+    """Build the displayed table: contenders as rows, tasks or languages and metrics as columns."""
     numbers = shown(replay)
     cells = [replay.cells[i] for i in numbers]
     needed = distinguishing(replay)
@@ -68,7 +68,7 @@ def grid(replay: Replay) -> Grid:
 
 
 def cell_text(cell: Cell) -> str:
-    """What was printed, what was measured, and the ratio."""
+    """A cell's text: the printed value, the measured one and their ratio."""
     here = "–"
     if cell.measured is not None:
         here = like_printed(cell.measured, cell.printed)
@@ -77,7 +77,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def distinguishing(replay: Replay) -> list[str]:
-    """Columns besides the contenders' without which two numbers would stand in one place."""
+    """Columns, besides the contenders', that are needed to tell all numbers apart."""
     names = [name for name in (*replay.keys, "device", "model") if name not in replay.compare]
     for name in reversed(names):
         rest = [*(other for other in names if other != name), *replay.compare, "metric"]
@@ -87,7 +87,7 @@ def distinguishing(replay: Replay) -> list[str]:
 
 
 def shown(replay: Replay) -> list[int]:
-    """Numbers of the cells that are shown: of a large table its means, or if none was, what was measured."""
+    """Indices of the displayed cells: of a large table its means, or without measured means all measured."""
     if len(replay.cells) <= MANY or not replay.total:
         return list(range(len(replay.cells)))
     column, total = replay.total
@@ -97,7 +97,7 @@ def shown(replay: Replay) -> list[int]:
 
 
 def overview(replay: Replay) -> list[str]:
-    """A replay's line of the overview, in the columns of `OVERVIEW`."""
+    """A replay's row of the overview, in the columns of `OVERVIEW`."""
     n = replay.counts()
     judged = n["agrees"] + n["against"]
     claims = [str(n[name]) for name in ("holds", "fails", "open")] if replay.verdicts else ["–"] * 3
@@ -112,7 +112,7 @@ def verdict_lines(replay: Replay) -> list[tuple[str, str, str]]:
 
 
 def like_printed(value: float, printed: str) -> str:
-    """A number to as many digits as the printed one has."""
+    """Format a number with as many decimals as the printed one."""
     if not printed:
         return f"{value:.3g}"
     digits = len(printed.partition(".")[2])
@@ -121,7 +121,7 @@ def like_printed(value: float, printed: str) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """A metric as a heading."""
+    """A metric's name as a heading."""
     if metric.startswith("rouge_"):
         return metric.replace("_", "-").upper()
     return METRICS.get(metric, metric.replace("_", " "))

@@ -1,4 +1,4 @@
-"""Runs and replays as Markdown, for an issue, and as CSV, for a script."""
+"""Export runs and replays as Markdown, for an issue, or as CSV, for a script."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from specviz.replays.replays import Replay, Replays
 
 
 def csv(result: Results | Replay | Replays) -> str:
-    """A run's table, a replay's numbers, or an overview's: a column a name, nothing rounded."""
+    """Export a run's table, a replay's numbers or an overview as CSV, without rounding."""
     frame = result.table() if isinstance(result, Results) else result.frame()
     return escape.csv(frame)
 
 
 def markdown(result: Results | Replay | Replays) -> str:
-    """A run, a replay, or the overview and every table."""
+    """Render a run, a replay, or an overview and its tables as Markdown."""
     if isinstance(result, Replay):
         lines = replay_lines(result)
     elif isinstance(result, Replays):
@@ -42,7 +42,7 @@ def markdown(result: Results | Replay | Replays) -> str:
 
 
 def replay_lines(replay: Replay) -> list[str]:
-    """A replay: a table, what was not measured, what differs."""
+    """The lines of a replay: claims, numbers, costs, what was not measured, and what differs."""
     lines = [f"### `{replay.table}`: {safe(replay.caption)}", "", f"{safe(replay.summary)}.", ""]
     if replay.verdicts:
         rows = [[claim, verdict, why] for verdict, claim, why in verdict_lines(replay)]
@@ -61,7 +61,7 @@ def replay_lines(replay: Replay) -> list[str]:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> list[str]:
-    """A table whose first `names` columns are names, the others numbers."""
+    """The lines of a table whose first `names` columns are names, the others numbers."""
     rule = ["---" if i < names else "---:" for i in range(len(headings))]
     lines = (list(map(safe, row)) for row in (headings, *rows))
     first, *others = ("| " + " | ".join(line) + " |" for line in lines)

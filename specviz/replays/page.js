@@ -1,4 +1,4 @@
-// Speedups with other costs: what drafts add to a pass and what drafting costs, scaled, here or on another device.
+// Project speedups to other costs: scale what drafts add to a pass and what drafting costs, here or on another device.
 for (const place of document.querySelectorAll(".projection")) {
 	const device = place.querySelector("select");
 	const sliders = [...place.querySelectorAll("input")];
@@ -42,8 +42,8 @@ const draw = (place) => {
 	drawn.add(place);
 };
 const places = document.querySelectorAll("[data-figure]");
-// Room for each plot before it is drawn, so that nothing moves under a reader's finger. It stays: plotly fills it when the window
-// changes its size.
+// Reserve room for each plot before it is drawn, so that nothing moves under a reader's finger. The height stays: plotly fills it
+// when the window is resized.
 for (const place of places) place.style.height = `calc(${figures[Number(place.dataset.figure)].layout.height}px + .6em + 2px)`;
 if (figures.length) {
 	await startPlotly();

@@ -1,7 +1,7 @@
-"""A run, a replay or all of them as one offline page: where it was measured, tables, plots, links to traces.
+"""Write a run, a replay or all replays as one offline page: environment, tables, plots, links to traces.
 
-plotly's script is packed into the page once; the traces of the best, the median and the worst prompt become
-pages of the player beside it. The page's policy forbids every connection; without scripts its tables remain.
+plotly's script is embedded once; the traces of the best, median and worst prompt become player pages next to
+the page. Its content security policy forbids every connection; without scripts its tables remain readable.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from specviz.view import plotlyjs
 
 PAGE, PAGES = "report.html", "pages"
 TAG = re.compile(r"<[^>]*>")
-SHARE = re.compile(r" share-(\d+)'")  # a class of a bar's part: how many it stands for
+SHARE = re.compile(r" share-(\d+)'")  # the class of a bar's segment, with the segment's count
 NO_TRACES = (
     "No traces were kept, so there is no player to open: run with traces = true (--traces) to keep them."
 )
 MOST_NOTES = 12
-MOST_COMPARISONS = 200  # that are listed one by one
+MOST_COMPARISONS = 200  # of a table that lists them one by one
 CLICKS = (
     "A click on a measured point opens its contender's median prompt, where a trace of it was kept; in words:"
 )
 NO_CLICKS = "A click on a point opens nothing: no traces of these contenders were kept."
-WIDE = 5  # columns of numbers of a table whose ratios stand below them
+WIDE = 5  # with more columns of numbers, ratios go below the numbers
 KINDS = ("agrees", "unclear", "against")
 TITLES = {FAILS: "Fails here", HOLDS: "Holds here", OPEN: "Cannot be judged here"}
 VERDICT_KINDS = {HOLDS: "agrees", FAILS: "against", OPEN: "unclear"}
-MANY = {HOLDS: "hold here", FAILS: "fail here"}  # of several claims
+MANY = {HOLDS: "hold here", FAILS: "fail here"}  # for several claims
 WAYS = ("clearly as in the paper", "unclear", "clearly the other way")
 
 
 def write(result: Results | Replay | Replays, path: Path | None = None, force: bool = False) -> Path:
-    """Write the page, by default ``report.html`` in the result's own folder, and the traces' pages beside it.
+    """Write the page, by default ``report.html`` in the result's folder, and the player pages of its traces.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def write(result: Results | Replay | Replays, path: Path | None = None, force: b
 
 
 def machines_of(tables: Sequence[Replay]) -> str:
-    """Where tables were measured, in words: the whole setting if it is one, else the machines."""
+    """Where tables were measured, in words: the full setting if they share one, else the machines."""
     every = list(dict.fromkeys(place for each in tables for place in each.device.split("; ")))
     if len(every) < 2:
         return "".join(every)
@@ -90,9 +90,9 @@ class Page:
     Parameters
     ----------
     path : Path
-        Where it will lie; links are relative to it.
+        Where the page is written; links are relative to it.
     script : str
-        plotly's.
+        plotly's script.
     """
 
     def __init__(self, path: Path, script: str) -> None:
@@ -100,7 +100,7 @@ class Page:
         self.title = ""
         self.parts: list[str] = []
         self.figures: list[Figure] = []
-        self.players: set[str] = set()  # pages of the player that are written
+        self.players: set[str] = set()  # player pages written so far
 
     # ------------------------------------------------------------ the whole
 
@@ -119,12 +119,12 @@ class Page:
         self.parts += parts
 
     def heading(self, title: str, below: str = "") -> None:
-        """The page's own."""
+        """Set the page's title and add its heading."""
         self.title = title
         self.add(f"<h1>{text(title)}</h1>", f"<p class='soft'>{text(below)}</p>" if below else "")
 
     def environment(self, place: Values) -> None:
-        """Where it was measured: what a reader must know to judge it."""
+        """Add the environment that a reader needs to judge the measurements."""
         if not place:
             return
         names = ("device", "processor", "system", "cores", "threads", "processes", "dtype", "clock")
@@ -143,9 +143,9 @@ class Page:
     def table(
         self, headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1, words: bool = False
     ) -> None:
-        """A table of cells that are already HTML: the first `names` columns are names, the others numbers.
+        """Add a table of cells that are already HTML; the first `names` columns are names, others numbers.
 
-        With `words` the others are sentences. In a wide table ratios stand below their numbers.
+        With `words` the others are sentences. In a wide table, ratios go below their numbers.
         """
         wide = " class='wide'" if len(headings) - names > WIDE else ""
         head = "".join(
@@ -159,7 +159,7 @@ class Page:
         )
 
     def _rows(self, rows: list[list[str]], names: int, words: bool) -> Iterator[str]:
-        """Rows of cells; a name that stands for several rows, as all in front of it do, is written once."""
+        """Rows of cells; a name that repeats, with all names to its left, is written once and spans rows."""
         for at, row in enumerate(rows):
             cells = ""
             for i, cell in enumerate(row):
@@ -179,7 +179,7 @@ class Page:
         return " class='name'" if i < names else " class='words'" if words else " class='n'"
 
     def plots(self, plots: Sequence[Labelled], opened: Mapping[str, str]) -> None:
-        """Figures side by side, each with what it says for those who do not see it; `opened` by a click."""
+        """Add figures side by side, labelled for screen readers, and links to what clicks open (`opened`)."""
         if not plots:
             return
         places = ""
@@ -199,7 +199,7 @@ class Page:
     # ------------------------------------------------------------ a run
 
     def run(self, results: Results) -> None:
-        """A run's page."""
+        """Fill the page of a run."""
         self.heading(f"specviz bench run: {results.path.name}", f"Begun {at(results.created)}")
         done, of = len(results.done), len(results.wanted)
         self.add(f"<p>{done} of {of} rows, {len(results.failures())} failed.</p>")
@@ -222,7 +222,7 @@ class Page:
         self.traces(results)
 
     def traces(self, results: Results, front: str = "") -> None:
-        """Links to the best, the median and the worst prompt of the fastest contender, in the player."""
+        """Add links to the best, median and worst prompt of the fastest contender, in the player."""
         chosen = marked(results)
         if chosen is None:
             self.add(f"<p>{NO_TRACES}</p>")
@@ -237,7 +237,7 @@ class Page:
         ])  # fmt: skip
 
     def player(self, name: str, trace: Trace | Callable[[], Trace]) -> str:
-        """A trace, or what opens it, as a page of the player, written once; its link."""
+        """Write a trace, or the one that a callable opens, as a player page, once; return its link."""
         from specviz.widgets import page
 
         if name not in self.players:
@@ -248,7 +248,7 @@ class Page:
         return f"{PAGES}/{quote(name)}.html"
 
     def median(self, results: Results, cell: Values, language: str = "", front: str = "") -> str:
-        """The link of a contender's median prompt; empty where no trace of it was kept."""
+        """Link to a contender's median prompt; empty if no trace of it was kept."""
         row = median_row(results, cell, language)
         if row is None:
             return ""
@@ -257,7 +257,7 @@ class Page:
         return self.player(name, lambda: results.trace(*at))
 
     def played(self, of: str, traces: Sequence[tuple[str, Trace, str, str]]) -> None:
-        """Traces as pages of the player, and links: (page's name, trace, the link's words, what follows)."""
+        """Add player pages and links; a trace is (page's name, trace, the link's words, words after it)."""
         links = [
             f"<span><a href='{text(self.player(name, trace))}'>{text(words)}</a> "
             f"<span class='soft'>{text(more)}</span></span>"
@@ -266,7 +266,7 @@ class Page:
         self.add(f"<p>In the player, {text(of)}: {'; '.join(links)}.</p>")
 
     def listed(self, title: str, lines: Sequence[str], tag: str = "h2") -> None:
-        """A list below a heading, if there is anything."""
+        """Add a list with a heading, unless it is empty."""
         if not lines:
             return
         items = "".join(f"<li>{text(line)}</li>" for line in lines[:MOST_NOTES])
@@ -278,7 +278,7 @@ class Page:
     # ------------------------------------------------------------ replays
 
     def replays(self, every: Replays) -> None:
-        """The page of all tables: an overview, then each, paper by paper."""
+        """Fill the page of all tables: an overview, then each table, paper by paper."""
         papers: dict[str, list[Replay]] = {}
         for each in every.tables:
             papers.setdefault(each.table.partition("/")[0], []).append(each)
@@ -315,7 +315,7 @@ class Page:
                 self.one(each, "h3")
 
     def answers(self, papers: Sequence[Answer]) -> None:
-        """What a reader asks first: does it pay here; what fails, holds, cannot be judged, and why."""
+        """Add the main answers: whether each paper's method pays here, and its claims by verdict."""
         cards = ""
         for each in papers:
             kind = "unclear" if each.words.startswith(PART) else VERDICT_KINDS[each.pays]
@@ -349,7 +349,7 @@ class Page:
 
     @staticmethod
     def reason(why: str, some: Sequence[tuple[str, Verdict]], verdict: str) -> str:
-        """Claims with one reason: each with its numbers; of those that nobody can judge the names."""
+        """Claims that share a reason, with their numbers; of those that cannot be judged, only the names."""
         if verdict == OPEN:
             names = "; ".join(f"{text(v.claim)} ({text(table)})" for table, v in some)
             return f"<li><b>{plural(len(some), 'claim')}</b><span>{text(why)}: {names}</span></li>"
@@ -360,13 +360,13 @@ class Page:
         )
 
     def replay(self, made: Replay) -> None:
-        """The page of one table."""
+        """Fill the page of one table."""
         self.heading(f"{made.table}, measured here", f"{made.device} · {at(made.created)}")
         self.one(made)
         self.environment(made.environment)
 
     def one(self, made: Replay, tag: str = "h2") -> None:
-        """A table's section."""
+        """Add a table's section."""
         below = f"h{int(tag[1]) + 1}"
         self.add(
             f"<section><{tag} id='{anchor(made.table)}'>{text(made.table)}: {text(made.caption)}</{tag}>",
@@ -409,7 +409,7 @@ class Page:
         self.add("</section>")
 
     def costs(self, costs: Sequence[Cost], below: str) -> None:
-        """Where each contender's time goes, and what would become of its speedup with other costs."""
+        """Add where each contender's time goes, and a projection of its speedup to other costs."""
         if not costs:
             return
         self.add(f"<{below}>Where the time goes</{below}>", f"<p>{text(IN_WORDS)}</p>")
@@ -441,7 +441,7 @@ class Page:
         )
 
     def medians(self, made: Replay) -> dict[int, str]:
-        """The link of each figure's median prompt, as far as traces were kept."""
+        """Links to the median prompt of each figure whose trace was kept."""
         links: dict[int, str] = {}
         runs = [Results(made.path / name) for name in made.runs if (made.path / name / "run.json").is_file()]
         kept = [each for each in made.traces if each["name"] == "median" and recording(made, each).is_file()]
@@ -463,7 +463,7 @@ class Page:
         return links
 
     def recorded(self, made: Replay) -> None:
-        """The traces of a replay without a run, as far as they are there."""
+        """Add links to the traces of a replay without a run, if the files exist."""
         files = [(each, recording(made, each)) for each in made.traces]
         played: dict[str, list[tuple[str, Trace, str, str]]] = {}
         for each, file in files:
@@ -475,7 +475,7 @@ class Page:
             self.played(of, there)
 
     def folded(self, name: str, headings: list[str], rows: list[list[str]], names: int) -> None:
-        """A table that a reader opens."""
+        """Add a collapsed table, unless it is empty."""
         if rows:
             self.add(f"<details><summary>{text(name)}</summary>")
             self.table(headings, rows, names)
@@ -483,14 +483,14 @@ class Page:
 
 
 def spent(cost: Cost) -> str:
-    """A contender's phases as a bar, and in percent."""
+    """A contender's phases as a bar and in percent."""
     shares = {name: round(100 * share) for name, share in cost.shares.items()}
     bar = "".join(f"<i class='{name} share-{share}'></i>" for name, share in shares.items() if share)
     return f"<span class='bar' aria-hidden='true'>{bar}</span> {' · '.join(map(str, shares.values()))} %"
 
 
 def projected(cost: Cost) -> str:
-    """What the page's script needs to project a speedup, as JSON."""
+    """The data from which the page's script projects a speedup, as JSON."""
     passes = cost.sums["passes"] / cost.sums["cycles"] * cost.plain["cycles"] / cost.plain["passes"]
     rest = sum(cost.passes(name) for name in PHASES[2:])
     plain = sum(cost.passes(name, plain=True) for name in PHASES if name != "forward")
@@ -502,12 +502,12 @@ def projected(cost: Cost) -> str:
 
 
 def recording(made: Replay, each: Mapping[str, str]) -> Path:
-    """Where a trace lies that a replay recorded; its name comes from a file that others may have made."""
+    """Path of a recorded trace; drops folders from its name, as the file may come from someone else."""
     return made.path / "traces" / Path(each["file"]).name
 
 
 def at(time: str) -> str:
-    """A time in ISO 8601 as a reader wants it, to the minute; other text as it is."""
+    """Format an ISO 8601 time for readers, to the minute; return other text unchanged."""
     try:
         return f"{datetime.fromisoformat(time).astimezone(UTC):%d %B %Y, %H:%M} UTC"
     except ValueError:
@@ -515,7 +515,7 @@ def at(time: str) -> str:
 
 
 def claims(n: Mapping[str, int], words: bool = False) -> str:
-    """How many claims hold here, fail here, cannot be judged here."""
+    """The numbers of claims that hold here, fail here and cannot be judged here."""
     counts = [n["holds"], n["fails"], n["open"]]
     if not sum(counts):
         return "–"
@@ -528,7 +528,7 @@ def claims(n: Mapping[str, int], words: bool = False) -> str:
 
 
 def tally(n: Mapping[str, int], words: bool = False) -> str:
-    """How many comparisons clearly go the paper's way, are unclear, clearly do not: a bar, and numbers."""
+    """A bar and numbers: comparisons that clearly agree with the paper, are unclear, clearly disagree."""
     counts = [n["clear_agrees"], n["unclear"], n["clear_against"]]
     if not sum(counts):
         return "" if words else "–"
@@ -559,7 +559,7 @@ HOW_TO_READ = (
 
 
 def anchor(table: str) -> str:
-    """A table's name within the page."""
+    """A table's anchor within the page."""
     return text(table.replace("/", "-"))
 
 
@@ -569,13 +569,13 @@ def link(replay: Replay) -> str:
 
 
 def run_table(shown: Any) -> tuple[list[str], list[list[str]], int]:
-    """A run's table as cells of HTML, and how many of its columns are names."""
+    """A run's table as headings and cells of HTML, and how many of its columns are names."""
     names = sum(column in (*CELL_COLUMNS, *ROW_COLUMNS) for column in shown)
     return [text(column) for column in shown], shown.astype(str).map(text).to_numpy().tolist(), names
 
 
 def coloured(cell: str) -> str:
-    """A cell of a grid: printed in grey, measured in bold, the ratio below; or a row's verdicts."""
+    """Style a grid's cell: printed in grey, measured in bold, the ratio below; or colour a row's marks."""
     printed, arrow, here = cell.partition(f" {ARROW} ")
     if not arrow:
         return " ".join(tinted(part) for part in cell.split(" ")) if cell[:1] in MARKS else text(cell)
@@ -586,12 +586,12 @@ def coloured(cell: str) -> str:
 
 
 def tinted(mark: str) -> str:
-    """A mark with its number."""
+    """A mark with its number, in the mark's colour."""
     return f"<span class='{KINDS[MARKS.index(mark[0])]}'>{text(mark)}</span>"
 
 
 def full(made: Replay) -> tuple[list[str], list[list[str]], int]:
-    """Every number of a table: what was printed, what was measured, the ratio, and the comparisons."""
+    """Every number of a table: printed, measured, their ratio, and a tally of its comparisons."""
     keys = [*made.keys, "metric", "device", "model"]
     shown = [k for k in keys if any(str(cell.column(k)) not in ("", "-") for cell in made.cells)]
     rows = []
@@ -609,7 +609,7 @@ def full(made: Replay) -> tuple[list[str], list[list[str]], int]:
 
 
 def compared(made: Replay) -> tuple[list[str], list[list[str]], int]:
-    """Every comparison of a table that is not too large."""
+    """Every comparison of a table; nothing if there are more than `MOST_COMPARISONS`."""
     frame, verdicts = made.compared(), made.comparisons
     if len(frame) > MOST_COMPARISONS:
         return [], [], 0
@@ -627,7 +627,7 @@ def compared(made: Replay) -> tuple[list[str], list[list[str]], int]:
 
 
 def provenance(made: Replay) -> tuple[list[str], list[list[str]], int]:
-    """What the figures were measured on, one row each, in the columns that say anything."""
+    """What the figures were measured on, one row each, without empty columns."""
     rows = [source.as_dict() for source in made.sources]
     names = [name for name in (rows[0] if rows else {}) if any(row[name] not in ("", 0) for row in rows)]
     cells = [[text(str(row[name])) for name in names] for row in rows]

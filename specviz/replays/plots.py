@@ -1,4 +1,4 @@
-"""The plots of a report's page, as plotly figures: data, which the page's script draws."""
+"""The plots of a report's page, as the data of plotly figures, which the page's script draws."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from specviz.replays.cells import Cell
 from specviz.replays.layout import distinguishing, metric_name, shown
 from specviz.replays.replays import Replay
 
-PLOTS = 2  # metrics of a table that are drawn
-LABEL = 30  # letters of a line of a plot's label
+PLOTS = 2  # most metrics drawn per table
+LABEL = 30  # characters per line of a plot's label
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x")
 UNITS = {"throughput": "tokens/s", "latency": "s", "forward_time": "s", "calibration_time": "s"}  # of curves
 LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
-Figure = dict[str, Any]  # of plotly: data and layout
+Figure = dict[str, Any]  # plotly's: data and layout
 CLICK = "click: the trace of its median prompt"
-Opened = Mapping[str, str]  # whose trace, and where it lies
-Labelled = tuple[str, Figure]  # a figure, and in front of it what it shows
+Opened = Mapping[str, str]  # contender: link to its trace
+Labelled = tuple[str, Figure]  # a description, and the figure
 Span = tuple[float | None, float | None, float | None]  # a value and its interval
 
 
 def run_figures(results: Results, links: Mapping[int, str]) -> tuple[list[Labelled], Opened]:
-    """Speedups by their three averages, and τ, of each contender; what a click opens, by contender.
+    """Plot each contender's speedup, by three averages, and τ; also return what a click opens.
 
-    `links` has what a click on each contender opens, if anything.
+    `links` maps a cell of the run to what a click on its contender opens, if anything.
     """
     table = results.table()
     references = {cell["cell"] for cell in results.cells if cell["cell"] == cell["against"]}
@@ -55,7 +55,7 @@ def run_figures(results: Results, links: Mapping[int, str]) -> tuple[list[Labell
 
 
 def replay_figures(replay: Replay, links: Mapping[int, str]) -> tuple[list[Labelled], Opened]:
-    """Printed beside measured, contender by contender, for the first metrics of a table; what clicks open."""
+    """Plot printed and measured values by contender, for a table's first metrics; also what clicks open."""
     cells = [replay.cells[i] for i in shown(replay)]
     measured = list(dict.fromkeys(c.metric for c in cells if c.measured is not None))
     first = [name for name in replay.metrics if name in measured]
@@ -72,7 +72,7 @@ def replay_figures(replay: Replay, links: Mapping[int, str]) -> tuple[list[Label
 def metric_figure(
     replay: Replay, metric: str, cells: Sequence[Cell], links: Mapping[int, str], opened: dict[str, str]
 ) -> Labelled | None:
-    """A metric, printed and measured; None where nothing was measured. What clicks open goes to `opened`."""
+    """Plot a metric, printed and measured; None if nothing was. Adds what clicks open to `opened`."""
     keys = [key for key in replay.keys if key not in replay.compare]
     spread = [key for key in distinguishing(replay) if key in replay.keys]
     spread = [key for key in spread if 1 < len({str(cell.keys[key]) for cell in cells}) <= 4]
@@ -80,7 +80,7 @@ def metric_figure(
     labels = [" · ".join([label, *(str(c.keys[k]) for k in spread)]) for label, c in zip(labels, cells)]
     own: dict[tuple[str, str], Cell] = {}
     for label, cell in zip(labels, cells):
-        if cell.measured is not None:  # once, though the paper printed it of several devices
+        if cell.measured is not None:  # once, even if the paper printed it for several devices
             own[label, named(cell, keys)] = cell
     if not own:
         return None
@@ -99,9 +99,9 @@ def metric_figure(
 
 
 def curve_figures(replay: Replay, links: Mapping[int, str]) -> tuple[list[Labelled], Opened]:
-    """Curves as the paper draws them: quality by speed, or a metric by what varies; no click opens anything.
+    """Plot curves as the paper draws them: quality by speed, or a metric by what varies.
 
-    A curve's settings are swept in one process, which keeps no traces.
+    Clicks open nothing, as a curve's settings are swept in one process, which keeps no traces.
     """
     metrics = list(dict.fromkeys(cell.metric for cell in replay.cells))
     if "speedup" in metrics and {"dataset", "curve", "setting"} <= set(replay.cells[0].keys):
@@ -120,7 +120,7 @@ def curve_figures(replay: Replay, links: Mapping[int, str]) -> tuple[list[Labell
 
 
 def trade_off(replay: Replay, dataset: str) -> Labelled:
-    """Quality by speed of every setting on a data set."""
+    """Plot quality by speed for every setting on a data set."""
     settings: dict[tuple[str, str], dict[str, float | None]] = {}
     for cell in replay.cells:
         if cell.keys["dataset"] == dataset:
@@ -128,7 +128,7 @@ def trade_off(replay: Replay, dataset: str) -> Labelled:
     quality = next(name for values in settings.values() for name in values if name != "speedup")
     lines: dict[str, list[tuple[Any, Any, str]]] = {}
     for (curve, setting), values in settings.items():
-        if None in (values["speedup"], values[quality]):  # a model lacked what it needs
+        if None in (values["speedup"], values[quality]):  # not measured, as a model was missing
             continue
         lines.setdefault(curve, []).append((values["speedup"], values[quality], setting))
     axes = axis_of("speedup", "x"), f"{axis_of(quality, '')}, {dataset}"
@@ -136,7 +136,7 @@ def trade_off(replay: Replay, dataset: str) -> Labelled:
 
 
 def chart(x: str, y: str, lines: Mapping[str, Sequence[tuple[Any, Any, str]]], mode: str) -> Figure:
-    """Curves of (x, y, words), which differ by their marks, too."""
+    """Plot curves of (x, y, words), each with its own marker symbol."""
     traces = []
     for i, (name, points) in enumerate(lines.items()):
         xs, ys, words = zip(*points)
@@ -158,12 +158,12 @@ def chart(x: str, y: str, lines: Mapping[str, Sequence[tuple[Any, Any, str]]], m
 
 
 def contender(key: str, value: str) -> str:
-    """A contender's name; a bare number says of what."""
+    """A contender's name; a bare number is preceded by its column's name."""
     return f"{key.replace('_', ' ')} {value}" if value.replace(".", "", 1).isdigit() else value
 
 
 def named(cell: Cell, keys: Sequence[str]) -> str:
-    """Where a number stands, by some of its columns."""
+    """Identify a number by some of its columns."""
     return ", ".join(str(cell.column(key)) for key in keys if str(cell.column(key)) not in ("", "-"))
 
 
@@ -171,7 +171,7 @@ def dots(
     kind: str, name: str, labels: Sequence[str], values: Sequence[Span], symbol: str,
     hover: Sequence[str] | None = None, links: Sequence[str] = (),
 ) -> Figure:  # fmt: skip
-    """A scatter of values by label, with those intervals that there are; `links` are what clicks open."""
+    """A scatter of values by label, with intervals if there are any; `links` are what clicks open."""
 
     def clean(value: float | None) -> float | None:
         return None if value is None or value != value else round(float(value), 6)
@@ -207,7 +207,7 @@ def axis_of(metric: str, unit: str) -> str:
 
 
 def dot_plot(axis: str, traces: list[Figure], one: bool = False) -> Figure:
-    """Traces with their layout; contenders stand in the table's order, from above. `one` marks 1."""
+    """Lay out traces, with contenders in the table's order from the top; `one` draws a line at 1."""
     labels = {label for trace in traces for label in trace["y"]}
     rows, tall = max(4, len(labels)), max((label.count("<br>") for label in labels), default=0)
     line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "meta": "one"}

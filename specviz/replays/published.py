@@ -1,7 +1,7 @@
-"""What the papers printed: every number of their result tables, as they printed it.
+"""The papers' results: every number of their tables, as printed.
 
-The tables lie in ``data/published``, one folder per paper; its README describes the files. `published` gives
-one table and `list_published` says which there are.
+The tables are in ``data/published``, one folder per paper; its README describes the files. `published`
+returns one table and `list_published` lists them all.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def published(name: str) -> pd.DataFrame:
 
 
 def list_published(paper: str | None = None) -> pd.DataFrame:
-    """The tables that `published` knows, one per row, papers by name and tables in the paper's order.
+    """The tables for `published`, one per row, papers sorted by name and tables in the paper's order.
 
     Parameters
     ----------
     paper : {"ssbd", "unispec", "cm_asd", "ssd", "bild"}, optional
-        Only this one's.
+        List only this paper's tables.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def list_published(paper: str | None = None) -> pd.DataFrame:
 
 
 def claims(name: str) -> list[Settings]:
-    """What a paper says of a table's numbers, as ``data/published/README.md`` describes it."""
+    """A paper's claims about a table's numbers, in the form that ``data/published/README.md`` describes."""
     paper, _, table = name.partition("/")
     made: list[Settings] = _tables(paper).get(table, {}).get("claims", [])
     return made
@@ -158,7 +158,7 @@ def _find(name: str) -> tuple[str, str, Settings]:
 
 
 def _near(word: str, names: Any, paper: str = "") -> str:
-    """The end of the sentence: what was probably meant, or what there is."""
+    """The end of an error message: the names that were probably meant, or all that exist."""
     front = f"{paper}/" if paper else ""
     close = difflib.get_close_matches(word.lower(), list(names), n=3, cutoff=0.5)
     if close:

@@ -1,9 +1,9 @@
-"""Recipes: what to run here for a paper's table, so that what is measured can stand beside what was printed.
+"""Recipes: what to run here for a paper's table, so that measured numbers can be compared with printed ones.
 
-A recipe is data: which rows of the table are which method with which parameters, which of its columns are
-which prompts, and which of our figures answers to its metric. They lie in ``data/recipes``, one file per
-paper. `specviz.replays.sources` runs them, `specviz.replays.replays` compares. Tables that nothing here can
-answer are in `SETTINGS`, each with its reason.
+A recipe is data. It maps rows of the table to methods and parameters, values of its columns to prompts, and
+its metrics to ours. Recipes are in ``data/recipes``, one file per paper. `specviz.replays.sources` runs them
+and `specviz.replays.replays` compares the numbers. Tables with nothing to measure are in `SETTINGS`, each
+with the reason.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 
 from specviz.paths import folder
 
-Where = Mapping[str, Any]  # columns of a published table and a value, or several, of each
+Where = Mapping[str, Any]  # columns of a published table, each with a value or a list of values
 
 
 @dataclass(frozen=True)
 class Row:
     """A contender."""
 
-    where: Where  # which rows of the published table it answers to
-    method: str = ""  # ours
+    where: Where  # selects the rows of the published table that it reproduces
+    method: str = ""  # our name of it
     values: Where = field(default_factory=dict)  # its parameters
-    ours: Where | None = None  # its parameters where they are to be ours, not the authors'
-    role: str | None = None  # of its drafter, a key of `Recipe.drafts`
-    plan: Where = field(default_factory=dict)  # what else of the run differs: dtype, temperature, context
+    ours: Where | None = None  # its parameters if ours are to be used, not the authors'
+    role: str | None = None  # its drafter's, a key of `Recipe.drafts`
+    plan: Where = field(default_factory=dict)  # other settings of the run: dtype, temperature, context
 
 
 @dataclass(frozen=True)
 class Best:
-    """A share of the draft size that calibration finds here: a parameter's value."""
+    """A parameter's value, as a multiple of the draft size that calibration yields here."""
 
     times: float = 1.0
 
@@ -42,29 +42,29 @@ class Best:
 class Recipe:
     """What to run for a table."""
 
-    source: str  # who measures: a key of `specviz.replays.sources.SOURCES`
+    source: str  # a key of `specviz.replays.sources.SOURCES`
     compare: tuple[
         str, ...
-    ]  # the columns whose values are contenders: every two are compared within the others
+    ]  # the columns whose values are contenders; each pair is compared at equal values of the others
     rows: tuple[Row, ...] = ()
-    # Column: its values, and the prompts that each stands for (``kind``, ``language``).
+    # Column: its values, each with the prompts that it stands for (``kind``, ``language``).
     parts: Mapping[str, Mapping[str, Where]] = field(default_factory=dict)
     metrics: Where = field(default_factory=dict)  # the paper's metric: ours
     total: tuple[str, str] | None = None  # a column, and its value that is the mean of the others
     model: str = "town"  # of the bundled ones, as are the drafters and the suite
     drafts: Mapping[str, str] = field(default_factory=dict)  # role: drafter
     suite: str = "multi-town"
-    # What of this is otherwise on a real model, where it is downloaded (by the name ``download``, if that is
-    # not its ``model``'s).
+    # Fields that change if a real model is downloaded (under the name ``download``, if that differs from
+    # its ``model``).
     real: Where = field(default_factory=dict)
-    options: Where = field(default_factory=dict)  # what else the source must know
-    # ``prompts`` and ``max_new_tokens``, in haste and otherwise.
+    options: Where = field(default_factory=dict)  # further options of the source
+    # ``prompts`` and ``max_new_tokens``, of quick and of full replays.
     quick: Where = field(default_factory=lambda: {"prompts": 14, "max_new_tokens": 48})
     whole: Where = field(default_factory=lambda: {"prompts": 70, "max_new_tokens": 128})
-    absent: tuple[tuple[Where, str], ...] = ()  # rows that nothing here can produce, and why
-    differs: tuple[tuple[str, str, str], ...] = ()  # defined otherwise: what, the paper's way, ours
-    theirs: Mapping[str, str] = field(default_factory=dict)  # what else is said of the paper's setup
-    precision: str = "not stated"  # the paper's number format, where it says
+    absent: tuple[tuple[Where, str], ...] = ()  # rows that cannot be measured here, and why
+    differs: tuple[tuple[str, str, str], ...] = ()  # definitions that differ: what, the paper's, ours
+    theirs: Mapping[str, str] = field(default_factory=dict)  # further facts about the paper's setup
+    precision: str = "not stated"  # the paper's number format, if stated
     data: str = ""  # the paper's prompts
     caption: str = ""  # of a figure whose values are not printed
 
@@ -73,7 +73,7 @@ class Recipe:
 
 PAPERS = ("unispec", "ssbd", "ssd", "bild", "cm_asd")
 DRAWN = "drawn only: no values are printed, so only the curve's shape can be compared"
-OF_FIGURE: dict[str, Any] = {  # whose values are not printed
+OF_FIGURE: dict[str, Any] = {  # defaults of figures whose values are not printed
     "compare": ["method"], "data": DRAWN, "quick": {"prompts": 6, "max_new_tokens": 40},
     "whole": {"prompts": 30, "max_new_tokens": 128},
 }  # fmt: skip
@@ -81,7 +81,7 @@ UNALIGNED, ALIGNED, REJECTION = "BiLD, unaligned", "BiLD, aligned", "speculative
 
 
 def _resolved(value: Any, names: Mapping[str, Any]) -> Any:
-    """A value of a file: ``$NAME`` stands for what `names` has, ``{best = "95/110"}`` for a share of g*."""
+    """Resolve a file's value: ``$NAME`` refers to `names`, ``{best = "95/110"}`` is a share of g*."""
     if isinstance(value, str) and value.startswith("$"):
         return _resolved(names[value[1:]], names)
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""A run as one small Parquet file: its rows and what they were measured on, for others to compare with.
+"""A run as one small Parquet file, with its rows and environments, for others to compare with.
 
-A row is a prompt by a contender. The texts themselves are not in it, only a digest of each, so that two can
-be said to be the same: prompts and answers may be under a licence that forbids passing them on. The file's
+A row is one contender's decode of one prompt. It holds a digest of the text, which is enough to tell whether
+two texts are equal: prompts and answers may be under a licence that forbids redistribution. The file's
 metadata hold the plan, the environments and the versions. Reading needs no torch.
 """
 
@@ -51,19 +51,19 @@ class About(RunFile):
 
 
 class RecordedReplays(TypedDict):
-    """The metadata of recorded replays; each table is checked as a replay is."""
+    """The metadata of recorded replays; each table is validated like a replay."""
 
     tables: list[dict[str, Plain]]
     left: dict[Text, Text]
 
 
 def read(path: Path) -> tuple[pa.Table, Settings]:
-    """A recorded file's rows and metadata.
+    """Read a recorded file's rows and metadata.
 
     Raises
     ------
     TraceError
-        If it is none, damaged or of a newer schema.
+        If it is not a recorded file, is damaged or has another schema.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -82,7 +82,7 @@ def read(path: Path) -> tuple[pa.Table, Settings]:
 
 
 class Recorded(Results):
-    """A recorded run: tables, failures and notes as of a run's folder; no prompts, texts or traces.
+    """A recorded run: tables, failures and notes as for a run's folder, but no prompts, texts or traces.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Recorded(Results):
     Raises
     ------
     TraceError
-        If it is none, damaged or of a newer schema.
+        If it is not a recorded run, is damaged or has another schema.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -121,20 +121,20 @@ class Recorded(Results):
 
     @property
     def done(self) -> set[str]:
-        """Names of the rows that are there."""
+        """Names of the recorded rows."""
         return set(self._rows)
 
     @property
     def environments(self) -> dict[str, Settings]:
-        """Where rows were decoded: digest to device, processor, threads, number format, clock, versions."""
+        """Environments of the rows by digest: device, processor, threads, number format, clock, versions."""
         return self._environments
 
     def records(self) -> list[Row]:
-        """Every row, in order of cells, rounds and prompts; ``ids`` is a digest, one number an output."""
+        """Every row, in order of cells, rounds and prompts; ``ids`` is a digest, one number per output."""
         return [self._rows[key] for key in self.wanted if key in self._rows]
 
     def prompts(self, suite: str) -> list[Entry]:
-        """Refused: a recorded run has no prompts.
+        """Raise an error, as a recorded run has no prompts.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Recorded(Results):
         raise ParameterError(f"{self.path.name} keeps no prompts; specviz.replays.recordings.plan has them")
 
     def trace(self, cell: int, prompt: int, round: int = 0) -> Trace:
-        """Refused: a recorded run has no traces.
+        """Raise an error, as a recorded run has no traces.
 
         Raises
         ------
@@ -153,14 +153,14 @@ class Recorded(Results):
 
 
 def key_of_row(row: Row) -> str:
-    """The name of a row among its run's."""
+    """Name of a row within its run."""
     from specviz.measure.rows import key_of
 
     return key_of(row["cell"], row["round"], row["prompt"])
 
 
 def digest(ids: list[list[int]]) -> str:
-    """A text's outputs as a word of eight hexadecimal digits each."""
+    """Digest of a text's outputs: a word of eight hexadecimal digits for each."""
     return " ".join(hashlib.sha256(json.dumps(each).encode()).hexdigest()[:8] for each in ids)
 
 
@@ -173,7 +173,7 @@ def write(results: Results, path: str | Path, name: str, force: bool = False) ->
         A run's folder, finished or not.
     path : str or Path
     name : str
-        Of the run, as `specviz.replays.recordings.plan` takes it, or another one.
+        Name of the run: one that `specviz.replays.recordings.plan` takes, or another.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def write(results: Results, path: str | Path, name: str, force: bool = False) ->
         raise TraceError(f"{results.path} has no prompt that every contender finished")
     left_out = (*LEFT_OUT, "ids")
     kept = [
-        {"written": row.get("tokens")}  # where no padding was told apart
+        {"written": row.get("tokens")}  # for rows that do not separate padding
         | {k: v for k, v in row.items() if k not in left_out}
         | {"digest": digest(row.get("ids") or [])}
         for row in rows
@@ -214,7 +214,7 @@ def write(results: Results, path: str | Path, name: str, force: bool = False) ->
 
 
 def write_replays(every: Replays, path: str | Path, force: bool = False) -> Path:
-    """Record replays: one row per cell, the published number, the measured one and what it was measured on.
+    """Record replays, one row per cell: the published number, the measured one and its provenance.
 
     Raises
     ------
@@ -246,10 +246,10 @@ def write_replays(every: Replays, path: str | Path, force: bool = False) -> Path
 
 
 def _replays(table: pa.Table, about: Settings, path: Path) -> Replays:
-    """Recorded replays, each checked as its ``replay.json`` would be."""
+    """Read recorded replays, each validated as its ``replay.json`` would be."""
     checked(RecordedReplays, about, str(path), REMEDY)
     columns = {"table", "keys", "source", *(f"here_{name}" for name in PROVENANCE)}
-    if missing := columns - {"source", "here_tried"} - set(table.column_names):  # older ones lack it
+    if missing := columns - {"source", "here_tried"} - set(table.column_names):  # older files lack it
         raise TraceError(f"{path} lacks the column {min(missing)}: {REMEDY}")
     rows: dict[str, list[Row]] = {}
     for row in table.to_pylist():
@@ -277,7 +277,7 @@ def results(path: str | Path) -> Results | Replays:
     Raises
     ------
     TraceError
-        If it is none, or damaged.
+        If it is none of these or is damaged.
     """
     path = Path(path)
     if path.suffix != SUFFIX:

@@ -1,4 +1,4 @@
-"""The plans of the recorded runs in ``data/runs``, and how they are made again on another machine."""
+"""The plans of the recorded runs in ``data/runs``, and a way to record them again on another machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _bergamot() -> Settings:
 
 
 def _languages() -> Settings:
-    # By number, so that each kind of work has its languages in turns.
+    # Sorted by number, so that each kind of work cycles through its languages.
     entries = sorted(suite("multi-town"), key=lambda entry: str(entry["id"]).rpartition("-")[2])
     return {
         "models": ["town"], "suites": {"multi-town": entries}, "number": 49, "warm_up": 7,
@@ -68,7 +68,7 @@ def _languages() -> Settings:
 
 
 def _averages() -> Settings:
-    """Walkthrough 13's: English and Japanese texts of four kinds of work."""
+    """The plan of walkthrough 13: English and Japanese texts of four kinds of work."""
     kinds = ["summarization", "qa", "arithmetic", "rag"]
     entries = suite("multi-town", kind=kinds, language=["en", "ja"], each=3)
     last = [entry for entry in entries if str(entry["id"]).endswith("02")]
@@ -92,7 +92,7 @@ def _canvases(model: str, suites: Mapping[str, str | list[Entry]]) -> Settings:
 
 
 PLANS: dict[str, Callable[[], Settings]] = {
-    # In the fastest format of the machine that records it; the other in one that every machine has.
+    # In the fastest format of the recording machine; the next run in a format that every machine has.
     "smollm2-questions": lambda: _smollm2() | {"dtype": "auto", "suites": {"spec-bench:24": "spec-bench:24"}},
     "smollm2-everyday": lambda: _smollm2() | {"suites": {"everyday": "everyday"}},
     "bergamot-streams": _bergamot,
@@ -117,7 +117,7 @@ def plan(name: str) -> Settings:
 
 
 def record(name: str, out: str | Path, tick: Tick | None = None) -> Path:
-    """Measure a recorded run's plan here, and write ``NAME.parquet`` into a folder; a killed one goes on.
+    """Measure a recorded run's plan here and write ``NAME.parquet`` into a folder; resume if interrupted.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""A replay: a paper's table with what was measured here for each of its numbers, and how the two compare.
+"""A replay: a paper's table with the figures measured here for its numbers, and how the two compare.
 
-A replay is a folder: ``replay.json`` holds the cells with what each was measured on, and the runs that they
-were computed from lie in folders below it. What it shows (the setup, the comparisons, the verdicts on the
-paper's claims) is computed from that file alone, on any machine, without torch and without the recipe that
-made it. `specviz.replays.running` makes replays; `terminal`, `markdown` and `page` show them.
+A replay is a folder: ``replay.json`` holds the cells with their provenance, and the runs from which they were
+computed are in folders below it. Everything shown (the setup, the comparisons, the verdicts on the paper's
+claims) comes from that file alone, on any machine, without torch and without the recipe that made it.
+`specviz.replays.running` makes replays; `terminal`, `markdown` and `page` show them.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class Replay:
     Parameters
     ----------
     table : str
-        As `specviz.published` takes it.
+        The table's name for `specviz.published`.
     title, caption, place : str
-        The paper's title; what the table shows, and its place in the paper.
+        The paper's title, the table's caption and its place in the paper.
     compare : tuple of str
         The columns whose values are contenders.
     cells : list of Cell
         In the order of the published rows.
     total : list of str
-        A column, and its value that is the mean of the others; empty without one.
+        A column, and its value that is the mean of the others; empty if there is none.
     metrics : list of str
         The most important ones first.
     drawn : bool
@@ -74,16 +74,16 @@ class Replay:
     errata : list of str
         Where the paper disagrees with itself.
     theirs : dict
-        Parts of the paper's setup that its table does not hold: ``data``, ``precision`` ...
+        Parts of the paper's setup that its table does not state: ``data``, ``precision`` ...
     defined : list of list of str
-        What is defined otherwise here: what, the paper's, ours.
+        Definitions that differ here: what, the paper's, ours.
     environment : dict
         Device, processor, threads, number format, clock, versions.
     notes : list of str
     runs : list of str
         Folders below `path` that hold the rows and their traces.
     traces : list of dict
-        Where there is no run, the best, median and worst text: ``name``, ``of``, ``figure``, ``file``.
+        Without a run, the best, median and worst text: ``name``, ``of``, ``figure``, ``file``.
     costs : list of Cost
         Where the time of each contender goes.
     settings : dict
@@ -131,17 +131,17 @@ class Replay:
 
     @property
     def shared_columns(self) -> list[str]:
-        """The columns that are the same in both sides of a comparison."""
+        """The columns whose values both sides of a comparison share."""
         return [name for name in (*self.keys, "metric", "device", "model") if name not in self.compare]
 
     @property
     def sources(self) -> list[Provenance]:
-        """What the figures were measured on, each once."""
+        """The distinct provenances of the figures."""
         return list(dict.fromkeys(cell.source for cell in self.cells if cell.source is not None))
 
     @property
     def setup(self) -> list[dict[str, str]]:
-        """What differs from the paper's setup: ``what``, ``paper``, ``here``; here by the cells."""
+        """Differences from the paper's setup: ``what``, ``paper``, ``here``, the last from the cells."""
         return setup(self.cells, self.theirs, self.defined)
 
     @property
@@ -157,7 +157,7 @@ class Replay:
     def frame(self) -> pd.DataFrame:
         """The published table with ``measured``, its interval, the ratio to the printed number, and ``why``.
 
-        What each figure was measured on follows in columns that begin with ``here_``.
+        The provenance of each figure follows in columns that begin with ``here_``.
         """
         import pandas as pd
 
@@ -176,7 +176,7 @@ class Replay:
         Returns
         -------
         DataFrame
-            The column's keys, ``metric``, ``device`` and ``model``; ``first`` and ``second``, the contenders;
+            The shared keys, ``metric``, ``device`` and ``model``; ``first`` and ``second``, the contenders;
             ``printed``, ``measured``, ``low``, ``high``, ``p``, ``verdict`` and ``clear`` as in `Comparison`.
         """
         import pandas as pd
@@ -193,10 +193,10 @@ class Replay:
         return pd.DataFrame(rows, columns=[*self.shared_columns, *names])
 
     def counts(self) -> dict[str, int]:
-        """Cells, measured ones, figures; comparisons that go the paper's way, or not; claims by verdict.
+        """Count the cells, measured cells and figures, the comparisons by outcome, the claims by verdict.
 
-        One figure may answer several cells: a paper prints a row for each of its devices and models. Means of
-        figures that are compared themselves are not counted.
+        Several cells may share a figure, as a paper prints a row for each of its devices and models.
+        Comparisons of means of figures that are compared themselves are not counted.
         """
         judged = [each for each in self.comparisons if not each.derived]
         kinds = Counter(each.verdict for each in judged)
@@ -212,7 +212,7 @@ class Replay:
         }  # fmt: skip
 
     def tallies(self) -> list[Tally]:
-        """Of every cell's comparisons, how many clearly go the paper's way, are unclear, clearly do not."""
+        """Comparisons of each cell that clearly agree with the paper, are unclear, or clearly disagree."""
         counts: dict[int | None, list[int]] = {cell.figure: [0, 0, 0] for cell in self.cells}
         for each in self.comparisons:
             if each.place is not None:
@@ -222,7 +222,7 @@ class Replay:
 
     @property
     def summary(self) -> str:
-        """One line: how much was measured, what the claims come to, which way the comparisons go."""
+        """One line: how much was measured, the verdicts on the claims, and the comparisons by outcome."""
         n = self.counts()
         if self.drawn:
             return f"{n['measured']} points of a curve that the paper draws without printed values"
@@ -241,7 +241,7 @@ class Replay:
         return line
 
     def missing(self) -> list[tuple[str, str, int]]:
-        """What was not measured: (which rows, why, how many numbers), one for each reason."""
+        """The numbers that were not measured, by reason: (which rows, why, how many numbers)."""
         groups: dict[str, list[Cell]] = {}
         for cell in self.cells:
             if cell.measured is None:
@@ -249,7 +249,7 @@ class Replay:
         return [(self._in_common(cells), why, len(cells)) for why, cells in groups.items()]
 
     def _in_common(self, cells: Sequence[Cell]) -> str:
-        """What some cells have in common and others have not."""
+        """Describe some cells by the column values that set them apart from the others."""
         parts = []
         for name in (*self.keys, "metric", "model"):
             values = list(dict.fromkeys(str(cell.column(name)) for cell in cells))
@@ -263,7 +263,7 @@ class Replay:
 
     @property
     def content(self) -> Settings:
-        """What ``replay.json`` holds."""
+        """The content of ``replay.json``."""
         sources = self.sources
         content = {key: getattr(self, name) for name, key in SAVED.items()}
         content["sources"] = [each.as_dict() for each in sources]
@@ -276,7 +276,7 @@ class Replay:
         return {"specviz": "replay", "schema": SCHEMA} | content
 
     def save(self) -> Path:
-        """Write ``replay.json``, whole or not at all."""
+        """Write ``replay.json`` atomically."""
         write_json(self.path / FILE, self.content)
         return self.path / FILE
 
@@ -290,14 +290,14 @@ PLAIN: dict[str, type[Plain]] = {
 
 @dataclass
 class Replays:
-    """The replays of a folder: every published table, replayed, or listed with the reason.
+    """The replays of a folder: every published table, either replayed or listed with the reason why not.
 
     Parameters
     ----------
     path : Path
     tables : list of Replay
     left : dict
-        Table: why it was not replayed.
+        The other tables, each with the reason why it was not replayed.
     """
 
     path: Path
@@ -314,7 +314,7 @@ class Replays:
         return {each.table for each in self.tables} | set(self.left) >= every
 
     def frame(self) -> pd.DataFrame:
-        """One row a table: how much of it was measured, what its claims come to, which way it goes."""
+        """One row per table: how much was measured, claims by verdict, and comparisons by outcome."""
         import pandas as pd
 
         rows = [{"table": r.table, **r.counts(), "seconds": r.seconds, "why": ""} for r in self.tables]
@@ -325,7 +325,7 @@ class Replays:
         return str(self.frame().to_html(max_rows=60))
 
     def save(self) -> Path:
-        """Write ``replays.json``, whole or not at all."""
+        """Write ``replays.json`` atomically."""
         content = {"tables": [each.table for each in self.tables], "left": self.left}
         write_json(self.path / ALL, {"specviz": "replays", "schema": SCHEMA} | content)
         return self.path / ALL
@@ -335,7 +335,7 @@ class Replays:
 
 
 def of_version(content: Settings, file: Path, kind: str) -> None:
-    """Refuse what another version wrote.
+    """Reject content of another kind or version.
 
     Raises
     ------
@@ -346,12 +346,12 @@ def of_version(content: Settings, file: Path, kind: str) -> None:
 
 
 def opened(path: str | Path) -> Replay:
-    """The replay of a folder.
+    """Open the replay in a folder.
 
     Raises
     ------
     TraceError
-        If it holds none, a damaged one, or one of a newer version.
+        If it holds none, a damaged one, or one of another version.
     """
     file = Path(path) / FILE
     if not file.is_file():
@@ -360,18 +360,18 @@ def opened(path: str | Path) -> Replay:
 
 
 def of_content(content: Settings, file: Path, path: Path) -> Replay:
-    """A replay from what ``replay.json`` holds, checked; `file` is where it was found.
+    """Build a replay from the content of ``replay.json``, after validation; errors name `file`.
 
     Raises
     ------
     TraceError
-        If it is damaged, or of a newer version.
+        If it is damaged or of another version.
     """
     from specviz.replays.schema import CheckedReplay
 
     of_version(content, file, "replay")
     checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
-    content = {"costs": []} | dict(content)  # an older replay tells none
+    content = {"costs": []} | dict(content)  # older replays have none
     values: Settings = {name: content[key] for name, key in SAVED.items()}
     sources = [Provenance.read(each) for each in content["sources"]]
     values |= {name: [kind.read(each) for each in values[name]] for name, kind in PLAIN.items()}
@@ -380,12 +380,12 @@ def of_content(content: Settings, file: Path, path: Path) -> Replay:
 
 
 def opened_all(path: str | Path) -> Replays:
-    """The replays of a folder.
+    """Open all replays in a folder.
 
     Raises
     ------
     TraceError
-        If it holds none, or damaged ones.
+        If it holds none, damaged ones, or ones of another version.
     """
     from specviz.replays.schema import ReplaysFile
 
@@ -402,7 +402,7 @@ def opened_all(path: str | Path) -> Replays:
 
 
 def opened_result(path: str | Path) -> Results | Replay | Replays:
-    """What a folder holds: a run, a replay, or several.
+    """Open a folder's run, replay or replays, or a recorded file.
 
     Raises
     ------
@@ -429,7 +429,7 @@ def opened_result(path: str | Path) -> Results | Replay | Replays:
 
 
 def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) -> Replay:
-    """A published table and what a source measured, cell by cell; of a curve without printed values alone."""
+    """Match a published table with a source's figures, cell by cell; a curve has only measured cells."""
     errata: list[str] = []
     if table in CURVES:
         caption, place = recipe.caption, re.sub(r".*/(\D+)(\d+)", lambda m: f"{m[1].title()} {m[2]}", table)
@@ -471,7 +471,7 @@ PRINTED = ("metric", "value", "printed", "unit", "device", "model")
 
 
 def covers(where: Values, row: Values) -> bool:
-    """Whether columns and values are those of a row; several values of a column are a choice."""
+    """Whether a row has the given values in the given columns; lists give alternatives."""
     choices = {key: value if isinstance(value, list) else [value] for key, value in where.items()}
     return all(row.get(key) in values for key, values in choices.items())
 

@@ -1,4 +1,4 @@
-"""`replay`: a paper's table measured here, by the recipe that says what to run for it."""
+"""`replay`: measure a paper's table here, following its recipe."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from specviz.replays.sources.shared import RunOptions
 
 
-LOOK = 1.0  # seconds between looks at what other processes have measured
-SIDE_BY_SIDE = ("processes",)  # in the memory that replays share: how many measure at once
-Memory: TypeAlias = dict[tuple, Any]  # what several replays share
-READINGS = {"paper": "paper", "ours": "monotone"}  # of a calibration: a name of `specviz.measure.fits`
+LOOK = 1.0  # seconds between checks on the progress of other processes
+SIDE_BY_SIDE = ("processes",)  # key in the replays' shared memory: how many processes measure at once
+Memory: TypeAlias = dict[tuple, Any]  # models and measurements that several replays share
+READINGS = {"paper": "paper", "ours": "monotone"}  # of a calibration: names in `specviz.measure.fits`
 
 
 def find(table: str) -> Recipe:
-    """The recipe of a table.
+    """Find the recipe of a table.
 
     Raises
     ------
     ParameterError
-        If there is no such table, or none of it can be measured; near names are offered.
+        If there is no such table, or none of it can be measured; the message suggests similar names.
     """
     if table in RECIPES or table in CURVES:
         return RECIPES.get(table) or CURVES[table]
@@ -51,7 +51,7 @@ def find(table: str) -> Recipe:
         raise ParameterError(f"{table} has no replay of its own: {FIGURES[table]}")
     if table in SETTINGS:
         raise ParameterError(f"{table} cannot be replayed: {SETTINGS[table]}")
-    published(table)  # refuses what no paper has
+    published(table)  # raises if no paper has it
     raise ParameterError(f"{table} has no recipe")
 
 
@@ -86,7 +86,7 @@ def replay(
     Parameters
     ----------
     table : str
-        As `specviz.published` takes it: ``"unispec/table1"``.
+        A name for `specviz.published`, such as ``"unispec/table1"``.
     model : str or Model, optional
         A name, a folder, ``hf:<id>``, or a loaded model. Default: the recipe's real model, if it has one and
         it is downloaded, else its bundled one.
@@ -120,13 +120,13 @@ def replay(
     number, max_new_tokens : int, optional
         Number of prompts and maximum tokens per prompt; default: the recipe's.
     threads : int
-        On a CPU.
+        Threads on a CPU.
     out : path, optional
-        The folder; default ``specviz-replays/PAPER-TABLE``. What is finished there is not measured again.
+        The folder; default ``specviz-replays/PAPER-TABLE``. Finished work in it is not measured again.
     tick : callable
-        Called with (done, of, what); default: a progress bar, if it is visible.
+        Called with (done, of, what); default: a progress bar, if it would be visible.
     memory, shared : dict, path, optional
-        What several replays share: loaded models and measurements, and the folder of calibrations.
+        Shared by several replays: loaded models and measurements, and the folder of calibrations.
 
     Returns
     -------
@@ -149,7 +149,7 @@ def replay(
     recipe = find(table)
     if model is None and (
         suite is None or "parts" not in recipe.real
-    ):  # one's own texts are of the table's parts
+    ):  # the user's texts fit the table's own parts
         recipe = on_real(recipe)
     recipe = with_options(table, recipe, baselines, score)
     path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
@@ -158,7 +158,7 @@ def replay(
         if model is None:
             setups.check_here(chosen_part.part)
         recipe = chosen_part.recipe
-        if not str(model).startswith("gguf:"):  # which brings its own
+        if not str(model).startswith("gguf:"):  # a GGUF file has its own
             dtype = dtype or chosen_part.dtype
         suite = chosen_part.suites() if suite is None else suite
         template = template or chosen_part.part.template or None
@@ -177,7 +177,7 @@ def replay(
     if in_memory is not None:
         from specviz.models import load
 
-        load(in_memory, device, dtype)  # refuses what is not the model's
+        load(in_memory, device, dtype)  # raises if they are not the model's
     chosen = read_suites(suite)
     check_suites(recipe, chosen)
     if template is not None and recipe.source != "streams":
@@ -205,7 +205,7 @@ def replay(
 
 
 def on_real(recipe: Recipe) -> Recipe:
-    """The recipe on its real language model, where that is downloaded; else on the bundled one."""
+    """The recipe with its real language model if that is downloaded, else with the bundled one."""
     from specviz.models import available
 
     real = dict(recipe.real)
@@ -215,7 +215,7 @@ def on_real(recipe: Recipe) -> Recipe:
 
 
 def peers_of(quick: bool, given: Values) -> dict[tuple, tuple[Recipe, ...]]:
-    """The recipes that decode the same prompts of the same suite as a table's, so that one run serves all."""
+    """For each table, the recipes that decode the same prompts of its suite, so that one run serves all."""
     groups: dict[tuple, dict[str, Recipe]] = {}
     for table, recipe in RECIPES.items():
         if recipe.source != "run":
@@ -224,7 +224,7 @@ def peers_of(quick: bool, given: Values) -> dict[tuple, tuple[Recipe, ...]]:
         score = given.get("score") if any(row.method == "unispec" for row in used.rows) else None
         used = with_options(table, used, given.get("baselines") or "authors", score)
         numbers = tuple((used.quick if quick else used.whole).items())
-        if given.get("model") is not None:  # a peer's drafter is the bundled model's
+        if given.get("model") is not None:  # peers' drafters belong to the bundled model
             used = replace(used, rows=tuple(row for row in used.rows if not row.role))
         groups.setdefault((used.model, used.suite, numbers), {})[table] = used
     return {
@@ -235,12 +235,12 @@ def peers_of(quick: bool, given: Values) -> dict[tuple, tuple[Recipe, ...]]:
 
 
 def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) -> Recipe:
-    """A recipe with the baselines' parameters and UniSpec's score that were chosen.
+    """Apply the chosen baseline parameters and UniSpec score to a recipe.
 
     Raises
     ------
     ParameterError
-        For an unknown choice, or a score where no row is UniSpec's.
+        For an unknown choice, or a score if no row is UniSpec's.
     """
     if baselines not in ("authors", "ours"):
         raise ParameterError(f"baselines must be 'authors' or 'ours', got {baselines!r:.40}")
@@ -261,7 +261,7 @@ def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) 
 
 @contextmanager
 def chatting(model: Any, variables: Values) -> Iterator[None]:
-    """Give a model's chat template these variables.
+    """Set variables of a model's chat template within the block.
 
     Raises
     ------
@@ -286,7 +286,7 @@ def chatting(model: Any, variables: Values) -> Iterator[None]:
 
 
 def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick | None) -> Replay:
-    """Run a recipe and compare; the model of `options` is loaded here, if it is not yet."""
+    """Run a recipe and compare the figures with the printed ones; load the model first if necessary."""
     from specviz.measure.calibrate import bar
     from specviz.measure.timing import threads
     from specviz.replays import sources
@@ -310,7 +310,7 @@ def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick 
 
 
 def loaded(settings: Values, options: RunOptions) -> Any:
-    """The model; one of this process' replays loads it once."""
+    """The model, loaded only once for all replays that share a memory."""
     if options.model is not None and not isinstance(options.model, str | Path):
         return options.model
     key = ("model", settings["model"], settings["device"], settings["dtype"])
@@ -324,12 +324,12 @@ def loaded(settings: Values, options: RunOptions) -> Any:
 def roles(
     recipe: Recipe, model: str | Path | Model | None, draft: str | Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Role of each drafter: its name.
+    """Map each role to a drafter's name; empty if the user's own model was given no drafter for it.
 
     Raises
     ------
     ParameterError
-        For a role that the recipe has not, or a model of one's own without the drafters that it needs.
+        For a role or a drafter that the recipe does not have, or one name for several roles.
     """
     needed = dict(recipe.drafts)
     if draft is None:
@@ -360,28 +360,28 @@ def name_of(model: str | Path | Model | None, default: str) -> str:
 
 
 def weights_of(model: Model) -> str | None:
-    """A digest of a loaded model's weights: one of the same name may have been trained since."""
+    """Digest of a loaded model's weights, as a model of the same name may have been trained since."""
     from specviz.loop.machine import identity
 
     weights: str | None = identity(model).get("weights")
     return weights
 
 
-# Settings that were not always written down.
+# Settings that older replays did not save.
 LATER = ("quick", "setup", "part", "kernels", "invariant", "weights")
 
 
 class OtherSettings(SpecvizError):
-    """A folder holds a replay that was made in another way."""
+    """A folder holds a replay with other settings or older weights."""
 
 
 def opened_same(path: Path, settings: Values) -> Replay | None:
-    """The replay that a folder holds, if it is of the same settings; None where it holds none.
+    """Open a folder's replay if it has the same settings; None if the folder holds none.
 
     Raises
     ------
     SpecvizError
-        If it is of other settings, or the folder holds something else.
+        If its settings differ, or the folder holds something else.
     """
     refuse_others(path, ALL)
     if not (path / FILE).exists():
@@ -391,7 +391,7 @@ def opened_same(path: Path, settings: Values) -> Replay | None:
     wrong = [
         f"its {key} is {finished.settings.get(key)}, here {now.get(key)}"
         for key in {**finished.settings, **now}
-        # An older replay does not say in which haste or for which part it was made.
+        # An older replay may lack the settings in `LATER`.
         if finished.settings.get(key, now.get(key) if key in LATER else None) != now.get(key)
     ]
     if wrong:
@@ -404,7 +404,7 @@ def opened_same(path: Path, settings: Values) -> Replay | None:
 
 
 def refuse_older(path: Path, models: Sequence[str]) -> None:
-    """Refuse a finished replay of models in folders whose files have changed since.
+    """Reject a finished replay if files of its models have changed since.
 
     Raises
     ------
@@ -422,11 +422,11 @@ def refuse_older(path: Path, models: Sequence[str]) -> None:
 
 
 def refuse_others(path: Path, other: str) -> None:
-    """Refuse a folder that holds a run, or the other kind of replay, and a name that none can have."""
+    """Reject a folder that holds a run or the other kind of replay, and a name that no folder can have."""
     try:
-        with suppress(OSError):  # it may not be there yet
+        with suppress(OSError):  # it may not exist yet
             path.lstat()
-    except ValueError as error:  # `exists` would not tell, and hours of work could not be written
+    except ValueError as error:  # `exists` would hide this, and hours of work could not be saved
         raise SpecvizError(f"{str(path)!r} cannot be a folder: {one_line(error)}") from None
     if (path / "run.json").exists() or (path / other).exists():
         raise SpecvizError(f"{path} holds another kind of result: choose another folder")
@@ -449,13 +449,13 @@ def replay_all(
     Parameters
     ----------
     out : path
-        A folder for each table, and ``replays.json``. What is finished there is not measured again.
+        Gets a folder for each table, and ``replays.json``. Finished work in it is not measured again.
     workers : int
         Processes that measure side by side on a CPU, each the tables of one paper after another. They share
         the machine's caches and memory, which makes times less exact; each table's environment says so.
     tick : callable
-        Given a table's name, returns the function that is called with its progress. Of several workers it is
-        given their number, and told how many tables are done.
+        Given a table's name, returns the function that is called with its progress. With several workers it
+        is given their number instead, and the progress is the number of finished tables.
 
     Other parameters and errors are those of `replay`. An error of one table becomes its reason, and the
     others continue.
@@ -469,12 +469,12 @@ def replay_all(
         shared |= peers_of(bool(options.get("quick")), {**options, "score": score})
     jobs = []
     for table in [*RECIPES, *CURVES]:
-        own = draft  # of several drafters those that this table has
+        own = draft  # of several drafters, only those that this table has
         if isinstance(draft, Mapping):
             own = {role: name for role, name in draft.items() if role in find(table).drafts} or None
         elif not find(table).drafts:
             own = None
-        tasks = tasks_of(find(table))  # of several suites those that this table has a task for
+        tasks = tasks_of(find(table))  # of several suites, only those that fit a task
         suites = {task: each for task, each in chosen.items() if task == PLAIN or task in tasks}
         if chosen and not suites:
             every.left[table] = "no suite is named for one of its tasks"
@@ -497,12 +497,12 @@ def replay_all(
     return every
 
 
-Queue: TypeAlias = "SimpleQueue[tuple[str, int, int]]"  # a table, how many steps are done, and of how many
-Job: TypeAlias = tuple[str, Settings]  # a table, and the keywords of its replay
+Queue: TypeAlias = "SimpleQueue[tuple[str, int, int]]"  # a table, its finished steps, and all its steps
+Job: TypeAlias = tuple[str, Settings]  # a table, and the keyword arguments of its replay
 
 
 def _checked_workers(workers: int, options: Values) -> int:
-    """How many processes measure; refused where they would share cores or a GPU, or miss a loaded model."""
+    """Number of worker processes; raise if they would share cores or a GPU, or lack a loaded model."""
     from specviz.arguments import check_int
     from specviz.measure.work import cores
 
@@ -524,7 +524,7 @@ def _checked_workers(workers: int, options: Values) -> int:
 def _in_turn(
     jobs: Sequence[Job], memory: Memory, tick: Callable[[str], Tick] | None
 ) -> Iterator[tuple[str, Replay | str]]:
-    """Tables with their replays, or why there is none."""
+    """Replay tables one after another; yield each with its replay, or with the reason for having none."""
     for table, given in jobs:
         try:
             yield table, replay(table, memory=memory, tick=tick(table) if tick else None, **given)
@@ -535,14 +535,14 @@ def _in_turn(
 
 
 class _Reports:
-    """Of a worker: where it reports how far its table is, at most once a second."""
+    """Reports a worker's progress on its table, at most once per second."""
 
     queue: Queue | None = None
     last = -LOOK
 
     @classmethod
     def attend(cls, queue: Queue) -> None:
-        """Begin a worker."""
+        """Initialise a worker process."""
         from specviz.measure import work
 
         work.attend()
@@ -559,7 +559,7 @@ class _Reports:
 
 
 def _paper(jobs: Sequence[Job], memory: Memory) -> list[tuple[str, str]]:
-    """In a process of its own: a paper's tables, each with why it is not in its folder, or with nothing."""
+    """Replay a paper's tables in a worker process; return each with its error, or an empty string."""
     outcomes = _in_turn(jobs, memory, _Reports.of)
     return [(table, "" if isinstance(outcome, Replay) else outcome) for table, outcome in outcomes]
 
@@ -567,7 +567,7 @@ def _paper(jobs: Sequence[Job], memory: Memory) -> list[tuple[str, str]]:
 def _side_by_side(
     jobs: Sequence[Job], memory: Memory, workers: int, tick: Callable[[str], Tick] | None
 ) -> Iterator[tuple[str, Replay | str]]:
-    """As `_in_turn`, a paper's tables in one process, for they share models and measurements."""
+    """Like `_in_turn`, in parallel; a paper's tables share one process, its models and measurements."""
     from specviz.measure.running import processes
 
     papers: dict[str, list[Job]] = {}
@@ -575,10 +575,10 @@ def _side_by_side(
         papers.setdefault(table.partition("/")[0], []).append((table, given))
     folders = {table: given["out"] for table, given in jobs}
     memory = memory | {SIDE_BY_SIDE: workers}
-    order = sorted(papers, key=lambda paper: -len(papers[paper]))  # the longest first
+    order = sorted(papers, key=lambda paper: -len(papers[paper]))  # most tables first
     finished: dict[str, Replay | str] = {}
     reports = get_context("spawn").SimpleQueue()
-    latest: dict[str, str] = {}  # of each paper
+    latest: dict[str, str] = {}  # by paper
     with processes(workers, _Reports.attend, (reports,)) as pool:
         waiting = {pool.submit(_paper, papers[paper], memory) for paper in order}
         while waiting:

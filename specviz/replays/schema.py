@@ -1,4 +1,4 @@
-"""What ``replay.json`` and ``replays.json`` hold, as the gate checks them; imported when one is read."""
+"""Schemas that validate ``replay.json`` and ``replays.json``; imported only when one is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_COMPARISONS = 200_000
 Figure = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 Name = Annotated[Text, Field(max_length=200)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Table = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}/[a-z0-9_]{1,40}$")]  # its recipe need not be there
+Table = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}/[a-z0-9_]{1,40}$")]  # may lack a recipe
 
 
 def _below(name: str) -> str:
@@ -31,7 +31,7 @@ def _below(name: str) -> str:
 
 @with_config(ConfigDict(extra="allow"))
 class Cell(TypedDict):
-    """A published number and what was measured; the table's own columns stand beside these."""
+    """A published number and its measurement; the table's own columns are further keys."""
 
     metric: Name
     value: Figure | None
@@ -99,7 +99,7 @@ class Judged(TypedDict):
 
 
 class Check(TypedDict):
-    """What a run says of itself, as `cells.Check`."""
+    """A check that a run makes on itself, as `cells.Check`."""
 
     kind: Literal["control", "ability", "same texts", "idle target"]
     contender: Text
@@ -120,7 +120,7 @@ class TraceFile(TypedDict):
     of: Text
     figure: Text
     file: Text
-    contender: NotRequired[Text]  # and task: as the figures' source says them
+    contender: NotRequired[Text]  # and task: as in the figures' source
     task: NotRequired[Text]
 
 
@@ -210,7 +210,7 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
 
 
 def _check_curve(cells: list[Cell]) -> None:
-    """A curve of quality by speed has both of every setting."""
+    """Check that a curve of quality by speed has both values for every setting."""
     if not set(cells[0]) >= TRADE_OFF or all(cell["metric"] != "speedup" for cell in cells):
         return
     datasets: dict[Hashable, dict[tuple[Hashable, Hashable], set[str]]] = {}

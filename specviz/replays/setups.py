@@ -1,7 +1,7 @@
-"""The papers' own set-ups: which published checkpoints, data and settings each table was measured with.
+"""The papers' own setups: the published checkpoints, data and settings with which each table was measured.
 
-They are data, ``data/published/setups.toml``, a part for each model of a paper. `choose` turns a table's
-recipe into that of a part. No part was ever run by us on the published weights.
+They are data in ``data/published/setups.toml``, with a part for each model of a paper. `choose` adapts a
+table's recipe to a part. We have never run any part on the published weights.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from specviz.replays.recipes import RECIPES, Recipe
 from specviz.replays.tasks import tasks_of
 from specviz.suites import Suite, suite
 
-PAPER = "paper"  # the only setup there is
+PAPER = "paper"  # the only setup so far
 FILE = "setups.toml"
-BIN = "pytorch_model.bin"  # of checkpoints that are converted once
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # of a number
+BIN = "pytorch_model.bin"  # weights that must be converted once
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # per number
 NEVER_RUN = (
     "this recipe was never run on these published weights; its loading is tested on tiny models of "
     "the same shape"
@@ -31,26 +31,26 @@ NEVER_RUN = (
 
 @dataclass(frozen=True)
 class Shape:
-    """Counts and widths of a network; of an encoder-decoder those of its decoder."""
+    """Dimensions of a network; for an encoder-decoder, those of its decoder."""
 
     layers: int
     hidden: int
     kv_heads: int
     head_dim: int
     feed_forward: int
-    heads: int = 0  # 0: as many as have keys of their own
+    heads: int = 0  # 0: the same as `kv_heads`
     vocabulary: int = 0
-    tied: bool = False  # whether the head is the embeddings
+    tied: bool = False  # whether the output head shares the embeddings' weights
 
     @property
     def parameters(self) -> int:
-        """Weights of a gated decoder of this shape, norms left out."""
+        """Number of weights of a gated decoder of this shape, without its norms."""
         attention = 2 * self.hidden * self.head_dim * ((self.heads or self.kv_heads) + self.kv_heads)
         layer = attention + 3 * self.hidden * self.feed_forward
         return self.layers * layer + (2 - self.tied) * self.vocabulary * self.hidden
 
     def cached(self, tokens: int) -> int:
-        """Numbers in the keys and values of a text."""
+        """How many numbers a text's keys and values hold."""
         return 2 * self.layers * self.kv_heads * self.head_dim * tokens
 
 
@@ -61,21 +61,21 @@ class Checkpoint:
     Attributes
     ----------
     id : str
-        On the Hugging Face hub.
+        Its id on the Hugging Face hub.
     architecture : str
-        The class that its config names; of an EAGLE head its generation.
+        The class that its config names; for an EAGLE head, its generation.
     weights : str
-        Its file of weights, or a pattern of several.
+        The file of its weights, or a pattern that matches several.
     stored : str
-        Their number format.
+        The weights' number format.
     licence : str
         As its page states it.
     size : int or None
-        Bytes of the weights, where a page says it: its own, or that of `size_of`, which is of the same shape.
+        Bytes of the weights, if stated by its page or by that of `size_of`, which has the same shape.
     gated : bool
         Whether its licence must be accepted on the hub before it can be downloaded.
     needs : str
-        A package that reads its tokenizer, which the package itself does not bring.
+        A package that its tokenizer needs and that is not installed with this one.
     """
 
     id: str
@@ -101,22 +101,22 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        """Where a folder of it is looked for."""
+        """The folder in which it is expected."""
         return home() / "checkpoints" / self.name
 
     @property
     def here(self) -> bool:
-        """Whether that folder is there, its weights as safetensors."""
+        """Whether that folder holds its weights as safetensors."""
         return any(self.path.glob("*.safetensors"))
 
     @property
     def location(self) -> str:
-        """What `specviz.load` takes for it."""
+        """Its name or path for `specviz.load`."""
         return str(self.path) if self.here else f"hf:{self.id}"
 
     @property
     def bytes(self) -> int:
-        """Bytes of its weights, by a page or by its shape."""
+        """Bytes of its weights, as a page states them or estimated from its shape."""
         return self.size or self.shape.parameters * BYTES[self.stored]
 
     @property
@@ -128,11 +128,11 @@ class Checkpoint:
 
     @property
     def parameters(self) -> int:
-        """How many weights that is."""
+        """Number of weights, from `bytes`."""
         return self.bytes // BYTES[self.stored]
 
     def commands(self, root: str | Path | None = None) -> list[str]:
-        """What puts it into its folder, below `root` in place of `specviz.paths.home`."""
+        """Commands that fetch it into its folder, under `root` or by default `specviz.paths.home`."""
         path = self.path if root is None else Path(root) / self.path.relative_to(home())
         get = f"hf download {self.id} --local-dir {path} --exclude '*.pt' '*.pth' 'training_args.bin'"
         return [get, *([f"specviz models convert {path}"] if self.pickled else [])]
@@ -140,31 +140,31 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Part:
-    """A model of a paper's, with the data and the settings of its figures.
+    """One of a paper's models, with the data and the settings of its figures.
 
     Attributes
     ----------
     model : Checkpoint
     drafts : dict of str to Checkpoint
-        By their roles.
+        Drafters by role.
     suites : dict of str to str
-        Of each task, as `specviz.suite` takes them.
+        Suite of each task, as `specviz.suite` takes it.
     rows : dict
-        Columns of the printed table whose values tell this part's rows.
+        Columns of the printed table, with the values that select this part's rows.
     wording : str
-        Around a text of the suites; empty: the suites' own.
+        Text around a prompt of the suites; empty: the suites' own.
     template : str
-        Around the source of a stream.
+        Text around the source of a stream.
     limits : dict of str to int
-        Of a task: only its first so many prompts.
+        How many prompts of a task are used, from the first on.
     dtype : str
-        The paper's number format; empty: it does not say.
+        The paper's number format; empty if it states none.
     numbers : dict
         Prompts, new tokens, thresholds.
     gguf : str
-        The quantisation, where the paper's runs are llama.cpp's.
+        The quantisation, if the paper ran llama.cpp.
     stated, unstated : str
-        What else the paper says, and what nobody says.
+        What else the paper states, and what is stated nowhere.
     """
 
     name: str
@@ -216,7 +216,7 @@ class Chosen:
 
 
 class Setups:
-    """What ``setups.toml`` holds."""
+    """The content of ``setups.toml``."""
 
     def __init__(self) -> None:
         from specviz.replays.setups_schema import SetupsFile
@@ -251,7 +251,7 @@ class Setups:
         Raises
         ------
         ParameterError
-            If no published checkpoint answers it; the line says why.
+            If no published checkpoint produces it; the message says why.
         """
         if table in self.tables:
             return [self.parts[name] for name in self.tables[table]]
@@ -260,18 +260,18 @@ class Setups:
 
 
 def choose(table: str, recipe: Recipe, setup: str, part: str | None) -> Chosen:
-    """A table's recipe with the paper's own models, data and sizes.
+    """Adapt a table's recipe to the paper's own models, data and sizes.
 
     Parameters
     ----------
     setup : {"paper"}
     part : str, optional
-        Which of the paper's models; needed where it has several.
+        Which of the paper's models; required if it has several.
 
     Raises
     ------
     ParameterError
-        For another setup or part, or where a table has several parts and none is named.
+        For an unknown setup or part, or if a table has several parts and none is named.
     """
     if setup != PAPER:
         raise ParameterError(f"setup must be {PAPER!r}, got {setup!r:.40}")
@@ -287,7 +287,7 @@ def choose(table: str, recipe: Recipe, setup: str, part: str | None) -> Chosen:
 
 
 def fitted(table: str, recipe: Recipe, part: Part) -> Recipe:
-    """A recipe with a part's model, drafters and numbers; its rows answer to that model's printed ones."""
+    """Give a recipe a part's model, drafters and numbers; its rows then match that model's printed ones."""
     others = [each for each in Setups().of(table) if each.name != part.name]
     rows, absent = recipe.rows, recipe.absent
     if table in RECIPES and part.rows:
@@ -320,12 +320,12 @@ def missing(part: Part) -> Iterator[Checkpoint]:
 
 
 def check_here(part: Part) -> None:
-    """Check that what must be converted is there.
+    """Check that no checkpoint still needs to be converted.
 
     Raises
     ------
     ModelError
-        With the commands for the first checkpoint that is not.
+        With the commands for the first checkpoint that does.
     """
     for each in missing(part):
         raise ModelError(f"{each.id} is published as {BIN}; run once: {' && '.join(each.commands())}")

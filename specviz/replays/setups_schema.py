@@ -1,4 +1,4 @@
-"""What ``data/published/setups.toml`` holds, as the gate checks it; imported when it is read."""
+"""Schema that validates ``data/published/setups.toml``; imported only when that is read."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Content(TypedDict):
 
 
 def _named(content: Content) -> Content:
-    """What is named is there."""
+    """Check that every name refers to an entry of the file."""
     for id, each in content["checkpoints"].items():
         if each["shape"] not in content["shapes"]:
             raise ValueError(f"has {id} with an unknown shape {each['shape']!r}")

@@ -1,4 +1,4 @@
-"""Which of a user's prompts a table's tasks get: by name, or by kind of work and language."""
+"""Assign a user's prompts to a table's tasks, by name or by kind of work and language."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from specviz.models.protocols import Model
 from specviz.replays.recipes import Recipe
 from specviz.suites import Suite, suite
 
-PLAIN = ""  # the suite that was given for no task in particular
+PLAIN = ""  # key of a suite given for no task in particular
 Given = str | Path | Suite | Mapping[str, str | Path | Suite] | None
 
 
 def read_suites(given: Given) -> dict[str, Suite]:
-    """The suite of each task, under `PLAIN` one for all; empty: the bundled ones.
+    """Read the suite of each task, or under `PLAIN` one for all; empty: use the bundled ones.
 
     Raises
     ------
@@ -38,13 +38,13 @@ def tasks_of(recipe: Recipe) -> dict[str, Values]:
 
 
 def check_suites(recipe: Recipe, suites: Mapping[str, Suite]) -> None:
-    """Refuse suites that no task can use, before anything is decoded.
+    """Reject suites that no task can use, before anything is decoded.
 
     Raises
     ------
     ParameterError
-        For a task that the table has not, a suite named for a task that has no prompt of it, or one suite for
-        all of which no task has a prompt.
+        For an unknown task, a suite named for a task but without a prompt for it, or suites without a prompt
+        for any task.
     """
     tasks = tasks_of(recipe)
     for task in suites:
@@ -65,17 +65,17 @@ def check_suites(recipe: Recipe, suites: Mapping[str, Suite]) -> None:
 
 
 def wanted(part: Values) -> dict[str, str]:
-    """The kind and the languages of the prompts that a part of a recipe stands for."""
+    """The kind and the languages of the prompts that belong to a part of a recipe."""
     if "task" in part:
         return dict(zip(("kind", "from", "language"), TASKS[part["task"]]))
     return {key: str(part[key]) for key in ("kind", "from", "language") if key in part}
 
 
 def own_prompts(suites: Mapping[str, Suite], task: str, part: Values) -> tuple[list[Entry], str]:
-    """A user's prompts for a task; without any, why.
+    """A user's prompts for a task, or the reason why there are none.
 
-    A suite that was named for the task may leave its prompts' kind and language out; another one must have
-    them. No prompt of another kind or language is taken.
+    A suite named for the task may omit its prompts' kind and language; any other suite must state them.
+    Prompts of another kind or language are never used.
     """
     named = task in suites
     given = suites.get(task) or suites.get(PLAIN)
@@ -99,14 +99,14 @@ def own_prompts(suites: Mapping[str, Suite], task: str, part: Values) -> tuple[l
 
 
 def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dict[str, Suite], list[str]]:
-    """The prompts that a model has room to answer, and those that it has not, in words.
+    """Keep the prompts that a model has room to answer; describe in words those left out.
 
-    A canvas takes all of its tokens at once; any other answer may end where the context is full.
+    A canvas takes all of its tokens at once; any other answer may end when the context is full.
 
     Raises
     ------
     PromptError
-        If a suite has none that fits, or a prompt cannot be encoded; the line names it.
+        If no prompt of a suite fits, or a prompt cannot be encoded; the message names it.
     """
     kept, left_out = {}, []
     needed = tokens if model.kind == "diffusion" else 1
@@ -136,7 +136,7 @@ def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dic
 
 
 def single(entry: Entry) -> Entry:
-    """A prompt of one turn: of a conversation the first turn, whose answer the references are not."""
+    """Reduce a conversation to its first turn, without the references, which answer a later turn."""
     if "turns" not in entry:
         return entry
     turns = entry["turns"]

@@ -1,4 +1,4 @@
-"""Replays on a terminal."""
+"""Print replays on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specviz.replays.published import list_published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS
 from specviz.replays.replays import Replay, Replays
 
-ROOMY = 100  # columns of a terminal that also shows ratios
+ROOMY = 100  # a terminal with at least this many columns also shows ratios
 
 
 def show(result: Results | Replay | Replays, console: Console) -> None:
@@ -30,7 +30,7 @@ def show(result: Results | Replay | Replays, console: Console) -> None:
 
 
 def show_replay(replay: Replay, console: Console) -> None:
-    """Print what was printed and what was measured, cell by cell."""
+    """Print a replay: claims, printed and measured numbers, costs, and setup."""
     print_lines(
         console, f"{replay.table} ({replay.place}): {replay.caption}",
         *(f"{BADGES[word]} {word}: {claim}. {why}" for word, claim, why in verdict_lines(replay)), "",
@@ -73,7 +73,7 @@ def show_replay(replay: Replay, console: Console) -> None:
 
 
 def without_repeats(rows: Sequence[Sequence[str]], names: int) -> list[list[str]]:
-    """Rows in which a name that stands below the same one, as all in front of it do, is left out."""
+    """Blank each name that repeats the one above it, if all names to its left do too."""
     out, above = [], list[str]()
     for row in rows:
         same = next((i for i in range(names - 1) if not above or row[i] != above[i]), names - 1)
@@ -83,7 +83,7 @@ def without_repeats(rows: Sequence[Sequence[str]], names: int) -> list[list[str]
 
 
 def show_overview(every: Replays, console: Console) -> None:
-    """Print one line a table."""
+    """Print one line per table, then the answers and the tables that were not replayed."""
     columns = [Column("table"), *(Column(name, right=True) for name in OVERVIEW)]
     print_table(console, columns, [[each.table, *overview(each)] for each in every.tables])
     print_lines(
@@ -95,7 +95,7 @@ def show_overview(every: Replays, console: Console) -> None:
 
 
 def show_recipes(console: Console) -> None:
-    """Print what can be replayed, and what not."""
+    """Print the tables that can be replayed, and those that cannot."""
     published = zip(list_published()["name"], list_published()["caption"])
     rows = [[name, RECIPES[name].model if name in RECIPES else "–", str(text)] for name, text in published]
     rows += [[name, recipe.model, f"{recipe.caption} (drawn only)"] for name, recipe in CURVES.items()]

@@ -1,6 +1,6 @@
 """The test set of re-translation: English texts that arrive three words at a time.
 
-The same sources for every target language, so that languages compare: only what is made of them differs.
+Every target language has the same sources, so that languages are comparable: only the translations differ.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from specviz.paths import folder
 from specviz.streams import Stream, fixed_lag, from_file
 from specviz.suites.frozen import frozen, take
 
-LAG = 3  # words an update: the paper's w
+LAG = 3  # words per update: the paper's w
 # Languages that the bundled translators write; Control has German words in English order.
 TARGETS = {"de": "German", "zh": "Chinese", "ja": "Japanese", "xx": "Control"}
 
 
 @dataclass(frozen=True)
 class Text:
-    """An English text and what it may become."""
+    """An English text and its accepted translations."""
 
     source: str
     target: str  # a key of `TARGETS`
-    references: tuple[str, ...]  # right translations, all different, the best one first; eight at most
+    references: tuple[str, ...]  # correct translations, all different, best first; at most eight
 
     @property
     def reference(self) -> str:
@@ -45,7 +45,7 @@ def texts(target: str, n: int = 100) -> list[Text]:
     Raises
     ------
     ParameterError
-        For another language, or if there are fewer.
+        For another language, or if there are fewer texts.
     """
     if target not in TARGETS:
         raise ParameterError(f"no test texts for {target!r}: choose from {', '.join(TARGETS)}")
@@ -55,7 +55,7 @@ def texts(target: str, n: int = 100) -> list[Text]:
 
 
 def streams(some: Sequence[Text], lag: int = LAG) -> list[Stream]:
-    """The texts as streams, `lag` words more at each update, named by their target language and number."""
+    """The texts as streams that grow by `lag` words per update, named by target language and number."""
     return [
         fixed_lag(each.source, lag, "en", id=f"{each.target}-{i:02d}", reference=each.reference)
         for i, each in enumerate(some)
@@ -63,9 +63,9 @@ def streams(some: Sequence[Text], lag: int = LAG) -> list[Stream]:
 
 
 def bundled(target: str, n: int = 100) -> Sources:
-    """The first bundled texts of a language as what `specviz.measure.retranslation` decodes.
+    """The first bundled texts of a language as input for `specviz.measure.retranslation`.
 
-    Into Portuguese, which a real translator writes, there are thirty sentences without translations.
+    For Portuguese, which a real translator writes, there are thirty sentences without translations.
     """
     if target == "pt":
         return Sources("Portuguese", from_file(folder("suites") / "sentences.txt", LAG)[:n])

@@ -1,4 +1,4 @@
-"""An answer: a table with one row per setting, and how sure each number is."""
+"""An answer: a table with one row per setting, and how certain each number is."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from specviz.whatifs.walk import Place, Step, Walk
 EXACT, BOUNDED, MODELLED, RERUN = BADGES = ("exact", "bounded", "modelled", "needs a rerun")
 COUNTS = ("cycles", "drafted", "sent", "accepted", "emitted", "tau", "A/D", "A/O", "target_passes",
           "draft_passes")  # fmt: skip
-BOUNDS = ("drafted", "sent", "A/D", "draft_passes")  # what depends on drafts that nobody saw
-SHOWN = 12  # rows of an answer in a notebook
+BOUNDS = ("drafted", "sent", "A/D", "draft_passes")  # columns that depend on unrecorded drafts
+SHOWN = 12  # most rows of an answer shown in a notebook
 
 
 @dataclass(eq=False)
@@ -29,11 +29,11 @@ class Answer:
     Attributes
     ----------
     question : str
-        In words.
+        The question in words.
     badge : str
         The weakest of the table's badges: exact, bounded, modelled or needs a rerun.
     why : str
-        One line on it.
+        One line that explains the badge.
     table : DataFrame
         One row per setting: its parameters, ``texts`` (how many were replayed to their end), then, as defined
         by `specviz.metrics`, ``cycles``, ``drafted``, ``sent``, ``accepted``, ``emitted``, ``tau``,
@@ -69,7 +69,7 @@ class Answer:
     begun: bool = False
 
     def row(self, **setting: Value) -> int:
-        """The number of the row with these parameters.
+        """The index of the row with these parameters.
 
         Raises
         ------
@@ -149,7 +149,7 @@ def _row(walks: list[Walk], drafter: bool) -> Row:
     low = {"drafted": total["drafted"], "sent": total["sent"]}
     high = {"drafted": total["drafted_high"], "sent": total["sent_high"]}
     low["draft_passes"], high["draft_passes"] = ((x["drafted"] if drafter else 0) for x in (low, high))
-    # The more was sent in vain, the smaller the share that was accepted.
+    # The more tokens are sent in vain, the smaller the accepted share.
     low["A/D"], high["A/D"] = (ratio(total["accepted"], x["sent"] - total["cut"]) for x in (high, low))
     row: Row = {"texts": sum(walk.place is None for walk in walks), "cycles": len(steps)}
     row |= {name: (low[name] + high[name]) / 2 if low[name] != high[name] else low[name] for name in BOUNDS}
@@ -158,7 +158,7 @@ def _row(walks: list[Walk], drafter: bool) -> Row:
     row["A/O"] = ratio(total["accepted"], total["emitted"])
     row["target_passes"] = sum(not step.unreviewed for step in steps)
     row = {name: row[name] for name in ("texts", *COUNTS)} | {"badge": badge(walks)}
-    if row["badge"] == RERUN:  # where a replay stopped says something of the record, not of the setting
+    if row["badge"] == RERUN:  # where a replay stopped depends on the record, not on the setting
         row |= dict.fromkeys(("tau", "A/D", "A/O"), np.nan)
         low["A/D"] = high["A/D"] = np.nan
     for name in BOUNDS:
@@ -167,7 +167,7 @@ def _row(walks: list[Walk], drafter: bool) -> Row:
 
 
 def badge(walks: Iterable[Walk]) -> str:
-    """How sure a row is."""
+    """The badge of a row."""
     walks = list(walks)
     if any(walk.place for walk in walks):
         return RERUN
@@ -182,7 +182,7 @@ def weakest(badges: Iterable[str]) -> str:
 
 
 def list_places(rows: list[tuple[Setting, list[Walk]]], piece: Callable[[int], str]) -> pd.DataFrame:
-    """Where replays stopped, or went on as a model."""
+    """Table of the places where replays stopped or continued as a model."""
     places = []
     for setting, walks in rows:
         for place in filter(None, (place for walk in walks for place in (walk.modelled, walk.place))):

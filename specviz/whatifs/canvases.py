@@ -1,16 +1,16 @@
-"""Replaying SSD with another draft length or tree, from the passes of stepwise decoding or of SSD itself.
+"""Replay SSD with another draft length or tree, from the passes of stepwise decoding or of SSD itself.
 
 Why this is exact: SSD writes stepwise decoding's tokens in the same order, so at every state the record says
-which cell comes next with which token. What SSD drafts follows from what the verified passes said of each
-cell (`specviz.rules.cells`); the latest pass that read a cell counts. SSD verifies every state up to the one
-it is at, and stepwise decoding has a pass at each of them. That pass reads the same cells: the masked ones of
-the current block and of the next one, as far as it computed them, and under one cache policy it computes the
-same. Refreshes stand at the same states, for both come with every R-th token. Nothing else decides.
+which cell comes next with which token. What SSD drafts follows from what the verified passes predicted for
+each cell (`specviz.rules.cells`); the latest pass that read a cell counts. SSD verifies every state up to its
+current one, and stepwise decoding has a pass at each of them. That pass reads the same cells: the masked ones
+of the current block and of the next one, if it computed them, and under the same cache policy it computes the
+same. Refreshes occur at the same states, as both come with every R-th token. Nothing else matters.
 
 What can differ: a pass over many canvases rounds differently from a pass over one. Cycles in which choices
-lie within a step of the grid on which odds are compared are counted (`CanvasWalk.close`). Log-odds are
-recorded in float32, which holds the grid of float32 runs, 2^-12, exactly. Of a float64 run the record is
-coarser than the grid; choices that it cannot distinguish count as close.
+differ by at most one step of the grid on which odds are compared are counted (`CanvasWalk.close`). Log-odds
+are recorded in float32, which represents the grid of float32 runs, 2^-12, exactly. For a float64 run the
+record is coarser than the grid; choices that it cannot distinguish count as close.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SINGLE = 2.0**-23  # relative spacing of float32
 
 @dataclass
 class CanvasWalk(Walk):
-    """A replayed canvas; `close` says in how many cycles a choice was a near-tie."""
+    """A replayed canvas; `close` is the number of cycles with a near-tie."""
 
     close: int = 0
 
 
 class Memory:
-    """What the latest verified pass that read a cell said of it."""
+    """For each cell, the prediction of the latest verified pass that read it."""
 
     def __init__(self, cells: int) -> None:
         self.token = np.zeros(cells, np.int64)
@@ -47,13 +47,13 @@ class Memory:
         self.lead = np.full(cells, np.inf)  # of the token over the second one, in nats
 
     def learn(self, reading: Reading) -> None:
-        """Take in what a pass said."""
+        """Store what a pass predicted."""
         self.token[reading.cell], self.odds[reading.cell] = reading.token, reading.odds
         self.lead[reading.cell] = lead(reading)
 
 
 def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, tail: str) -> CanvasWalk:
-    """The cycles that SSD would have had.
+    """Replay the cycles that SSD would have had.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
     dtype : str
         Number format of the run.
     sure : float
-        From these log-odds on its cells were equally sure.
+        Log-odds from which on cells count as equally sure.
     draft_length, tree, tail
         SSD's parameters.
     """
@@ -104,7 +104,7 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
 
 
 def judge(text: Written, start: int, draft: Draft) -> tuple[list[int], list[str]]:
-    """Which nodes stepwise decoding places next, in a row; and every node's status."""
+    """The nodes that stepwise decoding places next, one after another, and every node's status."""
     states = iter(range(start, len(text)))
 
     def place(_: int) -> tuple[int, int] | None:
@@ -112,7 +112,7 @@ def judge(text: Written, start: int, draft: Draft) -> tuple[list[int], list[str]
         return None if state is None else (int(text.cell[state]), int(text.token[state]))
 
     path, status = judge_cells(draft, place)
-    if start + len(path) == len(text) and path:  # the text ends with a drafted token: those below are cut
+    if start + len(path) == len(text) and path:  # the text ends with a drafted token: cut those below
         for node in np.flatnonzero(draft.mask[:, path[-1]])[1:].tolist():
             status[node] = "cut"
     return path, status
@@ -122,14 +122,14 @@ def judge(text: Written, start: int, draft: Draft) -> tuple[list[int], list[str]
 
 
 def near(odds: np.ndarray, others: np.ndarray, dtype: str, sure: float) -> np.ndarray:
-    """Whether odds lie within a step of what a run compares and the record holds."""
+    """Whether odds are too close for the run's grid or the record to distinguish reliably."""
     width = SINGLE * np.maximum(np.abs(odds), np.abs(others)) if dtype == "float64" else COARSE
     settled = (odds == sure) & (others == sure)  # equally sure, whatever they were
     return (np.abs(odds - others) <= width) & ~settled
 
 
 def lead(reading: Reading) -> np.ndarray:
-    """How far the likeliest token of each cell is ahead of the second, in nats."""
+    """How far each cell's likeliest token leads the second, in nats."""
     if reading.p.shape[1] < 2:
         return np.full(len(reading.cell), np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -140,7 +140,7 @@ def lead(reading: Reading) -> np.ndarray:
 def unsure(
     masked: np.ndarray, memory: Memory, block: int, draft_length: int, dtype: str, sure: float
 ) -> bool:
-    """Whether another rounding could draft other cells, another order or another token."""
+    """Whether different rounding could draft other cells, another order or another token."""
     order = pick_cells(masked, memory.odds, block, len(masked), draft_length + 1, "chain", "shorter").cells
     odds = memory.odds[order]
     same = order[1:] // block == order[:-1] // block
@@ -148,7 +148,7 @@ def unsure(
 
 
 def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
-    """Whether another rounding could unmask another cell at a state."""
+    """Whether different rounding could unmask another cell at a state."""
     reading = text.readings[state]
     odds = np.sort(reading.odds[reading.cell // text.block == text.cell[state] // text.block])[-2:]
     return len(odds) > 1 and bool(near(odds[1:], odds[:1], dtype, sure).any())
@@ -158,7 +158,7 @@ def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
 
 
 def build(trace: Trace, texts: list[Written], walks: list[Walk], parameters: Setting, label: str) -> Trace:
-    """The replayed cycles with the metadata of the run they are taken from; times were not measured."""
+    """Make a trace of replayed cycles with the metadata of their run, without times."""
     run = replayed_run(trace)
     names = ("block", "cache", "refresh", "cache_rule", "sure", "whole")
     shared = {name: value for name, value in run["parameters"].items() if name in names}
@@ -174,11 +174,11 @@ def build(trace: Trace, texts: list[Written], walks: list[Walk], parameters: Set
 
 
 def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> Row:
-    """A cycle as the recorder takes it."""
+    """A cycle in the recorder's form."""
     start, end, n = step.start, step.start + step.emitted, step.sent
     status, parents = nodes["node_status"], np.array(nodes["node_parent"], np.int64)
     path = [node for node, word in enumerate(status) if word == "accepted"]
-    state = dict(zip([-1, *path], range(start, end)))  # of each canvas that was verified
+    state = dict(zip([-1, *path], range(start, end)))  # state of each verified canvas
     readings = {node: text.readings[at] for node, at in state.items()}
     refused = any(
         word == "rejected" and parents[i] == (path[-1] if path else -1) for i, word in enumerate(status)
@@ -211,13 +211,13 @@ def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> Row
 
 
 def sure(odds: list[float]) -> list[float]:
-    """Probabilities of log-odds."""
+    """Convert log-odds to probabilities."""
     with np.errstate(over="ignore"):
         return (1 / (1 + np.exp(-np.array(odds)))).tolist()
 
 
 def _rated(readings: dict[int, Reading], nodes: dict[str, list], node: int) -> tuple[float, float]:
-    """The model's probability of a judged node's token and its rank, where they are among the recorded."""
+    """The model's probability and rank of a judged node's token; NaN if they are not recorded."""
     parent, cell = nodes["node_parent"][node], nodes["node_position"][node]
     if nodes["node_status"][node] not in ("accepted", "rejected"):
         return np.nan, np.nan
@@ -236,7 +236,7 @@ def _fed(text: Written, step: Step, nodes: dict[str, list], shift: int) -> int:
     def window(masked: np.ndarray, placed: int | None) -> int:
         first = int(masked.argmax()) // text.block * text.block
         cells = min(first + text.block, text.length) - first
-        before = shift and masked[first]  # the place before the block, while it tells its first cell
+        before = shift and masked[first]  # the position before the block, while it predicts its first cell
         outside = placed is not None and not first - before <= placed < first + cells
         return int(cells + before + outside)
 

@@ -1,6 +1,6 @@
-"""A replayed setting as a trace, so that every view shows it; nothing in it is invented.
+"""Turn a replayed setting into a trace, so that every view shows it; nothing in it is invented.
 
-What the dense record says of a place stands where a run would have written it: candidates, ranks, tails.
+The dense record's candidates, ranks and tails of a position are put where a run would have written them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from specviz.whatifs.texts import Candidates, Rounding, Row, Setting, TextRecord
 from specviz.whatifs.walk import PromptLookupReplay, Step, Walk
 
 UNSENT = ("below_budget", "unsent")
-LIMITS = ("top_beta", "tau_base", "gamma", "adaptive_verification")  # that say whether a gap is accepted
-PIECE = "⟨?⟩"  # how a token is shown that was drafted but not recorded
+LIMITS = ("top_beta", "tau_base", "gamma", "adaptive_verification")  # decide whether a gap is accepted
+PIECE = "⟨?⟩"  # stands for a token that was drafted but not recorded
 
 
 def replayed_run(trace: Trace) -> Row:
-    """The metadata of the run that a replay is taken from, without its times: none were measured."""
+    """The metadata of the run from which a replay is taken, without its times, as none were measured."""
     run = dict(trace.run)
     for name in ("machine", "threads", "created", "timing", "peak_memory", "stopped"):
         run[name] = None
@@ -35,8 +35,8 @@ def build(
 ) -> Trace:  # fmt: skip
     """The replayed cycles as a trace.
 
-    A token that was drafted and not recorded stands as `schema.UNKNOWN`; where the number of such is bounded,
-    at least as many as there must be.
+    A token that was drafted but not recorded becomes `schema.UNKNOWN`; if the number of these is only
+    bounded, there are as many as the lower bound.
     """
     run = replayed_run(trace)
     if method != run["method"]:
@@ -49,23 +49,23 @@ def build(
     drafter = None
     if method not in ("prompt_lookup", "unispec"):
         own, dense = run["draft"] or {}, run["dense"] or {}
-        # Of one model the run says more than its dense record: its shape and kind, too.
+        # For the same model, the run says more than its dense record: also its shape and kind.
         drafter = own if own and dense.get("name") in (None, own.get("name")) else dense or None
     prefixes = {"target": prefix_of(run["model"])}
-    if drafter:  # a dense record does not say its drafter's; its outputs begin as the target's do
+    if drafter:  # a dense record does not say its drafter's; its outputs begin like the target's
         prefixes["draft"] = prefix_of(drafter if "kind" in drafter else run["model"])
     cell = Cell(method, parameters, frozenset(run["eos"] or ()))
     cycles = []
     for record, walk in zip(texts, walks):
         cycles.append(_prefill(record, prefixes))
-        read = -1  # how much of the text the drafter has read; not yet the prompt's last token
+        read = -1  # how much of the text the drafter has read; at first not even the prompt's last token
         for i, step in enumerate(walk.steps):
             end = record.end if step is walk.steps[-1] else None
             if method == "unispec":
                 cycles.append(_tree(record, step, walk.nodes[i], end))
                 continue
             cycles.append(cell.cycle(record, step, end, step.start - read))
-            if step.drafted:  # the last token of a draft was not read by the drafter itself
+            if step.drafted:  # the drafter does not read the last token of its own draft
                 read = step.start + min(step.drafted - 1, step.accepted + step.unreviewed)
     words = run["replayed"]
     if unrecorded := sum(cycle.get("node_token", []).count(UNKNOWN) for cycle in cycles):
@@ -80,7 +80,7 @@ def build(
 
 
 def recorded(run: Row, pieces: Mapping[int, bytes], cycles: Iterable[Row]) -> Trace:
-    """Replayed cycles as a trace of the prompts that they are of."""
+    """Make a trace of replayed cycles, limited to their prompts."""
     recorder = Recorder(run, piece=lambda token: pieces.get(token, b""))
     prompts: dict[int, None] = {}
     for cycle in cycles:
@@ -90,12 +90,12 @@ def recorded(run: Row, pieces: Mapping[int, bytes], cycles: Iterable[Row]) -> Tr
 
 
 def prefix_of(model: Row | None) -> int:
-    """How many tokens an encoder-decoder's output follows, which its prefill reads but for the last."""
+    """Length of an encoder-decoder's output prefix; the prefill reads all of it but the last token."""
     return positive((model or {}).get("prefix")) or 0
 
 
 def _prefill(record: TextRecord, prefixes: dict[str, int]) -> Row:
-    """Cycle 0, in which each model reads the prompt, and its prefix, but for the last token."""
+    """Cycle 0, in which each model reads the prompt and its prefix except for the last token."""
     row: Row = {"prompt": record.prompt, "cycle": 0, "context": len(record.ids), "keep": 0}
     fed = {model: len(record.ids) + prefix - 1 for model, prefix in prefixes.items()}
     if all(fed.values()):
@@ -104,7 +104,7 @@ def _prefill(record: TextRecord, prefixes: dict[str, int]) -> Row:
 
 
 class Cell(NamedTuple):
-    """A setting, whose cycles are written as the recorder takes them."""
+    """A setting; converts its cycles to the recorder's form."""
 
     method: str
     parameters: Setting
@@ -113,8 +113,8 @@ class Cell(NamedTuple):
     def cycle(self, record: TextRecord, step: Step, end: str | None, unread: int) -> Row:
         """A cycle of a chain; `end` says what ended the text with it.
 
-        The drafter's first pass reads the `unread` tokens that it lacks: after a draft that was accepted to
-        its end the last token of that, too.
+        The drafter's first pass reads its `unread` tokens: after a fully accepted draft, these include the
+        draft's last token.
         """
         start = step.start
         sent = step.unreviewed or step.sent
@@ -153,7 +153,7 @@ class Cell(NamedTuple):
         return row | {"pass_model": passes, "pass_tokens": fed, "pass_rows": [1] * len(passes)}
 
     def origins(self, step: Step, n: int) -> list[str]:
-        """How each emitted token of a cycle with n nodes came about."""
+        """The origin of each emitted token of a cycle with n nodes."""
         origins = ["unreviewed" if step.unreviewed else "draft"] * (step.accepted + step.unreviewed)
         if len(origins) < step.emitted:
             rejected = step.accepted < step.sent
@@ -166,7 +166,7 @@ class Cell(NamedTuple):
 
 
 def _outputs(record: TextRecord, step: Step, origins: list[str]) -> Row:
-    """The columns of what a cycle emits."""
+    """The columns for what a cycle emits."""
     places = slice(step.start, step.start + step.emitted)
     return {
         "out_position": list(range(places.start, places.stop)),
@@ -177,7 +177,7 @@ def _outputs(record: TextRecord, step: Step, origins: list[str]) -> Row:
 
 
 def _tree(record: TextRecord, step: Step, nodes: dict[str, list], end: str | None) -> Row:
-    """A cycle of UniSpec as the recorder takes it."""
+    """A cycle of UniSpec in the recorder's form."""
     origins = ["draft"] * step.accepted
     if len(origins) < step.emitted:
         kept = {i for i, word in enumerate(nodes["node_status"]) if word == "accepted"}
@@ -198,10 +198,10 @@ def _tree(record: TextRecord, step: Step, nodes: dict[str, list], end: str | Non
 
 
 def _drafted(record: TextRecord, start: int, n: int) -> tuple[list[int], Row]:
-    """The n tokens of the drafter's chain at a place, and what the record says of each.
+    """The n tokens of the drafter's chain at a position, and what the record says about each.
 
-    Up to the drafter's first token that is not the text's they are the places' own; then comes that place's
-    tail.
+    Up to the drafter's first token that differs from the text, they are the predictions recorded at each
+    position; that position's tail follows.
     """
     here = range(start, min(start + n, len(record.text)))
     wrong = next((at for at in here if record.draft[at] != record.text[at]), None)
@@ -229,7 +229,7 @@ def _drafted(record: TextRecord, start: int, n: int) -> tuple[list[int], Row]:
 
 
 def _candidates(group: str, top: list[Candidates], k: int) -> Row:
-    """Lists of candidates as the record's flat columns; those missing to k have no probability."""
+    """Lists of candidates as the record's flat columns, padded to k without probabilities."""
     full = [(each + [(0, float("nan"))] * k)[:k] for each in top]
     flat = [entry for each in full for entry in each]
     return {f"{group}_top_token": [t for t, _ in flat], f"{group}_top_p": [p for _, p in flat]}

@@ -35,11 +35,11 @@ class Costs:
 
     @classmethod
     def of(cls, trace: Trace) -> Costs:
-        """The means over a run's own cycles: s(g) as far as the run has passes of that size.
+        """The means over a run's own cycles: s(g) for the pass sizes that the run has.
 
         Means, not medians, because other load on the machine affects every run. The cost of a drafter's pass
-        includes what the method does around it; nearly all of these passes are over one token, so they have
-        one cost.
+        includes what the method does around it; nearly all of these passes are over one token, so all get
+        the same cost.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Costs:
 
     @classmethod
     def read(cls, report: Report, rest: float = 0.0) -> Costs:
-        """Of a report of ``specviz bench passes --json``, made on this machine or another one.
+        """Read a report of ``specviz bench passes --json``, made on this machine or another one.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class Costs:
         Raises
         ------
         TraceError
-            If it is not such a report.
+            If it is not a valid report of passes.
         """
         with reading_report(report, "passes") as content:
             if content["bench"] != "passes":
@@ -94,7 +94,7 @@ class Costs:
         return costs
 
     def seconds(self, walks: list[Walk], drafter: bool) -> float:
-        """Of all cycles, without the prefill; where drafts are only bounded, of their mean.
+        """Seconds of all cycles, without the prefill; bounded draft sizes count as their mean.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class Costs:
         draft_passes = np.array([(s.drafted + s.drafted_high) / 2 for s in steps])
         verified = np.array([not s.unreviewed for s in steps])
         total = np.full(len(steps), self.rest)
-        total += np.where(verified, price(self.target, sent + 1, "target"), 0)  # the root goes with it
+        total += np.where(verified, price(self.target, sent + 1, "target"), 0)  # the pass also reads the root
         if drafter and draft_passes.any():
             total += draft_passes * price(self.draft, np.ones(1), "draft")[0]
         return total
@@ -127,7 +127,7 @@ def timed(trace: Trace) -> pd.DataFrame:
     Raises
     ------
     TraceError
-        If none has.
+        If no cycle has times.
     """
     cycles = trace.cycles
     cycles = cycles[(cycles["cycle"] > 0) & cycles["duration"].notna()]
@@ -141,9 +141,9 @@ def timed(trace: Trace) -> pd.DataFrame:
 
 
 def price(costs: Mapping[int, float], g: np.ndarray, model: str) -> np.ndarray:
-    """Seconds of passes over `g` tokens: between measured sizes on a line, beyond the largest on their slope.
+    """Seconds of passes over `g` tokens, linear between measured sizes and beyond the largest.
 
-    Below the smallest measured size it is that size's.
+    Passes below the smallest measured size cost as much as one of that size.
     """
     if not costs:
         raise ParameterError(f"the cost of a pass of the {model} is unknown: pass costs that include it")

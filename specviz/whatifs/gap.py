@@ -1,9 +1,9 @@
-"""Replays of CM-ASD and SpecDec, from what a run of either recorded of its drafts.
+"""Replays of CM-ASD and SpecDec, from the recorded drafts of a run of either.
 
-Their text is their own, as BiLD's is: another setting is followed exactly, cycle for cycle, up to the first
-place where it would write another token. The run's own drafts say what a replay needs of a place: the
-drafter's token and its signals there, and the gap between that token and the target's own. Where no draft of
-the run stood, the record says nothing.
+Like BiLD, they write a text of their own: another setting is followed exactly, cycle for cycle, up to the
+first position where it would write another token. The run's own drafts hold what a replay needs at a
+position: the drafter's token and its signals, and the gap between that token and the target's own. The record
+says nothing about positions that no draft of the run covered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specviz.whatifs.texts import Rounding, Row, Setting, TextRecord, is_chain, 
 from specviz.whatifs.walk import STOPPED, TIE, UNRATED, DraftSize, Halt, Replay, Step
 
 SIGNALS = ("entropy", "logit_margin", "margin", "variance")
-SURE = 2e-5  # a confidence that is computed again from float32 signals is this near to the one that was used
+SURE = 2e-5  # error of a confidence that is recomputed from float32 signals
 COLUMNS = ("prompt", "keep", "node_token", "node_parent", "node_gap", "node_rank", "node_p", "pred_node",
            "pred_top_p", "top_k", "out_token", *(f"node_{name}" for name in SIGNALS))  # fmt: skip
 UNASKED = "the run has no draft here, so what the draft model would write is unknown"
@@ -33,16 +33,16 @@ SHORT = (
 
 @dataclass(eq=False)
 class DraftRecord:
-    """What the drafts of a run say along one text.
+    """What the drafts of a run recorded along one text.
 
     Parameters
     ----------
     signals : array [tokens, 4]
-        Of the drafter's prediction at each place: `SIGNALS`; NaN where it made none.
+        `SIGNALS` of the drafter's prediction at each position; NaN where it made none.
     gap, rank : arrays [tokens]
-        Of the drafter's token under the target.
+        Gap and rank of the drafter's token under the target.
     tails : dict of int to (tokens, signals [n, 4])
-        What the drafter wrote after its own token at a place where the text has another.
+        What the drafter wrote after its own token, by the position where that differs from the text.
     """
 
     signals: np.ndarray
@@ -52,7 +52,7 @@ class DraftRecord:
 
 
 def read_drafts(trace: Trace, texts: list[TextRecord]) -> list[DraftRecord]:
-    """What the run's drafts say along each text."""
+    """Read what the run's drafts recorded along each text."""
     records = {}
     for text in texts:
         signals = np.full((len(text.text), len(SIGNALS)), np.nan)
@@ -65,7 +65,7 @@ def read_drafts(trace: Trace, texts: list[TextRecord]) -> list[DraftRecord]:
 
 
 def _read_draft(record: DraftRecord, row: Row, text: list[int]) -> None:
-    """Add what one draft says."""
+    """Add what one draft recorded."""
     nodes, start = row["node_token"], row["keep"] or 0
     signals = np.array([[number(x) for x in row[f"node_{name}"]] for name in SIGNALS]).T
     here = text[start : start + len(nodes)]
@@ -76,7 +76,7 @@ def _read_draft(record: DraftRecord, row: Row, text: list[int]) -> None:
         record.signals[start + i] = signals[i]
         gap = number((row["node_gap"] or [None] * len(nodes))[i])
         p, rank = ((row[f"node_{name}"] or [None] * len(nodes))[i] for name in ("p", "rank"))
-        if gap != gap and p and i - 1 in most:  # not sent, but the pass happened to hold its place
+        if gap != gap and p and i - 1 in most:  # not sent, but the pass happened to cover its position
             gap = max(0.0, math.log(most[i - 1] / p))
         if gap == gap and rank is not None:
             record.gap[start + i], record.rank[start + i] = gap, rank
@@ -85,15 +85,15 @@ def _read_draft(record: DraftRecord, row: Row, text: list[int]) -> None:
 
 
 class Chain(NamedTuple):
-    """The drafter's tokens and confidences from a place on, as far as they are recorded.
+    """The drafter's tokens and confidences from a position on, as far as they are recorded.
 
     Parameters
     ----------
     tokens, confidences : lists
     matched : int
-        How many of them follow the text.
+        How many of them match the text.
     more : bool
-        Whether more would come that is not recorded.
+        Whether unrecorded tokens would follow.
     """
 
     tokens: list[int]
@@ -103,7 +103,7 @@ class Chain(NamedTuple):
 
 
 class GapReplay(Replay):
-    """`specviz.methods.cm_asd`, and with nothing adaptive `specviz.methods.specdec`.
+    """Replay of `specviz.methods.cm_asd` or, with nothing adaptive, of `specviz.methods.specdec`.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class GapReplay(Replay):
     ) -> None:  # fmt: skip
         super().__init__(record, eos, rounding)
         self.drafts, self.vocabulary, self.values = drafts, vocabulary, values
-        self.width = SURE + rounding.draft  # nearer confidences may be swapped by a pass of another shape
+        self.width = SURE + rounding.draft  # a pass of another shape may swap confidences this close
         self.adaptive: bool = values["adaptive_drafting"]
         self.early = self.adaptive and values["controller"] == "early_stop"
         self.confidences = self.confidence(drafts.signals).tolist()
@@ -142,7 +142,7 @@ class GapReplay(Replay):
         return rules.threshold(confidence, self.values)
 
     def window(self, mean: float, at: int) -> int:
-        """The window of a mean confidence, if rounding cannot decide it."""
+        """The window for a mean confidence; halts if rounding could change it."""
         low, high = (self.clipped_window(mean + away) for away in (-self.width, self.width))
         if low != high:
             raise Halt(at, TIE)
@@ -164,13 +164,13 @@ class GapReplay(Replay):
         return self.step(start, count, size, accepted, min(accepted + 1, self.n - start), cut)
 
     def chain(self, start: int, most: int) -> Chain:
-        """What the drafter writes from a place on: at most `most` tokens, to an end or the window's end."""
+        """The drafter's tokens from a position on: at most `most`, up to an end token or the window's end."""
         tokens: list[int] = []
         confidences: list[float] = []
         matched = 0
         while len(tokens) < most:
             at = start + matched
-            if matched < len(tokens):  # after a token that is not the text's
+            if matched < len(tokens):  # after a token that differs from the text
                 tail, of_tail = self.tails.get(at, ([], []))
                 i = len(tokens) - matched - 1
                 if i >= len(tail):
@@ -188,7 +188,7 @@ class GapReplay(Replay):
         return Chain(tokens, confidences, matched, False)
 
     def drafted(self, at: int) -> tuple[int, float]:
-        """What the drafter writes at a place of the text, and its confidence."""
+        """The drafter's token at a position of the text, and its confidence."""
         if at >= self.n:
             raise Halt(self.n, STOPPED)
         if self.record.draft[at] < 0 or np.isnan(self.drafts.signals[at, 0]):
@@ -205,7 +205,7 @@ class GapReplay(Replay):
             return DraftSize.exactly(most, most, why)
         if not n:
             return DraftSize.exactly(0, 0, why)
-        if more and self.early:  # the next one is drafted, and sent or not; beyond it the record says nothing
+        if more and self.early:  # the next one is drafted and may be sent; the record says nothing beyond it
             return DraftSize(n, most, n + 1, most, "")
         total = sum(confidences)
         if more:
@@ -217,8 +217,8 @@ class GapReplay(Replay):
         return DraftSize.exactly(sent, n if self.early else most, why)
 
     def review(self, start: int, chain: Chain, sent: int) -> int:
-        """How many of the tokens that are sent the target accepts."""
-        wrong = len(chain.tokens) > chain.matched  # a token that is not the text's follows the matched ones
+        """How many of the sent tokens the target accepts."""
+        wrong = len(chain.tokens) > chain.matched  # the next token differs from the text
         for i in range(min(sent, chain.matched + wrong)):
             at = start + i
             if not self.passes(at, chain.confidences[i]):
@@ -232,7 +232,7 @@ class GapReplay(Replay):
         return accepted
 
     def passes(self, at: int, confidence: float) -> bool:
-        """Whether the drafter's token at a place is accepted."""
+        """Whether the drafter's token at a position is accepted."""
         record, top_beta = self.record, self.values["top_beta"]
         if record.target_lead[at] < self.rounding.target:
             raise Halt(at, TIE)

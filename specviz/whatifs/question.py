@@ -1,4 +1,4 @@
-"""What-if questions to a saved trace: what would another setting have done?"""
+"""What-if questions about a saved trace: what would another setting have done?"""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ METHODS: dict[str, dict[str, Parameter]] = {
         "ssd": cell_rules.SSD,
     }.items()
 }
-# Why values of a method's parameters do not fit together.
+# Functions that say why values of a method's parameters are incompatible.
 PROBLEMS = {"prompt_lookup": ngrams.problem, "cm_asd": gap.problem}
 REPLAYS: dict[str, Callable[..., walk.Replay]] = {
     "speculative": walk.SpeculativeReplay,
@@ -70,9 +70,9 @@ REPLAYS: dict[str, Callable[..., walk.Replay]] = {
     "bild": walk.BiLDReplay,
 }
 NO_REPLAY = "{} cannot be replayed from a trace"
-# Why not, of methods of which one might expect it.
+# Why not, for methods of which a replay might be expected.
 NO_TREE = {"eagle": ", because another tree starts cycles at positions where this run grew none: rerun it"}
-GAPS = ("specdec", "cm_asd")  # the drafts of each say what the other would do with them
+GAPS = ("specdec", "cm_asd")  # the recorded drafts of either suffice to replay the other
 TOKENS_ALONE = "the drafts follow from the tokens alone"
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
 VAIN = "; the number of rejected draft tokens lies between the bounds"
@@ -110,7 +110,7 @@ WARM = "the store was warm when the run began, and its content is not in the rec
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
 
 
-# How sure an answer is at best, and why, whatever the parameter.
+# The best certainty of an answer, and why, for every parameter of a method.
 AT_BEST = {
     "bild": (EXACT, PARTS), "specdec": (EXACT, DRAFTED_PARTS), "cm_asd": (EXACT, DRAFTED_PARTS),
     "prompt_lookup": (EXACT, TOKENS_ALONE), "unispec": (MODELLED, STORED), "ssd": (EXACT, STATES),
@@ -123,7 +123,7 @@ def no_replay(method: str) -> str:
 
 
 class WhatIf:
-    """What-if questions to the trace of one greedy run. Each method answers one; each answer states its
+    """What-if questions about the trace of one greedy run. Each method answers one; each answer states its
     certainty.
 
     Parameters
@@ -190,7 +190,7 @@ class WhatIf:
             lines.append(f"  Nothing: {self._problem(own)}.")
         return "\n".join(lines)
 
-    # -- what can be asked ---------------------------------------------------------------------------
+    # -- what can be answered ------------------------------------------------------------------------
 
     def can_answer(self, parameter: str, method: Given | None = None) -> tuple[str, str]:
         """The best certainty that an answer about a parameter could have, and why.
@@ -257,7 +257,7 @@ class WhatIf:
         if lossy:
             return f"the text of this run of {own} need not be the target's own"
         if method == "speculative" and not self._run["dense"]:
-            # What an EAGLE layer or heads guess depends on where the draft began.
+            # The predictions of an EAGLE layer or of heads depend on where the draft began.
             kind = (self._run["draft"] or {"kind": "none"}).get("kind")
             return "" if kind in (None, "causal", "encoder-decoder") else NOT_DENSE
         return ""
@@ -269,7 +269,7 @@ class WhatIf:
 
     @cached_property
     def _drafts(self) -> dict[int, DraftRecord]:
-        """What the run's drafts say along each text."""
+        """What the run's drafts recorded along each text."""
         drafts = read_drafts(self.trace, self.texts)
         return {record.prompt: draft for record, draft in zip(self.texts, drafts)}
 
@@ -289,7 +289,7 @@ class WhatIf:
 
     @cached_property
     def _written(self) -> list[Written]:
-        """The canvases of a run that wrote such."""
+        """The run's canvases, if it wrote any."""
         return written(self.trace) if self._run["canvas"] is not None else []
 
     @cached_property
@@ -299,7 +299,7 @@ class WhatIf:
 
     @cached_property
     def _lessons(self) -> tuple[list[Lessons], int]:
-        """What the run's passes taught the store, of each text, and an id above every token's."""
+        """What the store learnt from the passes of each text, and an id above every token's."""
         lessons = read_lessons(self.trace, self.texts, self._run["parameters"]["candidates"])
         largest = [record.ids.max() for record in self.texts]
         largest += [max(token, *row[0]) for lesson in lessons for _, token, row in lesson.in_order]
@@ -307,7 +307,7 @@ class WhatIf:
 
     @cached_property
     def _dense(self) -> bool:
-        """Whether the drafter's prediction is recorded at every place where it can draft."""
+        """Whether the drafter's prediction is recorded at every position where it can draft."""
         return all(
             bool((record.draft[: max(0, record.full - len(record.ids))] >= 0).all()) for record in self.texts
         )
@@ -371,7 +371,7 @@ class WhatIf:
         return self._answer("bild", parameters)
 
     def specdec(self, **parameters: Values) -> Answer:
-        """What would SpecDec have done? From a run of it or of CM-ASD, as `cm_asd`.
+        """What would SpecDec have done? Like `cm_asd`, needs a run of SpecDec or CM-ASD.
 
         Parameters
         ----------
@@ -382,16 +382,16 @@ class WhatIf:
     def cm_asd(self, **parameters: Values) -> Answer:
         """What would CM-ASD have done with other weights, windows or thresholds? See `specviz.whatifs.gap`.
 
-        Needs a run of CM-ASD or SpecDec. Exact until its text would diverge, or until a window would end such
-        that the next draft begins at a position where the run has no draft. The number of rejected tokens is
-        bounded where the run's own draft was shorter.
+        Needs a run of CM-ASD or SpecDec. Exact until its text would diverge, or until a draft would begin at
+        a position where the run has no draft. The number of rejected tokens is only bounded if the run's own
+        draft was shorter.
 
         Parameters
         ----------
         k_max, k_min, alpha, tau_base, gamma, top_beta : number or several
         w_entropy, w_margin, w_softmax, w_variance : number or several
             Combinations that do not sum to 1 are left out.
-        margin_scale, entropy, gap, adaptive_drafting, adaptive_verification, controller : several, too
+        margin_scale, entropy, gap, adaptive_drafting, adaptive_verification, controller : value or several
         """
         return self._answer("cm_asd", parameters)
 
@@ -426,12 +426,12 @@ class WhatIf:
         Returns
         -------
         Answer
-            Its table has one row a choice: ``streams`` that are replayed to their end; exact ``updates``,
-            ``of`` how many; over these ``drafted``, ``accepted`` and ``emitted`` tokens, ``A/D``, ``A/O``,
-            ``target_passes``, and what is displayed: ``tokens`` of each stream's last replayed update,
-            ``erased`` ones, ``NE``. As `specviz.metrics.by_stream` defines them. `places` has the ``update``
-            and the token that the text would have there. `Answer.trace` returns the replayed updates as a
-            trace.
+            Its table has one row per choice: the ``streams`` replayed to their end, and the exact ``updates``
+            ``of`` all. Over these updates it has ``drafted``, ``accepted`` and ``emitted`` tokens, ``A/D``,
+            ``A/O`` and ``target_passes``, and for the display ``tokens`` (of each stream's last replayed
+            update), ``erased`` and ``NE``, as defined by `specviz.metrics.by_stream`. `places` has the
+            ``update`` and the token that the text would have there. `Answer.trace` returns the replayed
+            updates as a trace.
         """
         grid, question = self._ask("retranslate", parameters)
         run, own = self._run, Choice(*(self._run["parameters"][name] for name in Choice._fields))
@@ -548,9 +548,9 @@ class WhatIf:
 
     @cached_property
     def error(self) -> float:
-        """How far off the model is where it was not fitted: |modelled / real - 1|.
+        """The cost model's error on cycles that it was not fitted to: |modelled / real - 1|.
 
-        Every second cycle is priced by the means of the others, and the other way round; the larger error.
+        Every second cycle is priced by the means of the others, and vice versa; the larger error counts.
         """
         cycles = timed(self.trace)
         halves = cycles.iloc[::2], cycles.iloc[1::2]
@@ -565,7 +565,7 @@ class WhatIf:
     # -- the replays ---------------------------------------------------------------------------------
 
     def _ask(self, method: str, parameters: Setting) -> tuple[list[Setting], str]:
-        """The settings that are asked about, and the question in words; refused if nothing can be said."""
+        """The settings of a question, and the question in words; raise if it cannot be answered."""
         grid = self._grid(method, parameters)
         if problem := self._problem(method):
             raise TraceError(f"{method} cannot be answered: {problem}")
@@ -596,7 +596,7 @@ class WhatIf:
 
         def cell(row: int) -> Trace:
             setting = grid[row]
-            if method in GAPS:  # a name has a limit, and they have many parameters
+            if method in GAPS:  # they have many parameters, but names are limited in length
                 setting = {k: v for k, v in setting.items() if v != METHODS[method][k].default}
             return build(self.trace, self.texts, walks[row], method, grid[row], self._label(setting))
 
@@ -611,7 +611,7 @@ class WhatIf:
             return Trees(self.texts, *self._lessons, self._run["parameters"] | setting)
         if method not in GAPS:
             return lambda *text: REPLAYS[method](*text, **setting).walk()
-        if method == "specdec":  # which is CM-ASD with nothing adaptive
+        if method == "specdec":  # it is CM-ASD with nothing adaptive
             fixed = {"k_max": setting["draft_length"], "gamma": 0.0}
             fixed |= {"adaptive_drafting": False, "adaptive_verification": False}
             fixed |= {name: setting[name] for name in ("top_beta", "tau_base")}
@@ -626,7 +626,7 @@ class WhatIf:
         return begin
 
     def _why(self, method: str, badge: str, walks: list[list[Walk]]) -> str:
-        """One line on a badge."""
+        """One line that explains a badge."""
         if badge == RERUN:
             enough = method in ("bild", "prompt_lookup", "unispec", *GAPS) or self._dense
             return _stopped(walks) + ("" if enough else f"; {NOT_DENSE}")
@@ -645,7 +645,7 @@ class WhatIf:
     def _replay(self, replay: Callable[..., Walk]) -> list[Walk]:
         walks: list[Walk] = []
         for before, record in zip([None, *self.texts], self.texts):
-            # A later turn's prompt holds the answers before it.
+            # A later turn's prompt contains the answers before it.
             again = before is not None and record.turn > 0 and before.prompt == record.prompt - 1
             if again and walks[-1].place is not None:
                 walks.append(Walk([], Place(record.prompt, 1, 0, None, TURN)))
@@ -655,13 +655,13 @@ class WhatIf:
 
     @staticmethod
     def _question(method: str, grid: list[Setting]) -> str:
-        """What is asked, in words."""
+        """The question in words."""
         varied = {name: list(dict.fromkeys(row[name] for row in grid)) for name in METHODS[method]}
         words = [f"{name} = {_spell(values)}" for name, values in varied.items()]
         return f"What if {method} had run with {', '.join(words)}?"
 
     def _grid(self, method: str, parameters: Setting) -> list[Setting]:
-        """Every combination of the parameters' values."""
+        """Every valid combination of the parameters' values."""
         declared = METHODS[method]
         for name in parameters:
             if name not in declared:
@@ -686,13 +686,13 @@ class WhatIf:
 
 
 def _stopped(walks: list[list[Walk]]) -> str:
-    """In how many texts replays had to stop."""
+    """Say in how many texts the replay had to stop."""
     stopped = max(sum(walk.place is not None for walk in row) for row in walks)
     return STOPPED.format(f"up to {stopped}" if len(walks) > 1 else stopped, len(walks[0]))
 
 
 def _steps(cycles: pd.DataFrame) -> list[Step]:
-    """Real cycles as steps."""
+    """Convert real cycles to steps."""
     names = ["prompt", "cycle", "keep", "sent", "sent", "drafted", "drafted", "accepted", "cut", "unreviewed",
              "emitted", "stop"]  # fmt: skip
     return [Step(*row) for row in cycles[names].itertuples(index=False, name=None)]

@@ -1,8 +1,8 @@
-"""What a trace says of a text, place by place: what the drafter would write there, and what the target would.
+"""What a trace records at each position of a text: the drafter's prediction and the target's.
 
-Two sources are combined. The dense record holds both models' predictions at every place, given the text
-before it, and the tails: what the drafter writes after a first token of its own that is not the text's
-(`specviz.loop.densify`). The cycles hold what the run's own drafts and passes said, such tails included.
+Two sources are combined. The dense record holds both models' predictions at every position, given the text
+before it, and the tails: what the drafter writes after a first token that differs from the text
+(`specviz.loop.densify`). The cycles hold the predictions of the run's own drafts and passes, including tails.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from specviz.errors import TraceError
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace
 
-WIDEN = 3.0  # a decision nearer than so many times the largest rounding that was seen is a tie ...
+WIDEN = 3.0  # a decision closer than this multiple of the largest observed rounding is a tie ...
 SINGLE = 1.2e-7  # whatever the models compute in, probabilities are recorded in float32
 EPSILON = {"bfloat16": 7.9e-3, "float16": 9.8e-4, "float32": SINGLE, "float64": SINGLE}
-FLOOR = 16  # ... and never less than so many epsilons of the number format
+FLOOR = 16  # ... and so is one closer than this many epsilons of the number format
 COLUMNS = (
     "prompt", "cycle", "context", "keep", "end", "top_k",
     "node_token", "node_parent", "node_source", "node_confidence", "node_margin", "node_p",
@@ -32,13 +32,13 @@ Tail: TypeAlias = list[tuple[int, float, float]]
 Candidates: TypeAlias = list[tuple[int, float]]
 Row: TypeAlias = dict[str, Any]  # a cycle of the record, by column; or a run's metadata, by field
 Setting: TypeAlias = dict[str, Any]  # values of a method's parameters, by name
-Value: TypeAlias = bool | float | str  # one of them
-Values: TypeAlias = Value | Iterable[Value]  # what a question takes
+Value: TypeAlias = bool | float | str  # one of these values
+Values: TypeAlias = Value | Iterable[Value]  # an argument of a question
 
 
 @dataclass(eq=False)
 class TextRecord:
-    """One text and the record of its places; arrays are [tokens], -1 or NaN where nothing is recorded.
+    """One text and the record of its positions; arrays are [tokens], -1 or NaN where nothing is recorded.
 
     Parameters
     ----------
@@ -53,15 +53,15 @@ class TextRecord:
     limit, full : int
         Tokens that could be generated; length of a text that fills the drafter's context.
     draft, draft_p, draft_lead : arrays
-        The drafter's first token, its probability, and its lead over the second one.
+        The drafter's top token, its probability, and its lead over the second one.
     target, target_lead : arrays
-        The target's first token, and its lead over the second one.
+        The target's top token, and its lead over the second one.
     p, draft_target_p : arrays
         The target's probability of the text's token, and of the drafter's.
     tails : dict of int to list of (token, probability, lead over the second)
-        What the drafter writes after its own token at a place where the text has another.
+        What the drafter writes after its own token, by the position where that differs from the text.
     top_k : int
-        How many candidates the dense record has of a place; 0 without one.
+        Number of candidates per position in the dense record; 0 without one.
     target_top, draft_top : dict of int to list of (token, probability)
         Those candidates, best first: the target's and the drafter's.
     """
@@ -92,7 +92,7 @@ class TextRecord:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How near two probabilities must be for a pass of another shape to swap them.
+    """How close two probabilities must be for a pass of another shape to swap them.
 
     Parameters
     ----------
@@ -105,12 +105,13 @@ class Rounding:
 
 
 def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
-    """The record of each text of a run that ended by itself.
+    """Read the record of each text of a run.
 
     Raises
     ------
     TraceError
-        If the trace holds several runs, or does not say how long its models' contexts are.
+        If the trace holds several runs or does not say how long its models' contexts are, or if the run
+        rolled back text.
     """
     run = trace.run
     longest = positive((run["model"] or {}).get("max_length"))
@@ -123,7 +124,7 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
         raise TraceError(
             "the trace does not say how long its models' contexts are (an older one): record it again"
         )
-    # A dense record of another drafter says nothing of what this one wrote, and the other way round.
+    # A dense record of another drafter says nothing about what this one wrote, and vice versa.
     same = not run["dense"] or not run["draft"] or run["dense"].get("name") == run["draft"].get("name")
     cycles: dict[int, list[Row]] = {}
     for row in trace.arrow(COLUMNS).to_pylist():
@@ -159,23 +160,23 @@ def spacing(dtype: str | None) -> float:
 
 
 def positive(value: Value | None) -> int | None:
-    """A count of a file's metadata, None if it is none."""
+    """A count from a file's metadata; None if it is not a positive integer."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def number(value: float | None) -> float:
-    """NaN for null."""
+    """Return the value, or NaN for None."""
     return float("nan") if value is None else value
 
 
 def is_chain(row: Row) -> bool:
-    """Whether a cycle's draft is a chain; an empty one is."""
+    """Whether a cycle's draft is a chain; an empty one counts as a chain."""
     n = len(row["node_token"] or ())
     return n == 0 or row["node_parent"] == list(range(-1, n - 1))
 
 
 def _read_cycle(record: TextRecord, row: Row, start: int, same: bool) -> None:
-    """Add what a cycle's draft and pass say of the places they stand at."""
+    """Add what a cycle's draft and pass say about the positions that they cover."""
     if not is_chain(row):
         return
     nodes = row["node_token"] or []
@@ -203,7 +204,7 @@ def _read_cycle(record: TextRecord, row: Row, start: int, same: bool) -> None:
 
 
 def _read_dense(record: TextRecord, row: Row, start: int, errors: tuple[list[float], list[float]]) -> None:
-    """Add the dense record's columns of a cycle; note how far they differ from what the cycle says."""
+    """Add the dense record's columns of a cycle; collect their differences from the cycle's own values."""
     k, tokens = row["top_k"] or 0, row["out_token"] or []
     for i, token in enumerate(tokens):
         at, first = start + i, i * k
@@ -211,7 +212,7 @@ def _read_dense(record: TextRecord, row: Row, start: int, errors: tuple[list[flo
             top, p = row["out_draft_token"][first : first + k], row["out_draft_p"][first : first + k]
             if record.draft[at] == top[0]:
                 errors[0].append(np.nan_to_num(abs(p[0] - record.draft_p[at])))
-            else:  # the run's tail at this place follows another token
+            else:  # the run's tail at this position follows another token
                 record.tails.pop(at, None)
             record.draft[at], record.draft_p[at] = top[0], p[0]
             record.top_k, record.draft_top[at] = k, list(zip(top, p))
@@ -233,7 +234,7 @@ def _read_dense(record: TextRecord, row: Row, start: int, errors: tuple[list[flo
     for at, tail in tails.items():
         own = record.tails.get(at, [])
         for mine, other in zip(own, tail):
-            if mine[0] != other[0]:  # they part at a tie: what the run wrote is what it wrote
+            if mine[0] != other[0]:  # they diverge at a tie: keep what the run wrote
                 break
             errors[0].append(np.nan_to_num(abs(mine[1] - other[1])))
         else:

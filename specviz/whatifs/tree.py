@@ -1,10 +1,10 @@
-"""Replaying UniSpec under another draft size or threshold, with the store that it would have had.
+"""Replay UniSpec under another draft size or threshold, with the store that it would have had.
 
-The text is the target's own, so which nodes of a tree survive follows from the text. Which tree grows
-follows from the store, and the store from what earlier passes read. The replay keeps a store of its own and
-teaches it what the recorded passes read (``record="all"`` keeps every row of them). Another setting also
-reads texts that the run never read. Then a word's successors are stale. Once a tree grows from such a word,
-it is a model of what would have been and no longer exact. The first such cycle is named.
+The text is the target's own, so it determines which nodes of a tree survive. The store determines which tree
+grows, and the store depends on what earlier passes read. The replay updates its own store with what the
+recorded passes read (``record="all"`` keeps all of their rows). Another setting also reads text that the run
+never read; a word's successors are then stale. Once a tree grows from a stale word, the replay is a model and
+no longer exact. Answers name the first cycle of this kind.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class Lessons:
 
     Parameters
     ----------
-    rows : dict of (place, tokens off the text after it) to Row
-        By the text that a pass read.
-    in_order : list of (place, word, Row)
-        The same in the order in which the run's own store learnt it; a cycle's place is where it began.
+    rows : dict of (position, tokens after it that leave the text) to Row
+        Keyed by the text that a pass read.
+    in_order : list of (position, word, Row)
+        The same rows in the order in which the run's own store learnt them; the position is the start of the
+        cycle.
     """
 
     rows: dict[tuple[int, ...], Row] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class Lessons:
 
 
 def read_lessons(trace: Trace, texts: list[TextRecord], k: int) -> list[Lessons]:
-    """What the run's passes read, of each text, with `k` successors a row.
+    """What the run's passes read for each text, with `k` successors per row.
 
     Raises
     ------
@@ -79,23 +80,23 @@ def read_lessons(trace: Trace, texts: list[TextRecord], k: int) -> list[Lessons]
 
 
 def prefix(record: TextRecord, start: int, path: list[int]) -> tuple[int, ...]:
-    """A prefix of the text, and the tokens after it that are not the text's: (its length, *tokens)."""
+    """The text's prefix that a path follows, and the path's tokens that leave it: (length, *tokens)."""
     same = common_prefix(path, record.text[start : start + len(path)].tolist())
     return (start + same, *path[same:])
 
 
 class Trees:
-    """The replay of one run, text after text: the store goes with it.
+    """The replay of one run, text after text, with the store carried along.
 
     Parameters
     ----------
     texts : list of TextRecord
     lessons : list of Lessons
-        Of each.
+        The lessons of each text.
     vocabulary : int
         An id above every token's.
     parameters : dict
-        All of the method's, as the replay has them.
+        All parameters of the method, with the replay's values.
     """
 
     def __init__(
@@ -108,19 +109,19 @@ class Trees:
 
     def _forget(self) -> None:
         self.store = Store(self.vocabulary, self.k)
-        self.own = Store(self.vocabulary, self.k)  # the run's, as far as it had come at the same place
+        self.own = Store(self.vocabulary, self.k)  # the run's store at the same position
         self.stale = np.zeros(self.vocabulary, bool)  # words whose successors may be wrong
-        self.modelled = False  # the store depends on which tree grew, and that is a model
+        self.modelled = False  # the store depends on a modelled tree
 
     def __call__(self, record: TextRecord, eos: frozenset[int], rounding: Rounding) -> Walk:
-        """`specviz.methods.unispec`, greedy, over one text."""
+        """Replay greedy `specviz.methods.unispec` over one text."""
         if self.parameters["keep"] == "prompt":
             self._forget()
         return TreeReplay(self, record, eos, rounding).walk()
 
 
 class TreeReplay(Replay):
-    """One text's replay; it reads and teaches the stores of `run`."""
+    """One text's replay; it reads and updates the stores of `run`."""
 
     def __init__(self, run: Trees, record: TextRecord, eos: frozenset[int], rounding: Rounding) -> None:
         super().__init__(record, eos, rounding)
@@ -138,7 +139,7 @@ class TreeReplay(Replay):
         walk = super().walk()
         walk.nodes, walk.modelled = self.nodes, self.modelled
         self.teach_own(self.n)
-        # What a text that was not replayed to its end would have taught, later ones lack.
+        # After a text that was not replayed to its end, the store lacks what it would have learnt.
         self.run.modelled |= self.modelled is not None or walk.place is not None
         return walk
 
@@ -159,7 +160,7 @@ class TreeReplay(Replay):
         return self.step(start, count, size, accepted, emitted, cut)
 
     def draft(self, start: int, count: int, root: int) -> tuple[Draft, Rest]:
-        """The tree that grows from the replay's store, and what is not sent of it."""
+        """The tree that grows from the replay's store, and its nodes that are not sent."""
         left, values = self.record.limit - start, self.run.parameters
         if left < 2:
             return Draft.empty("room"), Rest([], [], np.empty(0, np.float32), [])
@@ -171,20 +172,20 @@ class TreeReplay(Replay):
         return tree.cut(values["draft_size"], growth)
 
     def teach_own(self, end: int) -> None:
-        """Teach the run's own store what it had learnt when the text was `end` tokens long."""
+        """Bring the run's own store to its state when the text was `end` tokens long."""
         own = self.run.own
         while self.untaught and (end == self.n or self.untaught[-1][0] < end):
             _, word, row = self.untaught.pop()
             own.tokens[word], own.p[word] = row
 
     def teach(self, start: int, root: int, draft: Draft, last: int) -> None:
-        """Lines 38-46, in order: the replay's store, and the neighbours of the new root."""
+        """Lines 38-46, in order: update the replay's store and the neighbours of the new root."""
         run = self.run
         for node in range(-1, len(draft)):
             word = root if node == ROOT else int(draft.tokens[node])
             row = self.rows.get(prefix(self.record, start, [int(draft.tokens[i]) for i in draft.path(node)]))
             unread = row is None
-            if row is None:  # the nearest to it is what the run's store had learnt of the word by then
+            if row is None:  # closest to it is what the run's store had learnt of the word by then
                 row = run.own.tokens[word], run.own.p[word]
             if node == last:
                 self.neighbours = row
@@ -194,7 +195,7 @@ class TreeReplay(Replay):
 
 
 def _nodes(draft: Draft, rest: Rest, last: int, cut: int) -> dict[str, list]:
-    """The record's columns of a replayed tree."""
+    """The record's columns for a replayed tree."""
     path = draft.path(last)
     parents, n = draft.parents.tolist(), len(draft)
     judged = np.isin(draft.parents, [ROOT, *path])

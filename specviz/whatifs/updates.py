@@ -1,15 +1,15 @@
-"""Replaying a stream update by update: what another bias, mask or mode would have kept, shown and written.
+"""Replay a stream update by update: what another bias, mask or mode would have kept, shown and written.
 
-The record holds an update's output and what the target said at each of its places, given the text before: in
-the verification pass up to where the draft was left, and in the passes of one token from there on. Another
+The record holds an update's output and the target's predictions at each of its positions, given the text
+before: from the verification pass up to the first rejection, and from passes over one token after it. Another
 setting verifies another draft, or accepts another part of it. It writes the same output as long as
 
-- each draft token that is the output's own is kept, and no other is (equation 3 of Zeng et al.,
+- each draft token that matches the output is kept, and no other is (equation 3 of Zeng et al.,
   `specviz.rules.retranslation.keeps`), and
-- after the last kept one every token of the output is the target's first choice.
+- after the last kept one, every token of the output is the target's first choice.
 
-The first update where that is not so has another text, and every later one another draft: only a rerun can
-tell. What a display hides changes no text at all.
+The first update for which this fails has another text, and every later one another draft: only a rerun can
+tell. What a display hides does not change the text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = (
     "prompt", "update", "cycle", "context", "keep", "end", "top_k", "source", "arrival", "reused", "shown",
     "node_token", "node_status", "node_p", "pred_node", "pred_top_token", "pred_top_p", "out_token",
 )  # fmt: skip
-HEAD = ("prompt", "update", "source", "arrival", "reused", "context")  # of an update, in its cycle 0
+HEAD = ("prompt", "update", "source", "arrival", "reused", "context")  # an update's columns in its cycle 0
 
 
 class Choice(NamedTuple):
@@ -52,7 +52,7 @@ class Choice(NamedTuple):
 
 @dataclass(eq=False)
 class UpdateRecord:
-    """An update, and the record of the places of its output.
+    """An update and the record of the positions of its output.
 
     Parameters
     ----------
@@ -68,13 +68,13 @@ class UpdateRecord:
     end : str or None
         What ended it.
     last : bool
-        Whether the source was complete, and so everything displayed.
+        Whether the source was complete, so that everything was displayed.
     draft : list of int
         The run's draft, of which `accepted` tokens stayed.
     top : dict of int to list of (token, probability)
-        By place the target's candidates, best first.
+        The target's candidates by position, best first.
     rejected : dict of int to (token, probability)
-        By place the draft token that was rejected, and the target's probability of it.
+        The rejected draft token by position, with the target's probability of it.
     """
 
     prompt: int
@@ -93,7 +93,7 @@ class UpdateRecord:
     rejected: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def p(self, at: int) -> dict[int, float]:
-        """The target's probabilities at a place, as far as they are recorded."""
+        """The recorded probabilities of the target at a position."""
         return dict([*self.top.get(at, []), *([self.rejected[at]] if at in self.rejected else [])])
 
 
@@ -103,12 +103,12 @@ class ReplayedUpdate(NamedTuple):
     Parameters
     ----------
     record : UpdateRecord
-        What it is a replay of: its output is that one's.
+        The update that it replays, with the same output.
     draft : list of int
     kept : int
-        Tokens of the draft that stay: accepted, or in continuous decoding carried on unreviewed.
+        Draft tokens that stay: accepted, or in continuous decoding carried over unreviewed.
     shown : int
-        Tokens that are displayed.
+        Tokens on display.
     """
 
     record: UpdateRecord
@@ -119,13 +119,13 @@ class ReplayedUpdate(NamedTuple):
 
 @dataclass
 class StreamWalk(Walk):
-    """The replay of one stream: its cycles and updates, up to the update (`place.cycle`) whose text parts."""
+    """The replay of one stream: cycles and updates, up to the update (`place.cycle`) that diverges."""
 
     updates: list[ReplayedUpdate] = field(default_factory=list)
 
 
 def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
-    """The record of each stream of a run, update by update.
+    """Read the record of each stream of a run, update by update.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
         raise TraceError(
             "the trace does not say how long its model's context is (an older one): record it again"
         )
-    prefix = positive((run["model"] or {}).get("prefix"))  # of an encoder-decoder, in place of its source
+    prefix = positive((run["model"] or {}).get("prefix"))  # an encoder-decoder's, which replaces the source
     masked = (run["parameters"] or {}).get("k") or 0
     ends = frozenset(run["eos"] or ())
     streams: dict[int, list[UpdateRecord]] = {}
@@ -154,14 +154,14 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
         _read_cycle(record, row)
         if row["end"] is not None:
             record.last = bool(masked) and row["shown"] == len(rules.without_end(record.text, ends))
-    if not masked:  # nothing was hidden, so the record does not say: a stream's last update is its last
+    if not masked:  # nothing was hidden, so the record does not say: assume the last recorded update
         for prompt, stream in streams.items():
             stream[-1].last = bool(run["complete"]) or prompt != max(streams)
     return list(streams.values())
 
 
 def _read_cycle(record: UpdateRecord, row: Row) -> None:
-    """Add what a cycle says of the places it stands at."""
+    """Add what a cycle says about the positions that it covers."""
     start, k = row["keep"] or 0, row["top_k"] or 0
     nodes, status = row["node_token"] or [], row["node_status"] or []
     accepted = sum(word == "accepted" for word in status)
@@ -181,7 +181,7 @@ def _read_cycle(record: UpdateRecord, row: Row) -> None:
 
 
 def tolerance(run: Row) -> float:
-    """How near two probabilities must be for a pass of another shape to swap them."""
+    """How close two probabilities must be for a pass of another shape to swap them."""
     return FLOOR * spacing(run["dtype"])
 
 
@@ -189,7 +189,7 @@ def replay(
     stream: list[UpdateRecord], own: Choice, choice: Choice, ends: frozenset[int], width: float,
     second_pass: bool,
 ) -> StreamWalk:  # fmt: skip
-    """`specviz.methods.retranslate`, greedy, up to where its text would be another than the run's.
+    """Replay greedy `specviz.methods.retranslate` up to where its text would differ from the run's.
 
     Parameters
     ----------
@@ -198,13 +198,13 @@ def replay(
         The run's, and the one to replay.
     ends : frozenset of int
     width : float
-        Decisions nearer than this are ties, unless every pass so far had the run's own shape.
+        Decisions closer than this are ties, unless every pass so far had the run's own shape.
     second_pass : bool
         Whether the token at the divergence took a pass of its own.
     """
     walk = StreamWalk()
     previous: list[int] = []
-    same = True  # whether each pass so far was over the run's own tokens: then not a bit can differ
+    same = True  # whether each pass so far read the run's own tokens, so that its results are identical
     for record in stream:
         draft = rules.drafted(previous, choice.k, choice.mask, ends) if choice.mode != "rt" else []
         draft = draft[: record.limit]
@@ -232,10 +232,10 @@ def _kept(record: UpdateRecord, draft: list[int], choice: Choice, width: float, 
     Raises
     ------
     Halt
-        Where the text would part, or the record does not say whether it does.
+        If the text would diverge, or the record does not say whether it does.
     """
     text, at = record.text, 0
-    # A pass over the run's own tokens gives the run's own scores: no first choice can turn.
+    # A pass over the run's own tokens gives the same scores, so no first choice can change.
     close = 0.0 if same else width
     while at < len(draft) and (
         choice.mode == "cd" or _stays(record, at, draft[at], choice.beta, width, close)
@@ -249,9 +249,9 @@ def _kept(record: UpdateRecord, draft: list[int], choice: Choice, width: float, 
 
 
 def _stays(record: UpdateRecord, at: int, token: int, beta: float, width: float, close: float) -> bool:
-    """Algorithm 1, lines 6 and 7, of a draft token at a place of the text.
+    """Algorithm 1, lines 6 and 7: whether a draft token stays at a position of the text.
 
-    Decisions about probabilities nearer than `width` are ties, and first choices nearer than `close`.
+    Decisions about probabilities closer than `width` are ties, as are first choices closer than `close`.
     """
     top = _candidates(record, at)
     (best, most), room = top[0], beta / (1 - beta) if beta < 1 else float("inf")
@@ -262,7 +262,7 @@ def _stays(record: UpdateRecord, at: int, token: int, beta: float, width: float,
     if beta == 0 and not close:
         return False
     p = record.p(at).get(token)
-    if p is None or p != p:  # it is none of the candidates, so no likelier than the last of them
+    if p is None or p != p:  # it is not a candidate, so it is no likelier than the last one
         least = max(0.0, most - top[-1][1])
         if room > most + width:
             return True
@@ -279,7 +279,7 @@ def _stays(record: UpdateRecord, at: int, token: int, beta: float, width: float,
 
 
 def _check_target(record: UpdateRecord, at: int, width: float) -> None:
-    """The target writes its first choice here: it must be the text's."""
+    """Check that the target's first choice here is the text's token."""
     top = _candidates(record, at)
     if top[0][0] != record.text[at]:
         raise Halt(at, PARTS, top[0][0])
@@ -301,7 +301,7 @@ def _steps(
     n, total, start, count, prompt = len(draft), len(record.text), 0, 1, record.prompt
     if n:
         carried = choice.mode == "cd"
-        alone = carried or second_pass  # no token of the target's own goes with it
+        alone = carried or second_pass  # the pass adds no token of the target's own
         start, count = min(total, kept + (not alone)), 2
         if carried:
             yield Step(prompt, 1, 0, 0, 0, n, n, 0, 0, kept, start, "")
@@ -314,7 +314,7 @@ def _steps(
 def tabulate_updates(
     trace: Trace, rows: list[tuple[Choice, list[StreamWalk]]], tokenize: str | None
 ) -> pd.DataFrame:
-    """One row a choice, over the updates that could be replayed; see `specviz.whatifs.WhatIf.retranslate`."""
+    """One row per choice, over the updates that could be replayed; see `WhatIf.retranslate`."""
     run, pieces = trace.run, trace.pieces
     ends = frozenset(run["eos"] or ())
     cut = None if tokenize == MODEL else tokenizer(run, tokenize)
@@ -349,7 +349,7 @@ def tabulate_updates(
 
 
 def build_updates(trace: Trace, walks: list[StreamWalk], choice: Choice, label: str) -> Trace:
-    """The replayed updates as a trace, so that every view shows them; without times: none were measured."""
+    """The replayed updates as a trace, so that every view shows them; it has no times: none were measured."""
     run = replayed_run(trace)
     if cut := sum(walk.place is not None for walk in walks):
         run["replayed"] += f"; {cut} of {len(walks)} streams end where only a rerun could tell"
@@ -361,12 +361,12 @@ def build_updates(trace: Trace, walks: list[StreamWalk], choice: Choice, label: 
 
 
 def _cycles(walks: list[StreamWalk], choice: Choice, own: str, prefix: int) -> Iterator[Row]:
-    """Every replayed cycle as the recorder takes it; `own` is the recorded run's mode."""
+    """Every replayed cycle in the recorder's form; `own` is the recorded run's mode."""
     for walk in walks:
         steps = iter(walk.steps)
         for update in walk.updates:
             row = _head(update, choice, prefix)
-            if (choice.mode == "cd") != (own == "cd"):  # carried tokens, too, can be the next prompt's
+            if (choice.mode == "cd") != (own == "cd"):  # the next prompt may reuse carried tokens, too
                 row["reused"] = None
             yield row
             start = 0
@@ -382,13 +382,13 @@ def _head(update: ReplayedUpdate, choice: Choice, prefix: int) -> Row:
     row = {name: getattr(record, name) for name in HEAD} | {"cycle": 0, "keep": 0}
     fed = record.context + prefix - 1 - (record.reused or 0)
     if choice.mode == "cd" and update.draft:
-        # This pass reads the carried tokens too; whether also the prompt's last token is not recorded.
+        # This pass also reads the carried tokens; whether it reads the prompt's last one is not recorded.
         return row
     return row | ({"pass_model": ["target"], "pass_rows": [1], "pass_tokens": [fed]} if fed > 0 else {})
 
 
 def _cycle(update: ReplayedUpdate, step: Step, last: bool) -> Row:
-    """A replayed cycle as the recorder takes it."""
+    """A replayed cycle in the recorder's form."""
     record, start = update.record, step.start
     nodes, kept = (update.draft, update.kept) if step.cycle == 1 else ([], 0)
     n = len(nodes)

@@ -1,11 +1,11 @@
-"""Replaying a text cycle by cycle under another setting, from the record of its places.
+"""Replay a text cycle by cycle under another setting, from the record of its positions.
 
-While a draft follows the text, every prediction it needs stands in the `TextRecord`. After its first token
-that is not the text's own it is on a tail. A tail is recorded as far as the dense record followed it, or as
-far as the run itself wrote it. In an exact method that only concerns tokens that are drafted in vain. In a
-lossy one the text may part.
+While a draft follows the text, the `TextRecord` holds every prediction it needs. After its first token that
+differs from the text, it is on a tail. A tail is recorded as far as the dense record followed it, or as far
+as the run itself wrote it. In an exact method this affects only tokens that are drafted in vain. In a lossy
+one the text may diverge.
 
-Each decision is the method's own (`specviz.rules`). A replay adds only one answer: the record does not say.
+Each decision is the method's own (`specviz.rules`). A replay adds only one outcome: the record does not say.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Step(NamedTuple):
     Parameters
     ----------
     prompt, cycle, start : int
-        Its text, its number, and how many tokens stood before it.
+        Its text, its number, and the length of the output before it.
     sent, sent_high : int
-        Drafted tokens that went to the target: at least, at most.
+        Bounds on the number of draft tokens sent to the target.
     drafted, drafted_high : int
-        The same with the token that the drafter was too unsure of to send.
+        The same bounds, including the token that the drafter was too unsure of to send.
     accepted, cut, unreviewed, emitted : int
         As in `specviz.Trace.cycles`.
     stop : str
-        Why drafting stopped; empty where the record does not say.
+        Why drafting stopped; empty if the record does not say.
     """
 
     prompt: int
@@ -55,12 +55,12 @@ class Step(NamedTuple):
 
     @property
     def certain(self) -> bool:
-        """Whether nothing of it is only bounded."""
+        """Whether all of its counts are exact."""
         return self.drafted == self.drafted_high and self.sent == self.sent_high
 
 
 class DraftSize(NamedTuple):
-    """How much of a draft is sent and drafted, at least and at most, and why no more."""
+    """Bounds on how many tokens of a draft are sent and drafted, and why no more."""
 
     sent: int
     sent_high: int
@@ -70,11 +70,11 @@ class DraftSize(NamedTuple):
 
     @classmethod
     def exactly(cls, sent: int, drafted: int, stop: str) -> DraftSize:
-        """Of a draft of which the record says everything."""
+        """The size of a draft that is recorded completely."""
         return cls(sent, sent, drafted, drafted, stop)
 
     def after(self, tokens: int) -> DraftSize:
-        """The same with so many tokens before it."""
+        """The size with `tokens` more tokens before it."""
         sent, drafted = tokens + self.sent, tokens + self.drafted
         return DraftSize(sent, tokens + self.sent_high, drafted, tokens + self.drafted_high, self.stop)
 
@@ -87,7 +87,7 @@ class Place(NamedTuple):
     prompt, cycle, position : int
         Its text, the cycle that could not be replayed, the output position.
     token : int or None
-        What would stand there in place of the text's token, if the record says so.
+        The token that would replace the text's there, if it is recorded.
     why : str
     """
 
@@ -100,10 +100,10 @@ class Place(NamedTuple):
 
 @dataclass
 class Walk:
-    """The replay of one text: its cycles, up to `place` where it could not go on to the end.
+    """The replay of one text: its cycles, up to `place` if it could not reach the end.
 
-    From `modelled` on, if it is a place, the cycles are a model of what would have been. Of trees `nodes`
-    holds each cycle's columns of the record.
+    From `modelled` on, if it is a place, the cycles are only a model. For trees, `nodes` holds each cycle's
+    columns of the record.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -113,12 +113,12 @@ class Walk:
 
     @property
     def exact(self) -> int:
-        """How many of the cycles are no model."""
+        """Number of cycles that are not modelled."""
         return len(self.steps) if self.modelled is None else self.modelled.cycle - 1
 
 
 class Halt(Exception):
-    """Raised where the record does not say what comes next."""
+    """Raised when the record does not say what comes next."""
 
     def __init__(self, position: int, why: str, token: int | None = None) -> None:
         super().__init__(why)
@@ -136,7 +136,7 @@ TURN = "the previous answer may differ, and this prompt with it"
 
 
 def following(marks: np.ndarray) -> np.ndarray:
-    """For each place the next marked one, itself included; the length where there is none; int [n + 1]."""
+    """For each position, the next marked one, itself included, or the length without one; int [n + 1]."""
     n = len(marks)
     places = np.where(marks, np.arange(n), n)
     return np.append(np.minimum.accumulate(places[::-1])[::-1], n)
@@ -159,7 +159,7 @@ class Replay:
         self.next_tie = following(np.abs(record.target_lead) < rounding.target)
 
     def walk(self) -> Walk:
-        """Cycle after cycle until the text is complete, or the record says no more."""
+        """Replay cycles until the text is complete or the record does not say what comes next."""
         walk, start, count = Walk(), 0, 0
         while start < self.n:
             count += 1
@@ -175,26 +175,26 @@ class Replay:
         return walk
 
     def cycle(self, start: int, count: int) -> Step:
-        """The cycle that begins at output position `start`."""
+        """Replay the cycle that begins at output position `start`."""
         raise NotImplementedError
 
     def step(
         self, start: int, count: int, size: DraftSize, accepted: int, emitted: int, cut: int = 0,
         unreviewed: int = 0,
     ) -> Step:  # fmt: skip
-        """A step of this text."""
+        """Make a step of this text."""
         return Step(
             self.record.prompt, count, start, size.sent, size.sent_high, size.drafted, size.drafted_high,
             accepted, cut, unreviewed, emitted, size.stop,
         )  # fmt: skip
 
     def reach(self, start: int, longest: int, reserved: int = 1) -> tuple[int, str]:
-        """How many tokens can be drafted, `reserved` of what may be emitted being the target's, and why."""
+        """How many tokens can be drafted with `reserved` left for the target, and why no more."""
         record = self.record
         return reach(longest, record.limit - start - reserved, record.full - len(record.ids) - start)
 
     def emitted(self, start: int, accepted: int) -> int:
-        """Tokens of a cycle of a method whose text is the target's own."""
+        """Number of tokens that a cycle emits, for a method whose text is the target's own."""
         ended = start + accepted == self.n
         if ended and self.record.end != "eos":
             raise Halt(self.n, STOPPED)
@@ -204,7 +204,7 @@ class Replay:
         return emitted
 
     def check_target(self, at: int) -> None:
-        """The target writes its own token here: it must be the text's."""
+        """Check that the token that the target itself writes here is the text's."""
         record = self.record
         if record.target[at] < 0:
             raise Halt(at, UNRATED)
@@ -214,14 +214,14 @@ class Replay:
             raise Halt(at, "the target's own token is different here", int(record.target[at]))
 
     def check_next(self, at: int) -> None:
-        """After a draft that was accepted to its end the target adds its own token, unless the text ends."""
+        """Check the token that the target adds to a fully accepted draft, unless the text ends there."""
         if at < self.n:
             self.check_target(at)
         elif self.record.end != "eos":
             raise Halt(at, STOPPED)
 
     def tail(self, at: int, room: int, goes_on: Callable[[float], bool | None]) -> DraftSize:
-        """How much is drafted from a place on at which the drafter's own token is not the text's.
+        """How much is drafted from a position on where the drafter's own token differs from the text.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class Replay:
         room : int
             Most tokens after that one.
         goes_on : callable
-            Whether a token of this probability is sent; None where rounding could decide.
+            Whether a token of this probability is sent; None if rounding could decide.
         """
         if int(self.record.draft[at]) in self.eos:
             return DraftSize.exactly(1, 1, "eos")
@@ -247,7 +247,7 @@ def read_tail(
             return DraftSize(i, room, i + 1, room, "")
         if not on:
             return DraftSize.exactly(i, i + 1, "unsure")
-        if lead < width:  # it goes on, but with which token?
+        if lead < width:  # drafting continues, but rounding could choose another token
             return DraftSize(i + 1, room, i + 1, room, "")
         if token in eos:
             return DraftSize.exactly(i + 1, i + 1, "eos")
@@ -257,7 +257,7 @@ def read_tail(
 
 
 class SpeculativeReplay(Replay):
-    """`specviz.methods.speculative`, greedy: the draft's own choices, kept while they are the text's."""
+    """Greedy `specviz.methods.speculative`: the drafter's own choices, kept while they match the text."""
 
     def __init__(
         self, record: TextRecord, eos: frozenset[int], rounding: Rounding, draft_length: int, stop: float
@@ -280,7 +280,7 @@ class SpeculativeReplay(Replay):
         most, why = self.reach(start, self.draft_length)
         matched = min(most, int(self.next_other[start]) - start)
         sure = int(self.next_unsure[start]) - start
-        last = start + min(matched, sure, most - 1)  # where the drafter last predicts on the text
+        last = start + min(matched, sure, most - 1)  # the last position where the draft so far is the text
         if most and (at := min(int(self.next_hole[start]), int(self.next_close[start]))) <= min(
             last, self.n - 1
         ):
@@ -293,7 +293,7 @@ class SpeculativeReplay(Replay):
         return self.step(start, count, size, accepted, emitted, cut)
 
     def size(self, start: int, most: int, why: str, matched: int, sure: int) -> DraftSize:
-        """How much is drafted, of which `matched` tokens follow the text and `sure` ones are sure."""
+        """How much is drafted if the first `matched` tokens match the text and the first `sure` are sure."""
         if not self.stop:
             return DraftSize.exactly(most, most, why)
         if start + matched == self.n and sure >= matched:
@@ -307,7 +307,7 @@ class SpeculativeReplay(Replay):
 
 
 class PromptLookupReplay(Replay):
-    """`specviz.methods.prompt_lookup`, greedy: from the tokens alone."""
+    """Greedy `specviz.methods.prompt_lookup`, replayed from the tokens alone."""
 
     def __init__(self, record: TextRecord, eos: frozenset[int], rounding: Rounding, **values: int) -> None:
         super().__init__(record, eos, rounding)
@@ -315,7 +315,7 @@ class PromptLookupReplay(Replay):
         self.tokens = np.concatenate([record.ids, record.text])
 
     def draft(self, start: int) -> tuple[np.ndarray, str]:
-        """What is drafted when `start` tokens stand there, and why no more."""
+        """The tokens drafted after `start` tokens of output, and why no more."""
         end = len(self.record.ids) + start
         return lookup(self.tokens[:end], self.values, self.record.limit - start, self.eos)
 
@@ -327,7 +327,7 @@ class PromptLookupReplay(Replay):
 
 
 class BiLDReplay(Replay):
-    """`specviz.methods.bild`, greedy (Algorithm 1), up to where another token would be written."""
+    """Greedy `specviz.methods.bild` (Algorithm 1), up to the first token that would differ."""
 
     def __init__(
         self, record: TextRecord, eos: frozenset[int], rounding: Rounding, fallback: float, rollback: float,
@@ -363,7 +363,7 @@ class BiLDReplay(Replay):
         return self.step(start, count, size, accepted, min(accepted + 1, self.n - start))
 
     def draft(self, start: int, most: int, why: str) -> tuple[int, str, bool]:
-        """Lines 3-6 along the text: how many tokens, why no more, and whether the next is not the text's."""
+        """Lines 3-6 along the text: how many tokens, why no more, and whether the next one differs."""
         record = self.record
         for at in range(start, start + most):
             if at == self.n:
@@ -382,13 +382,13 @@ class BiLDReplay(Replay):
         return most, why, False
 
     def size(self, start: int, matched: int, most: int, why: str) -> DraftSize:
-        """How much is drafted where the small model leaves the text after `matched` tokens."""
+        """How much is drafted if the small model leaves the text after `matched` tokens."""
         at = start + matched
         size = self.tail(at, most - matched - 1, self.goes_on).after(matched)
         size = size._replace(stop={"unsure": "fallback", "length": why}.get(size.stop, size.stop))
         if self.review_end:
             return size
-        # Line 2: an end of the text is not reviewed, and this is not how the text ended.
+        # Line 2: an end of the text is not reviewed, but the text did not end like this.
         if size.stop == "eos" or size.sent == self.record.limit - start:
             first = int(self.record.draft[at])
             raise Halt(at, "the small model would end the text from here on, unreviewed", first)
@@ -397,7 +397,7 @@ class BiLDReplay(Replay):
         return size
 
     def review(self, start: int, matched: int, parts: bool) -> int:
-        """Lines 9-16: how many of the tokens that follow the text are kept."""
+        """Lines 9-16: how many of the tokens that match the text are kept."""
         record = self.record
         for at in range(start, start + matched):
             if not self.stays(at, float(record.p[at])):
@@ -406,5 +406,5 @@ class BiLDReplay(Replay):
         at = start + matched
         if parts and self.stays(at, float(record.draft_target_p[at])):
             raise Halt(at, "the small model's token would stay here", int(record.draft[at]))
-        self.check_next(at)  # at the end an end token was reviewed and kept
+        self.check_next(at)  # at the text's end, its end token was reviewed and kept
         return matched

@@ -1,6 +1,6 @@
-"""Who measures what a recipe asks for: each source turns a recipe into figures in the paper's own keys.
+"""Sources measure recipes: each turns a recipe into figures under the keys of the paper's table.
 
-One file a family: `prompts` (by the runner, and in batches), `streams` (re-translation), `canvases`
+One file per family: `prompts` (with the runner, and in batches), `streams` (re-translation), `canvases`
 (diffusion models), `thresholds` (BiLD), `beams` (CM-ASD), `curves` (figures without printed values).
 """
 
@@ -36,6 +36,6 @@ SOURCES = {
 
 
 def find(name: str) -> Callable[[Recipe, RunOptions], Measurement]:
-    """The function of a source."""
+    """Import the function of a source."""
     module, _, function = SOURCES[name].partition(":")
     return getattr(import_module(f"specviz.replays.sources.{module}"), function)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""CM-ASD: its tables compare with beam search, which is transformers' own here."""
+"""CM-ASD's tables, which compare with beam search; here it is that of transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from specviz.replays.sources.thresholds import (
 
 
 def beams(recipe: Recipe, options: RunOptions) -> Measurement:
-    """Each row's setting on each task's texts, against five beams and against greedy decoding."""
+    """Measure each row's setting on each task's texts, against five beams and greedy decoding."""
     made, timed = Measurement.begin(options), list[Timed]()
     if recipe.parts:
         texts = options.prompts(recipe, made, bundled(recipe, options))
@@ -48,7 +48,7 @@ def one_task(
     recipe: Recipe, options: RunOptions, made: Measurement, task: str, texts: list[Entry],
     part: Where, timed: list[Timed],
 ) -> None:  # fmt: skip
-    """The figures of a task."""
+    """Add the figures of a task."""
     made.on(task=task, suite=options.suite_of(task, named_suite(recipe)), texts=len(texts))
     every, times = measured(task, texts, recipe, options)
     base, greedy = every.get(contenders.BEAMS), every[BASELINE]
@@ -93,7 +93,7 @@ def lacking(point: str, options: RunOptions) -> str:
 
 
 def equal_thresholds(every: dict[str, Measured]) -> list[str]:
-    """The threshold at which the ablation's fixed settings were run."""
+    """A note on the threshold of the ablation's settings with a fixed one."""
     fixed = every.get("w/o adaptive verification")
     if fixed is None or "tau_base" not in fixed.point.values:
         return []
@@ -104,7 +104,7 @@ def equal_thresholds(every: dict[str, Measured]) -> list[str]:
 
 
 def summary_level(mine: Measured, texts: list[Entry]) -> str:
-    """ROUGE-Lsum beside ROUGE-L: sentence by sentence, as CNN/DailyMail's figures are by their size."""
+    """ROUGE-L and ROUGE-Lsum; judging by their size, the paper's CNN/DailyMail figures are the latter."""
     rouge = Rouge()
     each = [rouge(references_of(entry["reference"]), text) for entry, text in zip(texts, mine.texts)]
     means = {name: np.mean([scores[name] for scores in each]) for name in ("rougeL", "rougeLsum")}
@@ -112,7 +112,7 @@ def summary_level(mine: Measured, texts: list[Entry]) -> str:
 
 
 def taken(mine: Measured) -> Estimate:
-    """Accepted draft tokens an iteration; without a draft it is one token of its own."""
+    """Accepted draft tokens per cycle; 1 for a method without drafts."""
     if "accepted" not in mine.sums or mine.point.method == BASELINE:
         return exact()
     return mine.share("accepted", "cycles")
@@ -140,7 +140,7 @@ def rouges(mine: Measured, texts: list[Entry]) -> dict[str, BootstrapEstimate]:
 def measured(
     task: str, texts: list[Entry], recipe: Recipe, options: RunOptions
 ) -> tuple[dict[str, Measured], dict[str, float]]:
-    """The settings on a task's texts, and milliseconds of drafting where asked for."""
+    """Measure the settings on a task's texts, and milliseconds of drafting if the recipe needs them."""
     which, left_out = recipe.options["points"], recipe.options.get("without", ())
 
     def make() -> tuple[dict[str, Measured], dict[str, float]]:
@@ -153,16 +153,16 @@ def measured(
 
 
 def lineup(options: RunOptions, texts: list[Entry]) -> list[Point]:
-    """Beams, greedy, blockwise, SpecDec and CM-ASD in the paper's setting, as far as there are drafters."""
+    """Beams, greedy, blockwise, SpecDec and CM-ASD in the paper's setting, if they have drafters."""
     points = contenders.lineup(options.model, options.drafter("small"), options.drafter("heads"))
     return [p for p in points if not p.label.startswith(("speculative", "greedy (transformers)"))]
 
 
 def ablation(options: RunOptions, texts: list[Entry]) -> list[Point]:
-    """CM-ASD whole and in parts, and beams.
+    """CM-ASD, its ablations, and beams.
 
-    CM-ASD's threshold is never below its τ_base, so with that one alone a fixed threshold could only accept
-    less. The settings with a fixed one get the mean of CM-ASD's own on the same texts.
+    CM-ASD's threshold is never below its τ_base, so a threshold fixed at τ_base could only accept less. The
+    settings with a fixed threshold get the mean of CM-ASD's own on the same texts.
     """
     small = options.drafter("small")
     if small is None:

@@ -1,4 +1,4 @@
-"""Diffusion models: SSD's tables, by the benches that measure them."""
+"""SSD's tables: diffusion models, measured by their benches."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STEPWISE: tuple[str, int | None] = ("stepwise", None)
 TWICE: tuple[str, int | None] = ("stepwise again", None)  # the control
 WRITING = "writing canvases"
 DRAFTS = (3, 4, 5)  # Table 3's
-BATCH = 8  # prompts decoded together where nothing is timed
+BATCH = 8  # prompts per batch if nothing is timed
 BUNDLED = "generated prompts (bundled)"
 
 
 def refuse(options: RunOptions) -> None:
-    """Only a masked-diffusion model writes canvases."""
+    """Reject a model that is not a masked-diffusion model."""
     if getattr(options.model, "kind", None) != "diffusion":
         raise ParameterError(
             f"this table needs a masked-diffusion model, and {options.model.name} is not one"
@@ -57,7 +57,7 @@ def mixed(options: RunOptions) -> list[Entry]:
 def with_shots(
     entries: dict[str, list[Entry]], recipe: Recipe, options: RunOptions, shots: int
 ) -> dict[str, list[Entry]]:
-    """The prompts after so many examples: bundled ones have some beside them, others give theirs in turn.
+    """Put `shots` examples before each prompt: bundled prompts have their own, others use each other.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def with_shots(
 
 
 def encoded(options: RunOptions, entries: Sequence[Entry]) -> list[list[int]]:
-    """Prompts as ids."""
+    """Encode prompts as token ids."""
     return [options.model.encode(entry["prompt"]) for entry in entries]
 
 
@@ -104,7 +104,7 @@ def speed(measured: Measured, ends: Sequence[int], rounds: int) -> tuple[np.ndar
 
 
 def each_text(values: Sequence[float], rounds: int) -> np.ndarray:
-    """What each text adds up to, of the values of all texts in one round after the other."""
+    """Sum of each text's values over the rounds; `values` lists all texts of one round after the other."""
     return np.reshape(np.asarray(values, float), (rounds, -1)).sum(0)
 
 
@@ -124,7 +124,7 @@ def saved(mine: np.ndarray, base: np.ndarray) -> np.ndarray:
 
 
 def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
-    """Tables 1 and 3: throughput, speedup and passes saved of each way against stepwise decoding."""
+    """Tables 1 and 3: throughput, speedup and saved passes of each setting against stepwise decoding."""
     refuse(options)
     made = Measurement.begin(options)
     ways: dict[tuple[str, int | None], Way] = {STEPWISE: stepwise(**PAPER), TWICE: stepwise(**PAPER)}
@@ -150,7 +150,7 @@ def one_task(
     recipe: Recipe, options: RunOptions, made: Measurement, task: str, entries: list[Entry],
     ways: dict[tuple[str, int | None], Way], tick: Callable[[], None],
 ) -> np.ndarray:  # fmt: skip
-    """A task's figures; stepwise decoding's speeds and the control's, [2, texts]."""
+    """Add a task's figures; return the speeds of the control and of stepwise decoding, [2, texts]."""
     ids, length, rounds = encoded(options, entries), options.max_new_tokens, options.rounds
     written = dict(zip(ways, timed(options.model, ids, list(ways.values()), length, rounds, tick)))
     made.on(task=task, suite=options.suite_of(task, BUNDLED), texts=len(ids))
@@ -184,7 +184,7 @@ def one_task(
 
 
 def again(options: RunOptions, ids: list[list[int]], way: Way, i: int) -> Trace:
-    """A text once more, recorded."""
+    """Decode a text again and return its trace."""
     return generate(options.model, [ids[i]], way(), max_new_tokens=options.max_new_tokens)
 
 
@@ -194,7 +194,7 @@ def key_of(row: Row) -> tuple[str, int | None]:
 
 
 def means(recipe: Recipe, made: Measurement) -> None:
-    """The speedup of the column Mean: the ratio of the two mean throughputs, as the paper has it."""
+    """Set the speedup of the column Mean to the ratio of the two mean throughputs, as in the paper."""
     if recipe.total is None:
         return
     column, name = recipe.total
@@ -210,7 +210,7 @@ def means(recipe: Recipe, made: Measurement) -> None:
 
 
 def further(recipe: Recipe, made: Measurement) -> None:
-    """Table 3's numbers in brackets, and its bound: what mix-order adds to the chain."""
+    """Add Table 3's numbers in brackets, which are what mix-order adds to the chain, and its bound."""
     if "bounds" not in recipe.options:
         return
     figures = {(f.where["method"], f.where["draft_length"], f.metric): f for f in made.figures}
@@ -228,7 +228,7 @@ def further(recipe: Recipe, made: Measurement) -> None:
 
 
 def limits(recipe: Recipe, options: RunOptions) -> Measurement:
-    """Table 2: passes that self-drafts could save at most, from recorded stepwise passes."""
+    """Table 2: the most passes that self-drafts could save, from recorded stepwise passes."""
     refuse(options)
     made = Measurement.begin(options)
     policy = {**PAPER, "cache": "none"}
@@ -257,9 +257,9 @@ def limits(recipe: Recipe, options: RunOptions) -> Measurement:
 
 
 def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
-    """Figure 3: throughput by the length generated, and by the examples in front of the prompt.
+    """Figure 3: throughput by generated length, and by the number of examples before the prompt.
 
-    The lengths stand to the default one as in the paper: half of it, and twice.
+    The lengths keep the paper's ratios to the default one: half of it, and twice.
     """
     refuse(options)
     normal = options.max_new_tokens

@@ -1,4 +1,4 @@
-"""Curves that the papers draw without printing a value: there is nothing to compare but shapes."""
+"""Curves that the papers draw without printing values, so that only shapes can be compared."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def sizes(recipe: Recipe, options: RunOptions) -> Measurement:
-    """UniSpec's Figure 2: tokens per cycle, and a pass' time, by the number of draft tokens."""
+    """UniSpec's Figure 2: tokens per cycle and time per pass, by number of draft tokens."""
     made = Measurement.begin(options)
     entries = prompts_of(recipe, options, made)
     made.on(suite=options.suite_of("", recipe.suite), texts=len(entries[0]))
@@ -55,7 +55,7 @@ def sizes(recipe: Recipe, options: RunOptions) -> Measurement:
 
 
 def warmed(options: RunOptions, entries: Entries, size: int) -> Trace:
-    """UniSpec's trace of the measured prompts, after those that warm it up."""
+    """UniSpec's trace of the measured prompts, decoded after the warm-up prompts."""
     chosen, warm = entries
     trace = generate(
         options.model, warm + chosen, "unispec", draft_size=size, max_new_tokens=options.max_new_tokens
@@ -64,7 +64,7 @@ def warmed(options: RunOptions, entries: Entries, size: int) -> Trace:
 
 
 def scores(recipe: Recipe, options: RunOptions) -> Measurement:
-    """UniSpec's Figure 3: how often nodes of a confidence score are accepted, and how many have it."""
+    """UniSpec's Figure 3: how often nodes are accepted, and how many there are, by confidence score."""
     made = Measurement.begin(options)
     entries = prompts_of(recipe, options, made)
     made.on(suite=options.suite_of("", recipe.suite), texts=len(entries[0]))
@@ -95,7 +95,7 @@ def practised(recipe: Recipe, options: RunOptions, made: Measurement) -> Calibra
 
 
 def calibrated(recipe: Recipe, options: RunOptions) -> Measurement:
-    """UniSpec's Figure 5: the draft size that calibration finds in this environment, by each reading."""
+    """UniSpec's Figure 5: the draft size that calibration selects in this environment, by each reading."""
     made = Measurement.begin(options)
     calibration = practised(recipe, options, made)
     for name, words in FITS.items():
@@ -104,7 +104,7 @@ def calibrated(recipe: Recipe, options: RunOptions) -> Measurement:
 
 
 def fitted(recipe: Recipe, options: RunOptions) -> Measurement:
-    """UniSpec's Table 14, drawn: what was measured at each draft size, and each fit's curves."""
+    """UniSpec's Table 14 as curves: the measurement at each draft size, and each fit."""
     made = Measurement.begin(options)
     calibration = practised(recipe, options, made)
     sizes, tau, seconds, _, _ = calibration.measured()
@@ -122,7 +122,7 @@ def fitted(recipe: Recipe, options: RunOptions) -> Measurement:
 
 
 def samples(recipe: Recipe, options: RunOptions) -> Measurement:
-    """UniSpec's Figure 6: g*, τ and a cycle's time there, and the seconds taken, by prompts calibrated on."""
+    """UniSpec's Figure 6: g*, τ and cycle time at g*, and calibration time, by number of prompts."""
     from specviz.measure import fits
 
     made = Measurement.begin(options)
@@ -145,7 +145,7 @@ def samples(recipe: Recipe, options: RunOptions) -> Measurement:
 
 
 def batched(recipe: Recipe, options: RunOptions) -> Measurement:
-    """CM-ASD's latency against throughput, batch by batch."""
+    """CM-ASD's latency against throughput, by batch size."""
     made = Measurement.begin(options)
     small = options.drafter("small")
     if small is None:
@@ -166,7 +166,7 @@ def batched(recipe: Recipe, options: RunOptions) -> Measurement:
 
 
 def add_of_all(made: Measurement, where: Where, metric: str, value: Estimate) -> None:
-    """A figure of all texts at once: its interval is over rounds, which are no texts."""
+    """Add a figure of all texts at once, whose interval is over rounds instead of texts."""
     made.add(where, metric, value.median, value.low, value.high)
 
 

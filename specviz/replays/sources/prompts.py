@@ -1,4 +1,4 @@
-"""Methods on prompts: by the runner, so that every row is on disk, paired, and resumed; and in batches."""
+"""Measure methods on prompts: with the runner, which saves, pairs and resumes rows, and in batches."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from specviz.replays.tasks import PLAIN, own_prompts, tasks_of
 from specviz.suites import spread
 
 Entries = tuple[list[Entry], list[Entry]]  # to measure, and to warm up
-LONGEST = 32768  # Table 11's; a model that reads less gets the same shares of what it reads
+LONGEST = 32768  # Table 11's; for a model with less context, lengths are scaled down
 
 
 @dataclass
 class Group:
-    """Rows that one run decodes, for they ask for the same plan."""
+    """Rows that one run decodes because they need the same plan."""
 
     name: str  # of the run's folder
     rows: list[Row]
@@ -52,9 +52,9 @@ NO_CONTEXT = "its prompts are those of a smaller context: nothing more fits befo
 
 
 def run(recipe: Recipe, options: RunOptions) -> Measurement:
-    """Methods on prompts by `specviz.run`: one run for each plan that the rows ask for.
+    """Measure methods on prompts with `specviz.run`, one run for each plan that the rows need.
 
-    Tables with `RunOptions.peers` share their runs: each decodes for the others, too, and keeps no folder.
+    Tables with `RunOptions.peers` share their runs: each also decodes for the others, and keeps no folder.
     """
     from specviz.measure.plan import Plan
     from specviz.measure.running import run as run_plan
@@ -122,7 +122,7 @@ def grouped(recipe: Recipe, options: RunOptions, entries: Entries, made: Measure
 
 
 def keep_traces(options: RunOptions, group: Group, results: Results, made: Measurement) -> None:
-    """Copies of the traces of a shared run: the best, the median and the worst prompt of the fastest row."""
+    """Copy traces of a shared run: the best, median and worst prompt of the fastest row."""
     from specviz.replays.kept_traces import marked
 
     chosen = None if made.traces else marked(results, group.contenders)
@@ -130,7 +130,7 @@ def keep_traces(options: RunOptions, group: Group, results: Results, made: Measu
         return
     cell, rows = chosen
     made.by(cell["method"], cell["parameters"], cell["draft"])
-    made.on(task="")  # of all tasks
+    made.on(task="")  # over all tasks
     for name, (row, figure) in rows.items():
         file = options.path / "traces" / f"{name}.parquet"
         key = key_of(row["cell"], row["round"], row["prompt"])
@@ -139,14 +139,14 @@ def keep_traces(options: RunOptions, group: Group, results: Results, made: Measu
 
 
 def plan_of(row: Row) -> tuple[tuple[str, Any], ...]:
-    """What rows of one run have in common; temperature 0 is none."""
+    """The part of the plan that rows of one run share; temperature 0 is the same as none."""
     return tuple(sorted((k, v) for k, v in row.plan.items() if (k, v) != ("temperature", 0.0)))
 
 
 def add_figures(
     recipe: Recipe, options: RunOptions, group: Group, results: Results, made: Measurement
 ) -> None:
-    """Each row's figures, for each combination of the parts; what the run says of itself."""
+    """Add each row's figures for each combination of the parts, and the run's checks."""
     records, prompts = results.records(), results.prompts("prompts")
     of_cell = {c["cell"]: [r for r in records if r["cell"] == c["cell"]] for c in results.cells}
     control = next(c for c in results.cells if c["method"].endswith(f"_{AGAIN}"))
@@ -191,17 +191,17 @@ def add_figures(
 
 
 def task_of(where: Where) -> str:
-    """The paper's word for a part of the prompts."""
+    """The paper's name for a part of the prompts."""
     return ", ".join(where.values())
 
 
 def row_plan(row: Row) -> Settings:
-    """What of a row's plan is not its model's."""
+    """The settings of a row's plan that do not concern the model."""
     return {key: value for key, value in row.plan.items() if key == "context"}
 
 
 def has_best(row: Row) -> bool:
-    """Whether a row asks for the calibrated draft size."""
+    """Whether a row uses the calibrated draft size."""
     return any(isinstance(value, Best) for value in row.values.values())
 
 
@@ -209,7 +209,7 @@ def planned(
     options: RunOptions, rows: list[Row], others: Sequence[tuple[Row, str | None]], shared: Settings,
     entries: Entries, met: set[str], recipe: Recipe, made: Measurement,
 ) -> Group | None:  # fmt: skip
-    """The run of rows that share some of its plan, and other tables'; None where it cannot be run."""
+    """Plan the run of rows that share some settings, with other tables' rows; None if it cannot be run."""
     model, (chosen, warm) = options.model, entries
     name = "-".join(str(value) for _, value in sorted(shared.items())) or "run"
     dtype, context = shared.pop("dtype", None), shared.pop("context", None)
@@ -220,7 +220,7 @@ def planned(
             made.absent += [(row.where, str(error)) for row in rows]
             return None
     if context is not None:
-        room = model.max_length - 2 * options.max_new_tokens - 128  # a tree needs some, too
+        room = model.max_length - 2 * options.max_new_tokens - 128  # some of it for a tree
         length = round(context * min(1.0, room / LONGEST))
         if not getattr(getattr(model, "tokenizer", None), "chat_template", None):
             why = f"{model.name} has no chat template, so nothing can be put before a prompt"
@@ -241,7 +241,7 @@ def planned(
     ]
     methods: list[Settings] = []
     more = [(row.method, options.sized(row), draft) for row, draft in others]
-    if more:  # in one order, whichever table comes first
+    if more:  # sorted, so that the order does not depend on the table
         more = sorted([*contenders, *more], key=lambda each: str((each[0], sorted(each[1].items()), each[2])))
     for method, values, draft in more or contenders:
         each = {"method": method, **values} | ({"draft": draft} if draft else {})
@@ -257,19 +257,19 @@ def planned(
 
 
 def renamed(model: Model, name: str) -> Any:
-    """The same model under a name of its own, so that a run's rows tell two number formats apart."""
+    """The same model under another name, so that a run's rows distinguish two number formats."""
     other = copy.copy(model)
     other.name = name
     return other
 
 
 def prompts_of(recipe: Recipe, options: RunOptions, made: Measurement) -> Entries:
-    """The measured prompts and those that warm up, alike over kinds and languages."""
+    """The measured prompts and the warm-up ones, spread evenly over kinds and languages."""
     return divided(recipe, options, made)[0]
 
 
 def divided(recipe: Recipe, options: RunOptions, made: Measurement) -> tuple[Entries, list[Entry]]:
-    """The same, and what is left of the suite."""
+    """Like `prompts_of`, with the rest of the suite."""
     from specviz.suites import suite
 
     column, tasks = next(iter(recipe.parts), ""), tasks_of(recipe)
@@ -286,13 +286,13 @@ def divided(recipe: Recipe, options: RunOptions, made: Measurement) -> tuple[Ent
         parts = [part for some in every for part in some] if all(every) else []
         wanted = [dict(p) for p in source if not parts or any(fits(p, part) for part in parts)]
     turns = in_turns(wanted)
-    # The runner takes as many of each kind, in order: the measured ones come first.
+    # The runner takes equally many of each kind, in order, so the measured ones come first.
     upto = options.number + max(3, options.number // 2)
     return (turns[: options.number], turns[options.number : upto]), turns[upto:]
 
 
 def in_turns(prompts: Sequence[Values]) -> list[Entry]:
-    """Kinds of work take turns, and within each its languages do, beginning with another one each."""
+    """Alternate kinds of work and, within each kind, languages; each kind starts with another language."""
     kinds: dict[str | None, dict[str | None, list[Entry]]] = {}
     for prompt in prompts:
         kinds.setdefault(prompt.get("kind"), {}).setdefault(prompt.get("language"), []).append(dict(prompt))
@@ -307,14 +307,14 @@ def in_turns(prompts: Sequence[Values]) -> list[Entry]:
 
 
 def lengthened(chosen: list[Entry], warm: list[Entry], length: int, model: Model) -> list[Entry]:
-    """The prompts after earlier questions and their answers, as many as fit into `length` tokens."""
+    """Put earlier questions and answers before the prompts, as many as fit into `length` tokens."""
     others = [each for each in chosen + warm if question(each)]
     longer = [with_context(each, others, length, model) if question(each) else each for each in chosen]
     return [{**new, "id": old.get("id")} for new, old in zip(longer, chosen)]
 
 
 def is_new(entry: Entry, met: set[str]) -> bool:
-    """Whether something stands before a prompt that did not in a smaller context; it is then `met`."""
+    """Whether a prompt has a context that no smaller context size gave it; adds the prompt to `met`."""
     turns = entry.get("prompt")
     content = json.dumps([entry.get("id"), turns], default=str)
     new = isinstance(turns, list) and len(turns) > 1 and content not in met
@@ -323,7 +323,7 @@ def is_new(entry: Entry, met: set[str]) -> bool:
 
 
 def question(entry: Entry) -> str:
-    """What a prompt of a single turn asks; empty for another."""
+    """The question of a single-turn prompt; empty for any other prompt."""
     text = entry["turns"][0] if len(entry.get("turns", ())) == 1 else entry.get("prompt", "")
     return text if isinstance(text, str) else ""
 
@@ -346,12 +346,12 @@ def with_context(entry: Entry, others: list[Entry], length: int, model: Model) -
 
 
 def in_dtype(model: Any, dtype: str) -> Model:
-    """The model with its weights in another number format: a copy, unless it has it already.
+    """The model with its weights in another number format: a copy, unless it already has that format.
 
     Raises
     ------
     ModelError
-        If there is no memory for it, or the model is llama.cpp's, whose file has one format.
+        If there is no memory for it, or it is a llama.cpp model, whose file has one format.
     """
     import torch
 
@@ -374,7 +374,7 @@ def in_dtype(model: Any, dtype: str) -> Model:
 
 
 def combined(parts: Mapping[str, Mapping[str, Where]]) -> list[tuple[dict[str, str], Settings]]:
-    """Every combination of the columns' values, and which prompts it stands for."""
+    """Every combination of the columns' values, with the conditions on its prompts."""
     out: list[tuple[dict[str, str], Settings]] = [({}, {})]
     for column, values in parts.items():
         out = [({**w, column: v}, {**p, **more}) for w, p in out for v, more in values.items()]
@@ -382,7 +382,7 @@ def combined(parts: Mapping[str, Mapping[str, Where]]) -> list[tuple[dict[str, s
 
 
 def fits(row: Values, part: Where) -> bool:
-    """Whether a row is of a part."""
+    """Whether a row belongs to a part."""
     return all(row.get(key) == value for key, value in part.items())
 
 
@@ -398,19 +398,19 @@ def per_cycle(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
 
 
 def of_requests(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
-    """Mean over the prompts of tokens/s, prefill included."""
+    """Tokens/s including the prefill, averaged over the prompts."""
     speeds = np.array(per_prompt([row for row in mine if row["error"] is None and fast(row)], speed))
     return resampled(ratio, speeds, np.ones(len(speeds)))
 
 
 def of_decoding(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
-    """Tokens of all prompts over the seconds of their decoding."""
+    """Tokens of all prompts divided by the seconds of their decoding."""
     good = [row for row in mine if row["error"] is None and fast(row)]
     return resampled(ratio, sums(good, "tokens"), sums(good, "decode_seconds"))
 
 
 def over_reference(results: Results, mine: Rows, base: Rows) -> Estimate:
-    """Spec-Bench's speedup: the ratio of two means over the prompts of tokens/s, pair by pair."""
+    """Spec-Bench's speedup: the ratio of the two mean tokens/s over the paired prompts."""
     pairs = paired(mine, base)
     if any(a is b for a, b in pairs):
         return exact()
@@ -419,7 +419,7 @@ def over_reference(results: Results, mine: Rows, base: Rows) -> Estimate:
 
 
 def scored(name: str) -> Callable[[Results, Rows, Rows], BootstrapEstimate]:
-    """ROUGE of the last answers against the prompts' references."""
+    """Make the figure of mean ROUGE of the last answers against the prompts' references."""
 
     def mean(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
         from specviz.metrics.rouge import Rouge
@@ -443,7 +443,7 @@ FIGURES: dict[str, Callable[[Results, Rows, Rows], Estimate]] = {
 
 
 def equation_2(recipe: Recipe, options: RunOptions, made: Measurement) -> None:
-    """Table 15's s(g) and the throughput that equation 2 expects of it."""
+    """Add Table 15's s(g) and the throughput that equation 2 predicts from it."""
     from specviz.measure.benches import passes
 
     sizes = {row.where["draft_size"]: options.sized(row)["draft_size"] for row in recipe.rows}
@@ -462,7 +462,7 @@ def equation_2(recipe: Recipe, options: RunOptions, made: Measurement) -> None:
 
 
 def batches(recipe: Recipe, options: RunOptions) -> Measurement:
-    """UniSpec at several batch sizes over autoregressive decoding at the same one."""
+    """Measure UniSpec's speedup over autoregressive decoding at each of several batch sizes."""
     from specviz.measure.benches import batches as batch_bench
 
     made = Measurement.begin(options)
@@ -485,7 +485,7 @@ def batches(recipe: Recipe, options: RunOptions) -> Measurement:
 
 
 def filled(recipe: Recipe, number: int, made: Measurement, column: str) -> list[int]:
-    """The recipe's batch sizes that so many prompts fill; the others are absent."""
+    """The recipe's batch sizes that `number` prompts can fill; the others are noted as absent."""
     sizes: list[int] = recipe.options["sizes"]
     for size in sizes:
         if size > number:

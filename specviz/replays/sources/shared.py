@@ -1,4 +1,4 @@
-"""What every source takes, and what it gives back."""
+"""What all sources share: the options they take and the measurements they return."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
 
 Where = Values
 T = TypeVar("T")
-Text: TypeAlias = "str | Sequence[str]"  # a text, or several that are all right
+Text: TypeAlias = "str | Sequence[str]"  # a correct text, or several
 Written: TypeAlias = "str | Sequence[int]"  # a text, or its tokens
-Number: TypeAlias = "float | str | None"  # what a cell shows
+Number: TypeAlias = "float | str | None"  # a cell's value
 NOWHERE = Provenance()
 
-# How a calibration is made where none was made before: texts, texts before them, and as `calibrate` has it.
+# How to calibrate if there is no calibration yet: texts, warm-up texts, and arguments of `calibrate`.
 HASTE = 1, 1
 CALM = 5, 5
 IN_HASTE: Settings = {"sizes": (4, 8, 16, 32, 64), "max_new_tokens": 24, "rounds": 1}
 IN_CALM: Settings = {
     "sizes": (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256), "max_new_tokens": 64, "rounds": 2,
 }  # fmt: skip
-FITS = {"paper": "the paper's fit", "monotone": "ours"}  # which reading of the points decides, in words
+FITS = {"paper": "the paper's fit", "monotone": "ours"}  # readings of calibration points, in words
 
 
 @dataclass
 class RunOptions:
-    """How a recipe is run."""
+    """How to run a recipe."""
 
-    model: Any  # a model, once it is loaded
+    model: Any  # a name or path, replaced by the model once it is loaded
     drafts: dict[str, str]  # role: name of the drafter
     suites: dict[str, Suite]  # prompts in place of the recipe's, by task; `PLAIN` for all
     number: int  # of prompts
@@ -63,14 +63,14 @@ class RunOptions:
     threads: int  # on a CPU
     extra: Settings  # the recipe's other numbers: ``rounds``, thresholds
     path: Path  # the replay's folder
-    shared: Path  # where calibrations are kept that several replays use
-    memory: dict[tuple, Any]  # models and measurements of this process that several tables need
-    template: str | None = None  # around the sources of streams
+    shared: Path  # the folder of calibrations that several replays use
+    memory: dict[tuple, Any]  # models and measurements of this process that several tables share
+    template: str | None = None  # text around the sources of streams
     chat: Settings = field(default_factory=dict)  # variables of the model's chat template
-    peers: tuple[Recipe, ...] = ()  # of other tables that need rows of the same prompts
+    peers: tuple[Recipe, ...] = ()  # recipes of other tables that decode the same prompts
     quick: bool = False
     fit: str = "paper"  # a key of `FITS`
-    practice: tuple[Entry, ...] = ()  # prompts of the run's own suite that it does not measure
+    practice: tuple[Entry, ...] = ()  # prompts of the run's own suite that are not measured
     tick: Tick = lambda done, of, what: None
 
     @property
@@ -79,20 +79,20 @@ class RunOptions:
         return int(self.extra.get("rounds", 1))
 
     def counter(self, of: int) -> Callable[[str], None]:
-        """Progress by single steps: called with what was done."""
+        """A function that reports one finished step, given a label for it."""
         return counter(self.tick, of)
 
     @property
     def target(self) -> tuple[str, str, str, int]:
-        """What the target's measurements belong to: its name, number format, device and threads."""
+        """Key of the target's measurements: its name, number format, device and threads."""
         return self.model.name, str(self.model.dtype), str(self.model.device), self.threads
 
     def once(self, key: tuple[str, ...], entries: Sequence[Entry], make: Callable[[], T]) -> T:
-        """What `make` gives of the prompts; a process makes it once for all tables of the same settings."""
+        """The result of `make` for the prompts; tables with equal settings in one process share it."""
         numbers = self.number, self.max_new_tokens, self.quick, self.template
         suites = ((task, each.digest) for task, each in self.suites.items())
         more = (json.dumps(each, sort_keys=True, default=str) for each in (self.extra, self.chat))
-        prompts = json.dumps(entries, sort_keys=True, default=str)  # two suites may number theirs alike
+        prompts = json.dumps(entries, sort_keys=True, default=str)  # two suites may use the same ids
         key_of_all = (*key, prompts, *self.target, *self.drafts.items(), *suites, *numbers, *more)
         if key_of_all not in self.memory:
             self.memory[key_of_all] = make()
@@ -100,7 +100,7 @@ class RunOptions:
         return result
 
     def drafter(self, role: str) -> Any:
-        """The drafter of a role, loaded once; None where none is named."""
+        """The drafter of a role, loaded once; None if none is named."""
         from specviz.loop.drafters import load_drafter
 
         name = self.drafts.get(role)
@@ -119,9 +119,9 @@ class RunOptions:
         Parameters
         ----------
         bundled : callable
-            ``bundled(task, part, start)``: those of the recipe, from number `start` on.
+            ``bundled(task, part, start)`` returns the recipe's prompts, from number `start` on.
 
-        Two tasks never share prompts: one figure under two names would count twice.
+        Two tasks never share prompts, as one figure under two names would count twice.
         """
         column = next(iter(recipe.parts), "")
         taken: Counter[tuple] = Counter()
@@ -144,12 +144,12 @@ class RunOptions:
         return chosen
 
     def suite_of(self, task: str, bundled: str) -> str:
-        """The name of the suite that a task's prompts are of."""
+        """The name of the suite from which a task's prompts come."""
         given = self.suites.get(task) or self.suites.get(PLAIN)
         return bundled if given is None else Path(given.name).name
 
     def calibration(self, method: str) -> Calibration:
-        """The user's own calibration of a method; else one that is made here, on prompts not measured."""
+        """The user's own calibration of a method, else one made here on prompts that are not measured."""
         from specviz.loop.machine import calibration_setting
         from specviz.measure.calibrate import calibrate
         from specviz.methods import find
@@ -170,14 +170,14 @@ class RunOptions:
         return calibrated
 
     def best(self, method: str) -> int:
-        """The calibrated draft size of a method here."""
+        """The calibrated draft size of a method."""
         return self.calibration(method).fits[self.fit].g
 
     def calibrated_words(self, method: str) -> str:
-        """A method's g* by each reading, and what it was found on."""
+        """A method's g* by each reading and the prompts of its calibration, in words."""
         calibrated = self.calibration(method)
         here = any(each is calibrated for each in self.memory.values())
-        apart = here and bool(self.practice)  # else on bundled prompts, for no other ones are left
+        apart = here and bool(self.practice)  # else on bundled prompts, as no others are left
         sizes = [point.g for point in calibrated.points]
         first, *others = sorted(FITS, key=lambda name: name != self.fit)
         ends = f" ({calibrated.fits[first].g} is at the end of the range)" * (
@@ -193,7 +193,7 @@ class RunOptions:
         )
 
     def sized(self, row: Row) -> Settings:
-        """A row's parameters, the calibrated draft size put in."""
+        """A row's parameters, with the calibrated draft size filled in."""
         values = dict(row.values)
         for name, value in values.items():
             if isinstance(value, Best):
@@ -206,18 +206,18 @@ class Figure:
     """A measured figure."""
 
     where: Where  # columns of the published table and their values
-    metric: str  # the paper's
+    metric: str  # the paper's name of it
     value: float
     low: float | None = None  # its interval
     high: float | None = None
-    texts: int = 0  # how many it was measured on; 0: it was not measured on texts
+    texts: int = 0  # number of texts it was measured on; 0: it was not measured on texts
     draws: np.ndarray | None = field(default=None, repr=False, compare=False)  # values on resampled texts
     source: Provenance = NOWHERE  # what it was measured on
-    derived: bool = False  # whether it is a mean of figures that are there, too
+    derived: bool = False  # whether it is a mean of other figures
 
     @property
     def estimate(self) -> BootstrapEstimate:
-        """To derive another figure from."""
+        """The figure as an estimate, from which others can be derived."""
         low, high = (float("nan") if end is None else end for end in (self.low, self.high))
         return BootstrapEstimate(self.value, low, high, self.texts, self.draws)
 
@@ -233,14 +233,14 @@ class Measurement:
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # folders of runs, below the replay's
     # Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``; ``contender`` and
-    # ``task`` as the figures' source says them.
+    # ``task`` as in the figures' source.
     traces: list[dict[str, str]] = field(default_factory=list)
-    costs: list[Cost] = field(default_factory=list)  # where the time goes, of each contender and task
-    source: Provenance = NOWHERE  # of the figures that are added next
+    costs: list[Cost] = field(default_factory=list)  # where the time goes, by contender and task
+    source: Provenance = NOWHERE  # provenance of the figures that are added next
 
     @classmethod
     def begin(cls, options: RunOptions) -> Measurement:
-        """With the model, its place and its settings as the provenance of what is added."""
+        """Start a measurement whose provenance is the model, its environment and the run's settings."""
         place = about(options.model)
         made = cls(environment=place)
         made.on(max_new_tokens=options.max_new_tokens, rounds=options.rounds, **placed(place))
@@ -249,7 +249,7 @@ class Measurement:
         return made
 
     def target(self, model: Model) -> None:
-        """The target of the figures that are added next."""
+        """Set the target of the figures that are added next."""
         self.on(model=model.name, parameters=model.parameters)
         if digest := content(model):
             self.on(weights=digest[:16])
@@ -261,21 +261,21 @@ class Measurement:
         self.source = replace(self.source, **what)
 
     def by(self, method: str, values: Values = MappingProxyType({}), draft: Any = None) -> None:
-        """The contender of the figures that are added next."""
+        """Set the contender of the figures that are added next."""
         name = "" if draft is None else str(getattr(draft, "name", draft))
         weights = content(draft) if hasattr(draft, "name") else None
         self.on(method=method, settings=values, drafter=name, drafter_weights=(weights or "")[:16])
 
     @contextmanager
     def keeping(self, where: Where) -> Iterator[None]:
-        """What goes wrong in here is the reason for these rows; what was measured before stays."""
+        """Note an error within the block as the reason why these rows are empty; keep earlier figures."""
         try:
             yield
         except SpecvizError as error:
             self.absent.append((where, str(error)))
 
     def control(self, contender: str, mine: np.ndarray, other: np.ndarray, task: str = "") -> None:
-        """Note by how much one contender's speeds [texts] differ from its own under another name."""
+        """Note how much a contender's speeds [texts] differ from its speeds under another name."""
         if not len(mine):
             return
         ratio = resampled(np.divide, np.asarray(mine, float), np.asarray(other, float))
@@ -287,7 +287,7 @@ class Measurement:
         self, mine: Sequence[Values], plain: Sequence[Values], model: Model,
         draft: Callable[[], Model | None] = lambda: None,
     ) -> None:  # fmt: skip
-        """Note where the present contender's time goes: its and the reference's sums of each text."""
+        """Note where the current contender's time goes, from its and the reference's sums for each text."""
         source = self.source
         made = cost_of(source.contender, source.task, source.by, mine, plain)
         there = {(each.contender, each.task, each.by) for each in self.costs}
@@ -296,14 +296,14 @@ class Measurement:
             self.costs.append(replace(made, elsewhere=elsewhere))
 
     def same_texts(self, task: str, mine: Sequence[Written], reference: Sequence[Written]) -> None:
-        """Note how many texts of the present contender are the reference's."""
+        """Note how many texts of the current contender equal the reference's."""
         count = sum(a == b for a, b in zip(mine, reference))
         self.checks.append(Check(SAME, self.source.contender, task, count, len(mine), by=self.source.by))
 
     def ability(
         self, task: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = ()
     ) -> None:
-        """Note whether the model can do a task, by its own texts, the right ones and the sources."""
+        """Note whether the model can do a task, judging by its texts, the references and the sources."""
         check = ability(task, self.source.model, texts, right, originals)
         if check is not None:
             self.checks.append(check)
@@ -311,9 +311,9 @@ class Measurement:
     def record(
         self, options: RunOptions, of: str, ratios: np.ndarray, decode: Callable[[int], Trace]
     ) -> None:
-        """Decode the present contender's best, median and worst text again, recorded.
+        """Decode the current contender's best, median and worst text again and save their traces.
 
-        `ratios` [texts] are its speedups, `of` says who it is.
+        `ratios` [texts] are its speedups; `of` names it.
         """
         order = np.argsort(ratios)
         for name, i in (("best", order[-1]), ("median", order[len(order) // 2]), ("worst", order[0])):
@@ -324,7 +324,7 @@ class Measurement:
             self.keep_trace(name, of, words, file)
 
     def keep_trace(self, name: str, of: str, figure: str, file: Path) -> None:
-        """Note a recorded text of the present contender."""
+        """Note a saved trace of the current contender."""
         self.traces.append({
             "name": name, "of": of, "figure": figure, "file": f"traces/{file.name}",
             "contender": self.source.contender, "task": self.source.task,
@@ -338,7 +338,7 @@ class Measurement:
         low: Number = None,
         high: Number = None,
     ) -> None:
-        """A figure of the present contender; an `Estimate` brings its interval. NaN and None are left out."""
+        """Add a figure of the current contender; an `Estimate` has its interval. Skips NaN and None."""
         draws, texts = getattr(value, "values", None), 0
         if isinstance(value, Estimate):
             low, high, texts, value = value.low, value.high, value.pairs, value.median
@@ -350,7 +350,7 @@ class Measurement:
 
 
 def placed(place: Values) -> Settings:
-    """Where something was measured, as the fields of a `Provenance`."""
+    """The environment of a measurement, as fields of a `Provenance`."""
     model = place.get("model") or {}
     return {
         "model": str(model.get("name") or ""), "weights": str(model.get("weights") or ""),
@@ -364,11 +364,11 @@ def placed(place: Values) -> Settings:
 def ability(
     task: str, model: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = ()
 ) -> Check | None:
-    """Whether texts fit their own references better than other prompts' ones; None without references.
+    """Test whether texts fit their own references better than others'; None with too few references.
 
-    The likeness of a text to a reference is the F of their character trigrams. The texts are re-paired with
-    the references 2,000 times; p is the share of pairings that fit at least as well. Of translations the
-    texts must fit better than the sources (`originals`) do: a copy is none.
+    The similarity of a text to a reference is the F-score of their character trigrams. The texts are
+    re-paired with the references 2,000 times; p is the share of pairings that fit at least as well.
+    Translations must also fit at least as well as their sources (`originals`), so that a copy does not pass.
     """
     pairs = [(text, references_of(each)) for text, each in zip(texts, right)]
     copies = [max(alike(a, r) for r in some) for a, (_, some) in zip(originals, pairs) if some]
@@ -390,18 +390,18 @@ def ability(
     return Check(ABILITY, model, task, int(able), len(pairs), p, text=sentence)
 
 
-UNLIKE = 0.1  # a text that shares less with its reference is none of the task
-FEWEST = 5  # texts of which 1 in 20 of their pairings is the right one by chance, or fewer
+UNLIKE = 0.1  # texts that are less similar to their references do not solve the task
+FEWEST = 5  # with this many texts, the right pairing arises by chance in fewer than 1 of 20 cases
 
 
 def references_of(value: Text | None) -> list[str]:
-    """Right answers of a prompt, however they were given."""
+    """The correct answers to a prompt as a list, without empty ones."""
     some = [value] if isinstance(value, str) else list(value or ())
     return [each for each in some if isinstance(each, str) and each.strip()]
 
 
 def alike(text: str, other: str) -> float:
-    """F of the trigrams that two texts share, case and spaces aside."""
+    """F-score of the trigrams that two texts share, ignoring case and spaces."""
     mine, theirs = (Counter(t[i : i + 3] for i in range(len(t) - 2)) for t in map(squeezed, (text, other)))
     both, every = sum((mine & theirs).values()), mine.total() + theirs.total()
     return 2 * both / every if every else 0.0
@@ -412,21 +412,21 @@ def squeezed(text: str) -> str:
 
 
 def again(method: type[Method]) -> type[Method]:
-    """A method under another name: the control, whose speed must be its own."""
+    """The method under another name: the control, whose speed should be the same."""
     return type(method.__name__, (method,), {"name": f"{method.name}_{AGAIN}"})
 
 
 def exact(value: float = 1.0) -> Estimate:
-    """What needs no measuring, as a reference's speedup over itself."""
+    """A value that needs no measurement, such as a reference's speedup over itself."""
     return Estimate(value, value, value, 0)
 
 
 def totals(made: Measurement, recipe: Recipe) -> None:
-    """Add the means over the parts of a column, as the paper's own total has them.
+    """Add the means over the parts of a column, like the paper's own total.
 
-    The parts are other texts, so their draws are combined in an order of each part's own, the same one for
-    all contenders. Where a part has too few texts for draws, the parts themselves are drawn anew, if they are
-    enough: the interval then holds the differences between parts, too, and is wider.
+    The parts have different texts, so each part's draws are shuffled in an order of its own, the same for all
+    contenders. If a part has too few texts for draws, the parts themselves are resampled, if there are
+    enough: the interval then also covers the differences between parts and is wider.
     """
     if recipe.total is None:
         return
@@ -466,7 +466,7 @@ def totals(made: Measurement, recipe: Recipe) -> None:
 
 
 def about(model: Model) -> Settings:
-    """Where something was measured that left no run's folder."""
+    """The environment of a measurement that left no run's folder."""
     from specviz.loop.machine import identity
     from specviz.measure.timing import clock_of, setting
 

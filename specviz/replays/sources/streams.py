@@ -1,4 +1,4 @@
-"""Re-translation: SSBD's tables, by the bench that measures them."""
+"""SSBD's tables: re-translation, measured by its bench."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from specviz.streams import Stream, simulate_partials
 from specviz.suites import Suite
 from specviz.trace import Trace
 
-TEMPLATES = ("tower", "qwen3")  # of models by that name; others read their own
+TEMPLATES = ("tower", "qwen3")  # of models with these names; others use their own
 NO_COMET = f"COMET is {comet.HOW}; BLEU and chrF are in the notes"
 
 
 def streams(recipe: Recipe, options: RunOptions) -> Measurement:
-    """Re-translation and its speculative kinds on sources that arrive in updates, language by language."""
+    """Measure re-translation and its speculative variants on streams, language by language."""
     made = Measurement.begin(options)
     template = options.template or next((t for t in TEMPLATES if t in options.model.name.lower()), None)
     partials = bool(recipe.options.get("partials"))
@@ -91,7 +91,7 @@ TWICE = "RT again"  # the control
 def add_figures(
     made: Measurement, where: Values, mine: retranslation.Decoded, base: retranslation.Decoded
 ) -> None:
-    """A contender's figures of a language."""
+    """Add a contender's figures for one language."""
     made.add(where, "ne", mine.of(ratio, "erased", "final"))
     made.add(where, "throughput", mine.of(ratio, "emitted", "seconds"))
     made.add(where, "speedup", exact() if mine is base else mine.over(base))
@@ -102,7 +102,7 @@ def add_figures(
 
 
 def again(model: Model, given: Sequence[Stream], options: Settings, i: int) -> Trace:
-    """A stream once more, recorded."""
+    """Decode a stream again and return its trace."""
     return generate(model, [given[i]], retranslation.METHOD, **options)
 
 
@@ -116,7 +116,7 @@ def label(row: Row) -> str:
 def sources(
     recipe: Recipe, options: RunOptions, made: Measurement, partials: bool
 ) -> dict[str, retranslation.Sources]:
-    """The streams of each language, and the translations that are right, where there are any."""
+    """The streams of each language, with reference translations if there are any."""
 
     def own(language: str, part: Values, start: int) -> list[Entry]:
         if part["language"] not in TARGETS:
@@ -144,7 +144,7 @@ def sources(
 
 
 def simulated(code: str, number: int) -> list[Stream]:
-    """Bundled sources as a recogniser might have given them."""
+    """Bundled sources as a speech recogniser might have produced them."""
     return [
         simulate_partials(each.source, i, language="en", id=f"{code}-{i:02d}", reference=each.reference)
         for i, each in enumerate(texts(code, number))

@@ -1,4 +1,4 @@
-"""BiLD: its tables hold the best of many thresholds, so a grid of them is measured and searched as there."""
+"""BiLD's tables, which print the best of many thresholds: measure a grid of them and search it likewise."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NO_FALLBACK = "speculative sampling never falls back; the paper does not say wha
 NO_REFERENCES = "the prompts have no references, so their texts cannot be scored"
 PAIRS, BUNDLED = "pairs", "generated texts (bundled)"  # a recipe's suite, and its name in words
 Sweep = dict[str, Measured]
-Timed = tuple[str, list[Entry], Measured, Measured]  # a task, its texts, a setting, what it is compared with
+Timed = tuple[str, list[Entry], Measured, Measured]  # a task, its texts, a setting, its reference
 
 
 def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
-    """The rows of a table of BiLD's, each the setting that the paper's rule picks of what was measured."""
+    """Measure a table of BiLD's; each row is the setting that the paper's rule picks from the grid."""
     made = Measurement.begin(options)
     timed = list[Timed]()
     lacking = without_role(recipe, options, made)
@@ -43,7 +43,7 @@ def one_dataset(
     recipe: Recipe, options: RunOptions, made: Measurement, dataset: str, entries: list[Entry],
     lacking: set[str], timed: list[Timed],
 ) -> None:  # fmt: skip
-    """The figures of a data set."""
+    """Add the figures of a data set."""
     made.on(
         task=dataset, suite=options.suite_of(dataset, named_suite(recipe)), texts=len(entries), settings=""
     )
@@ -51,7 +51,7 @@ def one_dataset(
     sweeps = {curve: measured(curve, dataset, entries, options) for curve in curves}
     if not sweeps:
         return
-    # A sweep times its settings in turn with its own greedy decoding: a curve is compared with that one.
+    # A sweep times its settings in turn with its own greedy decoding, so a curve is compared with that.
     named = recipe.options.get("base", BASELINE)
     bases = {curve: every[named] for curve, every in sweeps.items()}
     greedy = bases[curves[0]]
@@ -108,7 +108,7 @@ def one_dataset(
 
 
 def bundled(recipe: Recipe, options: RunOptions) -> Callable[[str, Values, int], list[Entry]]:
-    """The recipe's texts of a task. Generated ones stand for one of the table's tasks alone."""
+    """Make a function that returns the recipe's texts of a task; generated texts serve only one task."""
 
     def some(name: str, part: Values, start: int) -> list[Entry]:
         if recipe.suite == PAIRS:
@@ -149,22 +149,22 @@ def no_drafter(options: RunOptions, role: str) -> str:
 
 
 def of(made: Measurement, mine: Measured) -> None:
-    """The contender of the figures that follow."""
+    """Set the contender of the figures that are added next."""
     point = mine.point
     made.on(tried=1)
-    if point.model is not None:  # the early-exit curve has another one
+    if point.model is not None:  # the early-exit curve has another model
         made.target(point.model)
     made.by(str(point.method), {**point.values, **point.options}, point.draft)
 
 
 def spent(made: Measurement, mine: Measured, plain: Measured) -> None:
-    """Note where the time of the present contender goes, beside decoding without drafts."""
+    """Note where the current contender's time goes, compared with decoding without drafts."""
     point = mine.point
     made.cost(mine.phases, plain.phases, point.model, lambda: point.draft)
 
 
 def able(made: Measurement, task: str, base: Measured, entries: list[Entry]) -> None:
-    """Note whether the model can do the task, by greedy decoding's texts."""
+    """Note whether the model can do the task, judging by the texts of greedy decoding."""
     originals = [entry["source"] for entry in entries if isinstance(entry.get("source"), str)]
     if entries[0].get("kind") != "translation" or len(originals) < len(entries):
         originals = []
@@ -173,13 +173,13 @@ def able(made: Measurement, task: str, base: Measured, entries: list[Entry]) -> 
 
 
 def control(made: Measurement, task: str, sweep: Sweep) -> None:
-    """Note greedy decoding against itself, timed in turn with the settings of a sweep."""
+    """Note the control: greedy decoding against itself, timed in turn with the settings of a sweep."""
     once, again = (sweep[name].sums["seconds"] for name in (BASELINE, AGAIN))
     made.control(BASELINE, once, again, task)
 
 
 def finish(made: Measurement, options: RunOptions, timed: Sequence[Timed]) -> None:
-    """Keep traces of the fastest of some settings."""
+    """Save traces of the fastest of some settings."""
     if not timed:
         return
     task, texts, mine, base = max(timed, key=lambda each: each[2].over(each[3]).median)
@@ -194,13 +194,13 @@ def finish(made: Measurement, options: RunOptions, timed: Sequence[Timed]) -> No
 
 
 def picked(row: Row, sweeps: dict[str, Sweep], bases: Mapping[str, Measured]) -> Measured | None:
-    """The setting that a row stands for: by a rule, or by its place in the sweep."""
+    """The setting for a row, picked by a rule or by its index in the sweep."""
     rule, curve = row.values["pick"], row.values["curve"]
     those, base = settings_on(curve, sweeps), bases[curve]
     if rule == "fastest":
         if "lose" not in row.values:
             return max(those, key=lambda each: each.over(sweeps[curve][each.point.base]).median)
-        if not base.score.name:  # nothing says what a setting loses
+        if not base.score.name:  # without a score, a setting's loss is unknown
             return None
         return contenders.fastest(those, base, row.values["lose"])
     if rule == "number":
@@ -221,17 +221,17 @@ def picked(row: Row, sweeps: dict[str, Sweep], bases: Mapping[str, Measured]) ->
 
 
 def tried(row: Row, sweeps: Mapping[str, Sweep]) -> int:
-    """Of how many settings a row's is the best by a rule; one named by its place was not picked."""
+    """Number of settings from which a rule picked a row's; 1 if the row's index names it."""
     return 1 if row.values["pick"] == "number" else len(settings_on(row.values["curve"], sweeps))
 
 
 def settings_on(curve: str, sweeps: Mapping[str, Sweep]) -> list[Measured]:
-    """A curve's settings; some curves have a plain decoding of their own among them."""
+    """A curve's settings; for some curves they include plain decoding."""
     return [each for each in sweeps[curve].values() if each.point.group == curve]
 
 
 def measured(curve: str, task: str, entries: list[Entry], options: RunOptions) -> Sweep:
-    """A curve's settings on a task's texts; one process measures them once for all tables."""
+    """Measure a curve's settings on a task's texts, once per process for all tables."""
     return options.once(
         ("sweep", curve),
         entries,
@@ -240,7 +240,7 @@ def measured(curve: str, task: str, entries: list[Entry], options: RunOptions) -
 
 
 def swept(points: list[Point], task: str, entries: list[Entry], options: RunOptions) -> Sweep:
-    """Settings on a task's texts, and the control."""
+    """Measure settings and the control on a task's texts."""
     control = Point(AGAIN, BASELINE, model=options.model)
     step = options.counter((len(points) + 1) * len(entries) * options.rounds)
     return sweep(
@@ -250,7 +250,7 @@ def swept(points: list[Point], task: str, entries: list[Entry], options: RunOpti
 
 
 def with_base(points: list[Point], options: RunOptions) -> list[Point]:
-    """Greedy decoding of the large model in front."""
+    """Put greedy decoding of the large model before the settings."""
     return [Point(BASELINE, BASELINE, model=options.model), *points]
 
 
@@ -279,7 +279,7 @@ def nucleus(options: RunOptions, numbers: Settings) -> list[Point]:
 
 
 def exits(options: RunOptions, numbers: Settings) -> list[Point]:
-    """The first layer drafts, on the table's model or on the one of the role ``exit``, tuned for it."""
+    """Early exit: drafting with the first layer of the table's model or of the tuned one (role ``exit``)."""
     own = options.drafts.get("exit")
     points = contenders.leaving(model_of(options, own) if own else options.model, None)
     greedy, drafting = points[0], points[1:]
@@ -308,7 +308,7 @@ def model_of(options: RunOptions, name: str) -> Any:
 def named(
     *groups: str, make: Callable[[Any, Any], list[Point]]
 ) -> Callable[[RunOptions, Settings], list[Point]]:
-    """Those settings of one of the bench's lists that lie on some curves."""
+    """Make a function that returns the settings of `make` that belong to the curves `groups`."""
 
     def points(options: RunOptions, numbers: Settings) -> list[Point]:
         role = "small" if make is contenders.oracle else "aligned"
@@ -320,7 +320,7 @@ def named(
 
 
 def allowed(point: Point, numbers: Settings) -> bool:
-    """Whether a setting's thresholds are among those that are originals for."""
+    """Whether a setting's thresholds are among the recipe's."""
     choices = {
         "fallback": (0.0, *numbers["fallbacks"]),
         "rollback": (contenders.NEVER, *numbers["rollbacks"]),
@@ -330,7 +330,7 @@ def allowed(point: Point, numbers: Settings) -> bool:
 
 
 def calm(options: RunOptions, numbers: Settings) -> list[Point]:
-    """CALM, on the model that was tuned for it, by every decay of its threshold."""
+    """CALM on the model tuned for it, with each of the recipe's decays of its threshold."""
     points = [
         p for p in contenders.leaving(None, options.model) if p.values.get("decay") in numbers["decays"]
     ]
@@ -347,7 +347,7 @@ CURVES: dict[str, Callable[[RunOptions, Settings], list[Point]]] = {
     "oracle": named("oracle", make=contenders.oracle),
     "CALM": calm,
 }
-# Curve: the drafter that it needs.
+# Curve: the role of the drafter that it needs.
 ROLES = {
     UNALIGNED: "small", ALIGNED: "aligned", REJECTION: "small", "nucleus": "aligned", "without": "aligned",
     "oracle": "small", "early exit": "exit",
