@@ -450,10 +450,13 @@ def notes(
     """Notes for the reader: prompts, the reference's drift, noise, and changed versions."""
     recorded = next(cell for cell in theirs.cells if cell["cell"] == cell["against"])
     columns = totals(base, by_cell(theirs)[recorded["cell"]])
-    drift = (columns[0].sum() / columns[1].sum()) / (columns[2].sum() / columns[3].sum())
+    drift = "was timed on none of them in both"
+    if len(columns[0]):
+        ratio = (columns[0].sum() / columns[1].sum()) / (columns[2].sum() / columns[3].sum())
+        drift = f"is {ratio:.2f} times as fast here as when recorded"
     lines = [
         f"{plural(len(columns[0]), 'prompt')} of {theirs.path.name}, recorded {theirs.created[:10]}; "
-        f"{recorded['method']} is {drift:.2f} times as fast here as when recorded",
+        f"{recorded['method']} {drift}",
         f"tokens per cycle are compared, and no times ({'; '.join(elsewhere)}): each speedup is that of its "
         f"own machine" if elsewhere
         else "no difference is clear: there are too few prompts for a control" if noise == math.inf
