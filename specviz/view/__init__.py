@@ -1,6 +1,6 @@
 """Views of a trace or a calibration: static HTML, images, matplotlib plots and plain text, without torch.
 
-`interactive` has plotly versions of some views, for pointing and zooming.
+`interactive` has plotly versions of some views, which show values on hover and can be zoomed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def html(trace: Trace, most: int = 2) -> str:
     ----------
     trace : Trace
     most : int
-        How many texts of each run are drawn; a note gives the number of the others.
+        Maximum number of texts drawn per run; a note gives the number left out.
 
     Returns
     -------
@@ -65,9 +65,9 @@ def png(trace: Trace) -> bytes:
 
 
 def text(trace: Trace, colour: bool = False, most: int = 2, rest: bool = True) -> str:
-    """The trace as plain text with marks, optionally with ANSI colours.
+    """Render the trace as plain text with marks, optionally with ANSI colours.
 
-    `most` texts of each of the first runs are shown; `rest`: say how many texts and runs are not.
+    Up to `most` texts of each of the first runs are shown; `rest` adds how many texts and runs are left out.
     """
     parts = []
     runs = trace.split()

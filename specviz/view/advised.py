@@ -1,5 +1,4 @@
-"""Predicted speedup over draft length, one line per method and drafter: where drafting pays and where it
-stops paying."""
+"""Plot predicted speedup over draft length: where drafting pays and where it stops paying."""
 
 from __future__ import annotations
 
@@ -13,24 +12,23 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-Row: TypeAlias = Mapping[str, Any]  # a line of a report
+Row: TypeAlias = Mapping[str, Any]  # one row of a report
 
 WANTED = ("method", "draft", "nodes", "speedup", "low", "high", "label")
 
 
 def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None = None) -> Axes:
-    """The predicted speedup of each method and drafter over the draft length, with the best other parameters.
+    """Plot each method's and drafter's predicted speedup over draft length, at the best other parameters.
 
     Parameters
     ----------
     table : DataFrame
-        An advice's (``sv.advise(...).table``): ``method``, ``draft``, ``nodes`` (maximum draft length in
-        tokens),
-        ``speedup`` and its interval ``low``, ``high``.
+        ``sv.advise(...).table``: ``method``, ``draft``, ``nodes`` (maximum draft length in tokens),
+        ``label``, ``speedup`` and its interval ``low``, ``high``.
     confirmed : sequence of dict, optional
-        Its ``confirmed``: what was measured on other prompts is drawn as a cross.
+        The advice's ``confirmed``: speedups measured on other prompts, drawn as crosses.
     ax : Axes, optional
-        Default: a new figure's.
+        Default: the axes of a new figure.
 
     Returns
     -------
@@ -39,7 +37,7 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
     Raises
     ------
     ParameterError
-        If the table is not from an advice, or nothing in it drafts.
+        If the table is not from an advice, or no setting in it drafts.
     """
     missing = [name for name in WANTED if name not in table]
     if missing:
@@ -52,7 +50,7 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
     measured = {str(row["label"]): row["measured"] for row in confirmed}
     families = sorted(
         set(zip(drafting["method"], drafting["draft"]))
-    )  # in any order of speed the same colours
+    )  # sorted, so that colours do not depend on the order of speed
     for number, (method, draft) in enumerate(families):
         group = drafting[(drafting["method"] == method) & (drafting["draft"] == draft)]
         best = group.loc[group.groupby("nodes")["speedup"].idxmax()].sort_values("nodes")

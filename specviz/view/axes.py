@@ -1,4 +1,4 @@
-"""What the matplotlib views share: axes, fonts, colours with a form each, legends, and a figure as PNG."""
+"""Shared helpers of the matplotlib views: axes, fonts, colours, markers, legends and PNG export."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-Look: TypeAlias = dict[str, Any]  # keyword arguments of what matplotlib draws
+Look: TypeAlias = dict[str, Any]  # keyword arguments for a matplotlib artist
 
-# Okabe and Ito's, with a marker each: what stands apart must do so without colour, too.
+# Okabe and Ito's colours, each with a marker, so that series also differ without colour.
 LOOKS = (
     ("#0072b2", "o"), ("#d55e00", "s"), ("#009e73", "^"),
     ("#cc79a7", "D"), ("#e69f00", "v"), ("#56b4e9", "P"),
 )  # fmt: skip
 HATCHES = ("", "///", "...", "xx")
-SCREEN = 84  # dots an inch of a figure in a notebook
-GREY = "#888888"  # on white and on black
-# How a draft's node is drawn, by what became of it.
+SCREEN = 84  # dots per inch of a figure in a notebook
+GREY = "#888888"  # legible on white and on black
+# How a draft node is drawn, by its status.
 FATE_LOOKS: dict[str, Look] = {
     "accepted": {"marker": "o", "color": "#0072b2", "s": 15},
     "rejected": {"marker": "x", "color": "#d55e00", "s": 24},
@@ -47,13 +47,13 @@ CJK = (
 
 
 def axes(ax: Axes | None, size: tuple[float, float], boxed: bool = False) -> Axes:
-    """The given axes, or new ones of this size in inches; open above and at the right unless `boxed`."""
+    """Prepare the given axes, or new ones of this size in inches; no top and right spines unless `boxed`."""
     if ax is None:
         import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=size, layout="constrained")[1]
     if (figure := ax.get_figure(root=True)) is not None:
-        for each in (ax, figure):  # a notebook asks the objects that it shows
+        for each in (ax, figure):  # the notebook looks it up on the object that it shows
             vars(each)["_repr_html_"] = partial(notebook_html, figure)
     if not boxed:
         ax.spines[["top", "right"]].set_visible(False)
@@ -64,7 +64,7 @@ def subplots(
     rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], sharex: bool = False,
     sharey: bool = False, height_ratios: Sequence[float] | None = None,
 ) -> tuple[Figure, Axes | np.ndarray]:  # fmt: skip
-    """Matplotlib's `subplots`, for a figure that follows a notebook's light or dark as the views do.
+    """Matplotlib's `subplots`, for a figure that follows a notebook's light or dark theme like the views.
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ def subplots(
     figsize : tuple of float
         Width and height in inches.
     sharex, sharey : bool
-        Whether the axes share an axis.
+        Whether the subplots share their x or y axis.
     height_ratios : sequence of float, optional
-        How tall the rows are, relative to one another.
+        Relative heights of the rows.
 
     Returns
     -------
@@ -93,17 +93,17 @@ def subplots(
 
 
 def over_cycles(ax: Axes | None, cycles: int, height: float) -> Axes:
-    """Axes without a frame, as wide as so many cycles want, for panels over one axis of cycles."""
+    """Frameless axes, wide enough for this many cycles, for panels that share an axis of cycles."""
     ax = axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * cycles)), height))
     ax.axis("off")
     return ax
 
 
 def placed(nodes: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
-    """The nodes of these cycles with ``at``, the cycle's number from 1, and ``x``, the node's place in it.
+    """Add ``at``, the cycle's number from 1, and ``x``, the node's place on the cycle axis, to the nodes.
 
-    Numbers count on over the updates of a stream, each of which counts its own cycles from 0; a node of
-    another cycle is left out.
+    The numbers continue across the updates of a stream, although each update counts its cycles from 0.
+    Nodes of cycles not in `cycles` are dropped.
     """
     numbers = {key: i for i, key in enumerate(zip(cycles["update"], cycles["cycle"]), 1)}
     at = np.array([numbers.get(key, 0) for key in zip(nodes["update"], nodes["cycle"])], int)
@@ -112,12 +112,12 @@ def placed(nodes: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
 
 
 def panel(ax: Axes, low: float, height: float) -> Axes:
-    """Axes in a part of others, as wide as these; open above and at the right."""
+    """Inset axes of the same width as `ax`, without top and right spines."""
     return axes(ax.inset_axes((0, low, 1, height)), (0, 0))
 
 
 def bare(ax: Axes, above: bool = True) -> None:
-    """Axes of a table: labels without marks or lines, those of the columns `above`."""
+    """Strip ticks and spines from axes that show a table; `above` puts the column labels on top."""
     if above:
         ax.xaxis.tick_top()
     ax.tick_params(length=0)
@@ -125,28 +125,28 @@ def bare(ax: Axes, above: bool = True) -> None:
 
 
 def literal(text: str) -> str:
-    """A name from outside as matplotlib shows it: `visible`, its dollar signs no mathematics."""
+    """Make an external name safe for matplotlib: `visible`, with dollar signs escaped."""
     return visible(text).replace("$", r"\$")
 
 
 def look(number: int) -> tuple[str, str]:
-    """Colour and marker of the n-th of several things."""
+    """Colour and marker of the n-th series."""
     return LOOKS[number % len(LOOKS)]
 
 
 def bar_look(number: int) -> Look:
-    """How the n-th of several bars side by side is filled."""
+    """Fill of the n-th of several adjacent bars."""
     return {"color": look(number)[0], "hatch": HATCHES[number % len(HATCHES)], "edgecolor": "white"}
 
 
 def bar_places(number: int, count: int, places: int) -> tuple[np.ndarray, float]:
-    """Where the n-th of `count` bars stands at each of some places, and how far bars are apart."""
+    """Positions of the n-th of `count` bars in each of the `places` groups, and the spacing of the bars."""
     wide = 0.8 / count
     return np.arange(places) + (number - (count - 1) / 2) * wide, wide
 
 
 def whole_numbers(*axis: Axis) -> None:
-    """Ticks at whole numbers only."""
+    """Put ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     for each in axis:
@@ -154,13 +154,13 @@ def whole_numbers(*axis: Axis) -> None:
 
 
 def note(ax: Axes, text: str, **more: Any) -> Axes:
-    """A sentence in the middle of axes that have nothing to show."""
+    """Write a sentence in the middle of axes that have nothing to show."""
     ax.text(0.5, 0.5, text, ha="center", transform=ax.transAxes, **more)
     return ax
 
 
 def legend(ax: Axes, *entries: Sequence[Any], **more: Any) -> None:
-    """A legend in one row without a frame, above the axes unless `more` says where."""
+    """Add a one-row legend without a frame, above the axes unless `more` gives a location."""
     count = len(entries[0]) if entries else len(ax.get_legend_handles_labels()[0])
     plain: Look = {"frameon": False, "fontsize": 8, "handlelength": 1.2, "borderpad": 0, "borderaxespad": 0}
     if "loc" not in more:
@@ -169,12 +169,12 @@ def legend(ax: Axes, *entries: Sequence[Any], **more: Any) -> None:
 
 
 def legend_right(ax: Axes, height: float = 1.02, **more: Any) -> None:
-    """`legend`, above the axes at their right."""
+    """Add a `legend` above the axes, aligned to the right."""
     legend(ax, loc="lower right", bbox_to_anchor=(1, height), **more)
 
 
 def new_figure(size: tuple[float, float], **options: Any) -> Figure:
-    """A white figure of this size in inches that pyplot does not keep."""
+    """Create a white figure of this size in inches that pyplot does not keep."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -189,7 +189,7 @@ DARK = (
     "body.vscode-high-contrast:not(.vscode-high-contrast-light)", 'html[theme="dark"]',
 )  # fmt: skip
 FLIP = "filter:invert(.933) hue-rotate(180deg)"
-# What a dark notebook does to a picture on white: light and dark change places, hues stay.
+# In a dark notebook, a picture on white has its lightness inverted; hues stay.
 FIGURE_STYLE = (
     "<style>.specviz-figure{max-width:100%;height:auto}"
     + ",".join(f"{host} .specviz-figure" for host in DARK)
@@ -198,7 +198,7 @@ FIGURE_STYLE = (
 
 
 def image(content: bytes, alt: str, scale: float = 1.0) -> str:
-    """A PNG as HTML that follows a notebook's light or dark; `scale`: pixels of it in one of the page's."""
+    """Embed a PNG in HTML that follows the theme; `scale` is the number of its pixels per page pixel."""
     wide = int.from_bytes(content[16:20], "big") / scale
     source = base64.b64encode(content).decode("ascii")
     return (
@@ -208,19 +208,19 @@ def image(content: bytes, alt: str, scale: float = 1.0) -> str:
 
 
 def notebook_html(figure: Figure) -> str | None:
-    """A figure as a notebook's output, once; None where the notebook's backend shows figures by itself."""
+    """Render a figure as notebook output and close it; None if the backend is not the inline one."""
     import matplotlib.pyplot as plt
 
     if "inline" not in plt.get_backend():
         return None
     titles = (ax.get_title(place) for ax in figure.axes for place in ("left", "center"))
     content = png(figure, 2 * SCREEN, tight=True)
-    plt.close(figure)  # or it would be shown again at the end of the cell
+    plt.close(figure)  # otherwise it would be shown again at the end of the cell
     return image(content, " ".join(filter(None, titles)) or "figure", 2)
 
 
 def png(figure: Figure, dpi: float | None = None, tight: bool = False) -> bytes:
-    """A figure's PNG; a box stands for what no font has."""
+    """Render a figure as PNG; characters that no font has become boxes."""
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
@@ -230,7 +230,7 @@ def png(figure: Figure, dpi: float | None = None, tight: bool = False) -> bytes:
 
 @cache
 def fonts() -> list[str]:
-    """The font that matplotlib brings, and whatever installed one has Chinese and Japanese characters."""
+    """Matplotlib's own font, and up to two installed fonts with Chinese and Japanese characters."""
     from matplotlib import font_manager
 
     have = set(font_manager.get_font_names())
@@ -239,7 +239,7 @@ def fonts() -> list[str]:
 
 @cache
 def _glyphs() -> frozenset[int]:
-    """Characters that the fonts of `fonts` have."""
+    """Code points that the fonts of `fonts` can draw."""
     from matplotlib import font_manager
 
     return frozenset().union(
@@ -248,5 +248,5 @@ def _glyphs() -> frozenset[int]:
 
 
 def drawable(text: str) -> str:
-    """A text as the fonts can draw it: a box for each character that none has, instead of a warning."""
+    """Replace each character that no font has with a box, to avoid a warning."""
     return "".join(c if ord(c) in _glyphs() else "□" for c in text)

@@ -1,4 +1,4 @@
-"""matplotlib views of calibrations. Each takes ``ax=``, draws only on it, and returns it; no torch."""
+"""Draw calibrations with matplotlib. Each view takes ``ax=``, draws only on it, and returns it; no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specviz.view.axes import axes, new_figure, png
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Of each fit: its name in a legend, its line, its colour.
+# For each fit: its name in the legend, line style and colour.
 LOOKS = {
     "paper": ("the paper's fit", "--", "#d55e00"),
     "grid": ("measured points, joined", ":", "#555555"),
@@ -29,28 +29,28 @@ def curve(
     fits: Sequence[str] = ("paper", "monotone"),
     ax: Axes | None = None,
 ) -> Axes:
-    """Measured points of s(g), of τ(g) or of their ratio, and the fits through them (Figure 2).
+    """Plot measured points of s(g), τ(g) or their ratio, and the fits through them (Figure 2).
 
-    The axis is logarithmic in g, because small sizes lie close together. A fit may swing far beyond the
-    points; it is cut off there, and the legend says how far it goes.
+    The axis is logarithmic in g because small sizes are close to each other. A fit may swing far beyond the
+    points; it is clipped at the edge of the plot, and the legend gives its range.
 
     Parameters
     ----------
     calibration : Calibration
     what : {"speed", "s", "tau"}
     fits : sequence of {"paper", "grid", "monotone"}
-        Which are drawn.
+        The fits to draw.
     ax : Axes, optional
 
     Returns
     -------
     Axes
-        Bars at s(g) span its quartiles over rounds; diamonds in the ratio are each fit's g*.
+        Error bars on s(g) span its quartiles over rounds; diamonds on the ratio mark each fit's g*.
 
     Raises
     ------
     ParameterError
-        If there is no such curve or fit.
+        If the curve or a fit does not exist.
     """
     for name in fits:
         if name not in calibration.fits:
@@ -84,13 +84,13 @@ def curve(
 
 
 def _beyond(values: np.ndarray, bottom: float, top: float) -> str:
-    """How far a fit goes where it leaves the axes."""
+    """A fit's range for the legend if it leaves the axes, else an empty string."""
     peak, least = float(np.nanmax(values)), float(np.nanmin(values))
     return f", from {_round(least)} to {_round(peak)}" if peak > top or least < bottom else ""
 
 
 def _diamond(ax: Axes, g: int, at: float, colour: str, first: bool, below: bool) -> None:
-    """A fit's g* on its curve, named beside it."""
+    """Mark and label a fit's g* on its curve."""
     from matplotlib.patheffects import withStroke
 
     ax.plot([g], [at], "D", color=colour, ms=8, mec="white", zorder=4, clip_on=False)
@@ -102,7 +102,7 @@ def _diamond(ax: Axes, g: int, at: float, colour: str, first: bool, below: bool)
 
 
 def calibration_png(calibration: Calibration) -> bytes:
-    """s(g), τ(g) and their ratio side by side, as PNG.
+    """Draw s(g), τ(g) and their ratio side by side as PNG.
 
     Returns
     -------
@@ -116,12 +116,12 @@ def calibration_png(calibration: Calibration) -> bytes:
 
 
 def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Axes:
-    """g* of several calibrations, a bar each (Figure 5).
+    """Plot the g* of several calibrations, one bar each (Figure 5).
 
     Parameters
     ----------
     calibrations : sequence of Calibration
-        Calibrations of different devices, models or methods; what they have in common is omitted from the
+        Calibrations of different devices, models or methods; settings that they share are omitted from the
         names.
     ax : Axes, optional
 
@@ -133,7 +133,7 @@ def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Ax
     Raises
     ------
     ParameterError
-        If there is none.
+        If `calibrations` is empty.
     """
     if not calibrations:
         raise ParameterError("no calibration was given")
@@ -160,19 +160,19 @@ def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Ax
 
 
 def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) -> Axes:
-    """Throughput curves of calibrations with different numbers of prompts, and what each chose (Figure 6).
+    """Plot throughput curves and g* of calibrations with different numbers of prompts (Figure 6).
 
     Parameters
     ----------
     calibrations : mapping of int to Calibration
-        Number of prompts to what they gave.
+        Number of prompts to the calibration that used them.
     ax : Axes, optional
 
     Returns
     -------
     Axes
-        Monotone fits, each relative to its own best: where they coincide, more prompts change nothing. The
-        legend has g* and the seconds of measuring.
+        Monotone fits, each relative to its own best; if they coincide, more prompts change nothing. The
+        legend gives g* and the measuring time in seconds.
     """
     from matplotlib import colormaps
 
@@ -191,7 +191,7 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
 
 
 def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
-    """The loss away from g*: the throughput of every size relative to the best (Table 13).
+    """Plot the loss away from g*: the throughput of every size relative to the best (Table 13).
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        Monotone fit and measured points; the band holds the sizes that cost at most 3 %.
+        Monotone fit and measured points; the band covers the sizes that lose at most 3 %.
     """
     ax = axes(ax, (6.4, 3))
     fit = calibration.fits["monotone"]
@@ -221,12 +221,12 @@ def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
 
 
 def _round(x: float) -> str:
-    """Three digits, or the whole number."""
+    """Format a number with three significant digits, or as a whole number from 100 upwards."""
     return (f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}").replace("-", "−")
 
 
 def roomy(g: np.ndarray) -> list[int]:
-    """The sizes that have room for their number on a logarithmic axis."""
+    """The sizes whose labels do not overlap on a logarithmic axis."""
     ticks = [int(g[0])]
     for each in g[1:]:
         if each >= 1.35 * ticks[-1]:
@@ -235,7 +235,7 @@ def roomy(g: np.ndarray) -> list[int]:
 
 
 def _sizes(ax: Axes, g: np.ndarray) -> None:
-    """Ticks at measured sizes that have room on a logarithmic axis."""
+    """Set ticks at those measured sizes whose labels do not overlap on a logarithmic axis."""
     from matplotlib.ticker import NullFormatter
 
     ticks = roomy(g)

@@ -1,6 +1,6 @@
-"""How a canvas was filled, pass by pass, before it is a picture: what was masked, drafted, judged, placed.
+"""Reduce a canvas decode to the data that views draw: masked, drafted, judged and placed cells by pass.
 
-A :class:`Canvas` is one prompt's decoding by a method that writes masked cells, read off the record alone:
+A :class:`Canvas` is one prompt's decode by a method that fills masked cells, taken from the trace alone:
 the states, the canvases of each draft, and why each pass placed no more.
 """
 
@@ -25,16 +25,16 @@ from specviz.view.picture import first_run, letters, name_of
 if TYPE_CHECKING:
     import pandas as pd
 
-Row: TypeAlias = Mapping[Hashable, Any]  # of a table, by column
+Row: TypeAlias = Mapping[Hashable, Any]  # a table row, by column
 END = "■"  # a token that ends a text
 
 
 @dataclass(frozen=True)
 class State:
-    """What a cell is in a pass: its word, its sign (never colour alone), its colour, what it means.
+    """The state of a cell in a pass: its word, its sign (never colour alone), its colour and its meaning.
 
-    The hues are those of `KINDS` and, of what was drafted, of the tree in the player. What is placed is
-    filled; what was drafted in vain has an outline.
+    The hues are those of `KINDS` and, for drafted cells, of the tree in the player. Placed cells are
+    filled; cells whose draft was not placed are outlined.
     """
 
     word: str
@@ -43,7 +43,7 @@ class State:
     meaning: str
 
 
-# In the order of the legends; of several that fit a cell the first one holds, but for `masked` and `final`.
+# In the order of the legends. If several fit a cell, the first applies, except for `masked` and `final`.
 STATES = {
     "accepted": State("accepted", "✓", "#0072b2", "drafted, verified in this pass and placed"),
     "bonus": State("bonus", "+", "#009e73", "placed by the pass itself after a fully accepted draft"),
@@ -59,7 +59,7 @@ STATES = {
     ),
 }
 
-# Why a pass placed no more tokens than it did, the word of a note and a sentence.
+# Why a pass placed no more tokens: the text of a note, and a sentence.
 WHY = {
     "end": ("the end", "the text ended"),
     "first": ("no draft yet", "no cells had been read, so nothing was drafted"),
@@ -81,16 +81,16 @@ WHY = {
 
 @dataclass(frozen=True)
 class Node:
-    """A canvas of a draft: its parent's, with one more token.
+    """A canvas of a draft: its parent's canvas with one more token.
 
     Parameters
     ----------
     cell : int
-        Which cell it places; `text` is the token.
+        The cell that it fills; `text` is the token.
     odds : float
-        The drafter's log-odds; `p` its probability.
+        The drafter's log-odds; `p` is its probability.
     next : tuple (cell, text, log-odds), or None
-        What the pass would place next in this canvas; None where it was not read.
+        The placement that the pass would make next in this canvas; None if it was not read.
     """
 
     index: int
@@ -107,7 +107,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Placed:
-    """A cell that gets its token in a pass; `odds` are those of the pass that placed it."""
+    """A cell that gets its token in a pass; `odds` are from the pass that placed it."""
 
     cell: int
     token: int
@@ -125,17 +125,17 @@ class Pass:
     Parameters
     ----------
     number : int
-        Of the cycle.
+        Number of the cycle.
     begun : int
-        Cells placed before it: the state that it begins at.
+        Number of cells placed before it: the state at which it begins.
     block : int
         The current block; -1 if it was not recorded.
     refreshed : bool
         Whether every position was computed although there is a cache.
     root : tuple (cell, text, log-odds), or None
-        What the pass would place next in the state itself.
+        The placement that the pass would make next in the state itself.
     read : dict of int to float
-        Of each masked cell that was read in the state itself: the probability of its likeliest token.
+        For each masked cell that was read in the state itself, the probability of its most likely token.
     why : str
         Why no more was placed, a key of `WHY`.
     """
@@ -152,7 +152,7 @@ class Pass:
 
     @property
     def ended(self) -> int:
-        """Cells placed after it."""
+        """Number of cells placed at its end."""
         return self.begun + len(self.placed)
 
     @property
@@ -160,7 +160,7 @@ class Pass:
         return sum(p.origin == "draft" for p in self.placed)
 
     def states(self) -> dict[int, tuple[str, float]]:
-        """Of each cell that was drafted or placed in it: its state (a key of `STATES`) and probability."""
+        """The state (a key of `STATES`) and probability of each cell that was drafted or placed in it."""
         states: dict[int, tuple[str, float]] = {}
         for node in self.nodes:
             state = "drafted" if node.status == "unjudged" else node.status
@@ -173,7 +173,7 @@ class Pass:
 
     @property
     def sentence(self) -> str:
-        """The pass in a sentence."""
+        """A description of the pass in one sentence."""
         own = [p for p in self.placed if p.origin != "draft"]
         drafted = f"{len(self.nodes)} drafted, {self.accepted} accepted; " if self.nodes else ""
         words = ", ".join(f"{p.text} in cell {p.cell}" for p in self.placed)
@@ -190,9 +190,9 @@ class Canvas:
     Parameters
     ----------
     order : array of int [cells]
-        The how many-th each cell was placed; -1 where it stayed masked.
+        Position of each cell in the order of placement, from 0; -1 if it stayed masked.
     words : tuple of str [cells]
-        The token of each cell; empty where it stayed masked.
+        The token of each cell; empty if it stayed masked.
     """
 
     run: Metadata
@@ -214,7 +214,7 @@ class Canvas:
 
     @property
     def policy(self) -> dict[str, int | str | None]:
-        """Length, block, cache and, with one, the refresh interval: what runs must share to be compared."""
+        """The settings that compared runs must share: length, block, cache, its refresh interval and rule."""
         settings = self.run["canvas"]
         names = ("length", "block", "cache", *(("refresh",) if settings.get("cache") == "dual" else ()))
         rule = {"cache_rule": "fast_dllm"} if settings.get("cache_rule") == "fast_dllm" else {}
@@ -236,7 +236,7 @@ def _probability(odds: float) -> float:
 
 
 def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
-    """Reduce one prompt of a trace's first run to what is drawn.
+    """Reduce one prompt of a trace's first run to the data to draw.
 
     Raises
     ------
@@ -261,7 +261,7 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     outputs, drafts = (dict(iter(t.groupby("cycle"))) for t in (one.outputs, one.nodes))
     predictions = _predictions(one)
     order, tokens, words = np.full(length, -1), np.full(length, -1), [""] * length
-    guesses: dict[int, int] = {}  # of each cell the token that the latest verified pass gave it
+    guesses: dict[int, int] = {}  # for each cell, the top token in the latest verified pass
     passes = []
     for row in _records(cycles):
         if not (number := int(row["cycle"])):
@@ -319,7 +319,7 @@ def _node(row: Row, texts: Callable[[int], str], nexts: dict[int, tuple[int, str
 
 
 def _texts(trace: Trace) -> Callable[[int], str]:
-    """A token as it stands in a cell; ends are `END`, what is no whole character is written out."""
+    """Create a function from token to cell text: `END` for an end token, partial characters written out."""
     pieces, ends = trace.pieces, set(trace.run["eos"] or [])
 
     @cache
@@ -329,11 +329,11 @@ def _texts(trace: Trace) -> Callable[[int], str]:
     return text
 
 
-Prediction = tuple[int, int, float, int]  # node, cell, log-odds, likeliest token
+Prediction = tuple[int, int, float, int]  # node, cell, log-odds, most likely token
 
 
 def _predictions(trace: Trace) -> dict[int, list[Prediction]]:
-    """Of each cycle what its pass said of each cell that it read."""
+    """The pass's predictions for each cell that it read, by cycle."""
     table = trace.arrow(["cycle", "top_k", "pred_node", "pred_position", "pred_odds", "pred_top_token"])
     count = np.maximum(list_sizes(table.column("pred_position")), 0)
     flat = {n: pc.list_flatten(table.column(n)).to_numpy() for n in table.column_names[2:]}
@@ -353,7 +353,7 @@ def _predictions(trace: Trace) -> dict[int, list[Prediction]]:
 
 
 def _work(order: np.ndarray, state: int, block: int) -> int:
-    """The current block at a state."""
+    """The current block at a state: the first block with a masked cell."""
     masked = (order < 0) | (order >= state)
     return int(masked.argmax()) // block
 
@@ -361,10 +361,10 @@ def _work(order: np.ndarray, state: int, block: int) -> int:
 def _nexts(
     read: list[Prediction], block: int, texts: Callable[[int], str], sure: float, starts: bool
 ) -> dict[int, tuple[int, str, float]]:
-    """What would be placed next in each canvas: the surest cell of its first block that has masked ones.
+    """The next placement in each canvas: the most confident cell of its first block with masked cells.
 
-    From `sure` on cells are equally sure, and of equals the leftmost is next. Where a block `starts` with its
-    first cell, that one is next.
+    Log-odds from `sure` upwards count as equal, and ties go to the leftmost cell. If `starts`, a block's
+    first cell is always filled first.
     """
     nexts: dict[int, tuple[int, str, float]] = {}
     for node, cell, odds, token in read:  # from left to right
@@ -385,8 +385,8 @@ def _why(
     work: int,
     size: int,
 ) -> str:
-    """Why a pass placed no more than it did; of a refused draft the causes of `specviz.metrics.failures`.
-    `work` is the current block in the pass that the guesses are from."""
+    """Why a pass placed no more; for a rejected draft, one of the causes of `specviz.metrics.failures`.
+    `work` is the current block of the pass that made the guesses."""
     if isinstance(row["end"], str):
         return "end"
     if not most:
@@ -394,7 +394,7 @@ def _why(
     if not nodes:
         return row["stop"] if row["stop"] in ("first", "tail", "refresh") else "none"
     tip = max((n.index for n in nodes if n.status == "accepted"), default=-1)
-    if any(n.parent == tip for n in nodes):  # what was refused there
+    if any(n.parent == tip for n in nodes):  # the drafted children of the tip were rejected
         own = placed[-1]
         if own.cell // size != work:
             return "border"

@@ -1,4 +1,4 @@
-"""CM-ASD's feedback loop: confidence, window and gap, cycle by cycle, and what the target accepted."""
+"""Draw CM-ASD's feedback loop: confidence, window, gap and accepted tokens, cycle by cycle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# How a node is drawn in the bar of its window, by what became of it.
+# How a node is drawn in its window's bar, by its status.
 BARS: dict[str, Look] = {
     "accepted": {"color": "#0072b2"},
     "rejected": {"color": "#d55e00", "hatch": "////", "edgecolor": "white"},
@@ -38,31 +38,31 @@ BARS: dict[str, Look] = {
     "unsent": {"facecolor": "none", "edgecolor": "#999999", "ls": ":"},
     "below_budget": {"facecolor": "none", "edgecolor": "#999999", "ls": "--"},
 }
-MOST = 80  # cycles that are drawn
+MOST = 80  # maximum number of cycles drawn
 
 
 @dataclass(frozen=True)
 class Loop:
-    """One prompt's loop: what the panels draw.
+    """The data that the panels draw: the control loop of one prompt.
 
     Parameters
     ----------
     nodes : DataFrame
-        One row per drafted node: ``x`` (its place: the cycle's number and, within it, the node's place),
-        ``cycle``, ``status``, ``text``, ``value`` (certainty), ``threshold`` and ``gap`` (nats; NaN where
+        One row per drafted node: ``x`` (the cycle's number plus the node's offset within the cycle),
+        ``cycle``, ``status``, ``text``, ``value`` (certainty), ``threshold`` and ``gap`` (nats; NaN if
         there is none).
     cycles : DataFrame
-        One row per cycle: ``cycle``, ``window`` (k_j; NaN where the method has none), ``mean``, the certainty
-        that the window followed from (without a controller: of the nodes sent), and a count for each fate.
+        One row per cycle: ``cycle``, ``window`` (k_j; NaN if the method has none), ``mean`` (the certainty
+        that set the window; without a controller, the mean over the nodes sent), and a count for each fate.
     certainty : str
-        What the value is.
+        Name of the certainty in ``value``.
     allowed : (str, str)
-        What is compared with the threshold, and its name.
+        Name of the quantity compared with the threshold, and the threshold's symbol.
     least : float
-        A threshold of the certainty itself (BiLD's α_FB); NaN where there is none.
+        A threshold on the certainty itself (BiLD's α_FB); NaN if there is none.
     title : str
     note : str
-        What is left out.
+        How many cycles are left out, or empty.
     """
 
     nodes: pd.DataFrame
@@ -92,7 +92,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
         raise TraceError(f"{facts['method']} drafted nothing here, so there is no control loop to show")
     cycles = cycles[cycles["cycle"] > 0]
     nodes = placed(nodes, cycles)
-    # a tree's score is its path's; beside a gap that is allowed it is C_t
+    # In a tree, a node's score is that of its path; in a method with an allowed gap, the score is C_t.
     scored = bool(nodes["score"].notna().any() and nodes["threshold"].notna().any())
     value = "score" if scored or not nodes["confidence"].notna().any() else "confidence"
     threshold, gap, allowed = nodes["threshold"], nodes["gap"], ("gap to the target's top token", "τ_t")
@@ -113,7 +113,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     about = shape[["cycle"]].assign(window=shape.get("control_window", np.nan))
     about["mean"] = about["cycle"].map(sent.groupby("cycle")["value"].mean())
     if "control_confidence" in shape and shape["control_confidence"].notna().any():
-        about["mean"] = shape["control_confidence"]  # CM-ASD's, of all that was drafted
+        about["mean"] = shape["control_confidence"]  # CM-ASD's, over all drafted tokens
     for fate in FATES:
         about[fate] = about["cycle"].map((table["status"] == fate).groupby(table["cycle"]).sum()).fillna(0)
     left = len(about) - most
@@ -131,13 +131,13 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
 
 
 def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
-    """Confidence, window and threshold over the cycles of one prompt, with the accepted tokens: three panels.
+    """Draw confidence, window, verdicts and gaps over the cycles of one prompt, in three panels.
 
-    Each cycle is a column; within it the draft's tokens run from left to right. Top: the drafter's confidence
+    Each cycle is a column, and its draft tokens run from left to right. Top: the drafter's confidence
     in each token (CM-ASD's C_t, otherwise its largest probability) and the mean that sets the window. Middle:
     the length of the window k_j (black) and the verdicts on the draft. Bottom: the gap of each judged token
-    and, as a dash, the largest allowed gap (τ_t; BiLD's distance and α_RB); tokens beyond the panel are drawn
-    at its edge (▲).
+    and, as a dash, the largest allowed gap (τ_t; BiLD's distance and α_RB); gaps larger than the panel are
+    drawn at its edge (▲).
 
     Parameters
     ----------

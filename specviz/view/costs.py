@@ -1,7 +1,6 @@
-"""A matplotlib view of what a method costs and saves: BiLD's Figure 8.
+"""Plot a method's costs and savings relative to a baseline, as in BiLD's Figure 8.
 
-It takes ``ax=``, draws only on it, and returns it; `costs_words` says the same in sentences. The numbers are
-those of `specviz.metrics.relative_costs`.
+`costs_words` gives the same numbers in sentences. They come from `specviz.metrics.relative_costs`.
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ def costs_figure(
     prefill: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """FLOPs, bytes moved, arithmetic intensity and speed over the baseline's: BiLD's Figure 8.
+    """Plot FLOPs, bytes moved, arithmetic intensity and speed relative to the baseline: BiLD's Figure 8.
 
     Parameters
     ----------
     traces : dict of name to Trace
-        Of the same prompts.
+        Runs over the same prompts.
     baseline : str
-        Which of them the others are set against: the line at 1.
+        The run that the others are compared with: the line at 1.
     prefill : bool
-        Whether the prompt's costs and time are inside.
+        Whether to include the prefill's costs and time.
     ax : Axes, optional
 
     Returns
     -------
     Axes
-        Bars rise or fall from 1, on a logarithmic scale: what halves is as long as what doubles. All figures
-        are per token of the texts.
+        Bars rise or fall from 1 on a logarithmic scale, so halving is as long as doubling. All figures
+        are per output token.
 
     Raises
     ------
     TraceError
-        As `specviz.metrics.relative_costs`.
+        For the reasons given in `specviz.metrics.relative_costs`.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -83,7 +82,7 @@ def costs_figure(
 
 
 def costs_words(traces: Mapping[str, Trace], baseline: str = "autoregressive", prefill: bool = False) -> str:
-    """`costs_figure` in sentences."""
+    """Describe the numbers of `costs_figure` in sentences."""
     table = metrics.relative_costs(traces, baseline, prefill)
     base = table[table["name"] == baseline].iloc[0]
     inside = "prefill included" if prefill else "without the prefill"

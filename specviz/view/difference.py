@@ -1,4 +1,4 @@
-"""Two traces of one prompt in step: where their cycles diverge, what each cost, and why."""
+"""Compare two traces of one prompt step by step: where their cycles diverge, why, and at which cost."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ MEANINGS = {
     VERDICT: "the same tokens were drafted, but different ones were accepted",
     TEXT: "the tokens written here differ, or the text before them differs",
 }
-MOST_STEPS = 300  # of a page; the table holds them all
-FOLDED = 3  # so many steps in a row that are the same stand in one line
+MOST_STEPS = 300  # maximum number on a page; the table has them all
+FOLDED = 3  # this many identical steps in a row, or more, are folded into one line
 
-Group: TypeAlias = tuple[int, int]  # the first of some cycles, and the first that is none of them
+Group: TypeAlias = tuple[int, int]  # a half-open range of cycles: start, stop
 
 
 @dataclass(frozen=True)
 class Side:
-    """One run's way through the prompt.
+    """One run's decode of the prompt.
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ class Side:
     shown : Picture
     tokens : array [tokens of the text]
     ends : array [cycles]
-        How long the text is after each cycle, tokens that were taken back later left out.
+        Length of the text after each cycle, excluding tokens that were rolled back later.
     drafts : list of tuple
-        Of each cycle: the drafted tokens, their parents, what became of them.
+        For each cycle: the drafted tokens, their parents and their statuses.
     pieces : dict of int to bytes
     """
 
@@ -65,7 +65,7 @@ class Side:
         return self.shown.cycles
 
     def cost(self, group: Group) -> dict[str, float]:
-        """What some cycles took: their numbers, seconds, draft tokens."""
+        """Cost of a group of cycles: how many there are, their seconds and their draft tokens."""
         some = self.cycles[slice(*group)]
         return {
             "cycles": len(some),
@@ -76,7 +76,7 @@ class Side:
         }
 
     def words(self, group: Group) -> str:
-        """What some cycles drafted and how it went, in words."""
+        """Describe how many tokens a group of cycles drafted and how many were accepted."""
         cost = self.cost(group)
         count = "" if cost["cycles"] == 1 else f" in {cost['cycles']:.0f} cycles"
         if not cost["cycles"]:
@@ -90,7 +90,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Step:
-    """The fewest cycles of both runs that bring both texts from one length to another."""
+    """The fewest cycles of both runs that bring both texts from one common length to the next."""
 
     start: int
     end: int
@@ -100,9 +100,9 @@ class Step:
 
 
 class Difference(Page):
-    """Two traces of one prompt side by side; made by `diff`. Shows itself in a notebook.
+    """Two traces of one prompt side by side; created by `diff`. It displays itself in a notebook.
 
-    ``table`` holds its rows, and ``notes`` what to know before comparing.
+    ``table`` has the steps, and ``notes`` has caveats about the comparison.
     """
 
     def __init__(self, sides: tuple[Side, Side], steps: Sequence[Step], notes: Sequence[str]) -> None:
@@ -112,10 +112,10 @@ class Difference(Page):
     def table(self) -> pd.DataFrame:
         """One row per step.
 
-        ``start`` and ``end`` are output positions, ``text`` what stands there in a; ``why`` is one of
-        ``same``, ``different draft``, ``different verdict`` and ``different text``, ``detail`` says more. For
-        each side: ``cycle`` (its first one, 0 if it had ended), ``cycles``, ``seconds``, ``drafted`` and
-        ``accepted`` tokens, with ``_a`` and ``_b``.
+        ``start`` and ``end`` are output positions, and ``text`` is the text of a between them. ``why`` is
+        ``same``, ``different draft``, ``different verdict`` or ``different text``; ``detail`` explains it.
+        For each side, with the suffix ``_a`` or ``_b``: ``cycle`` (the first one; 0 if the run had ended),
+        ``cycles``, ``seconds``, and ``drafted``, ``accepted`` and ``unreviewed`` tokens.
         """
         import pandas as pd
 
@@ -137,7 +137,7 @@ class Difference(Page):
 
     @property
     def reasons(self) -> pd.DataFrame:
-        """One row per reason: how many steps it has, and the seconds of each side in them."""
+        """One row per reason: its number of steps, and each side's seconds in them."""
         sums = {"steps": ("why", "size"), "a": ("seconds_a", "sum"), "b": ("seconds_b", "sum")}
         table = self.table.groupby("why", sort=False).agg(**sums)
         table.columns = ["steps", *(f"seconds, {side.name}" for side in self.sides)]
@@ -174,17 +174,18 @@ def diff(a: Trace, b: Trace, prompt: int | None = None) -> Difference:
     a, b : Trace
         Each with one run.
     prompt : int, optional
-        Which prompt, from 0; needed if the traces hold several.
+        Index of the prompt, from 0; required if the traces have several.
 
     Returns
     -------
     Difference
-        Shows itself in a notebook; ``table`` is one row per step, ``to_html(path)`` one offline page.
+        Displays itself in a notebook; ``table`` has one row per step, ``to_html(path)`` writes a page.
 
     Raises
     ------
     TraceError
-        If a trace holds several runs, or the traces have different prompts or tokenizers, or no plain text.
+        If a trace has several runs, several prompts without `prompt`, or no cycles of the prompt; if it is of
+        a stream or a canvas; or if the prompts or tokenizers differ.
     """
     both = [_one(trace, prompt) for trace in (a, b)]
     notes = _check(both, [trace.split()[0] for trace in (a, b)])
@@ -194,7 +195,7 @@ def diff(a: Trace, b: Trace, prompt: int | None = None) -> Difference:
 
 
 def _one(trace: Trace, prompt: int | None) -> Trace:
-    """One prompt of one run."""
+    """Select one prompt of a trace of one run."""
     runs = is_trace(trace).split()
     if len(runs) != 1:
         raise TraceError(
@@ -213,7 +214,7 @@ def _one(trace: Trace, prompt: int | None) -> Trace:
 
 
 def _check(both: Sequence[Trace], whole: Sequence[Trace]) -> list[str]:
-    """Refuse what does not compare; say what must be known of the rest."""
+    """Raise if the runs cannot be compared; otherwise return notes on the limits of the comparison."""
     records = [(one.run["prompts"] or [{}])[prompts(one)[0]] for one in both]
     ids = [record.get("tokens") or [] for record in records]
     lengths = [len(i) or record.get("length") for i, record in zip(ids, records)]
@@ -248,7 +249,7 @@ def _side(name: str, one: Trace) -> Side:
     kept = outputs[outputs["kept"]]
     numbers = [cycle.number for cycle in shown.cycles]
     counts = kept.groupby("cycle", observed=True).size().reindex(numbers, fill_value=0)
-    before = int((kept["cycle"] == 0).sum())  # what the prefill itself wrote
+    before = int((kept["cycle"] == 0).sum())  # tokens that the prefill wrote
     by_cycle = {
         int(str(number)): (tuple(part["token"]), tuple(part["parent"]), tuple(part["status"].astype(str)))
         for number, part in nodes.groupby("cycle", observed=True)
@@ -264,7 +265,7 @@ def _side(name: str, one: Trace) -> Side:
 
 
 def _steps(a: Side, b: Side) -> list[Step]:
-    """Both runs cut where their texts have the same length."""
+    """Split both runs into steps that end where their texts have the same length."""
     same = common_prefix(a.tokens.tolist(), b.tokens.tolist())
     steps: list[Step] = []
     i = j = start = 0
@@ -290,7 +291,7 @@ def _steps(a: Side, b: Side) -> list[Step]:
 def _reason(
     a: Side, b: Side, groups: tuple[Group, Group], start: int, end: int, same: int
 ) -> tuple[str, str]:
-    """Why two groups of cycles differ, in a word of `REASONS` and in a sentence."""
+    """Why two groups of cycles differ: one of `REASONS`, and a sentence."""
     words = "; ".join(side.words(group) for side, group in zip((a, b), groups))
     if a.words(groups[0])[len(a.name) :] == b.words(groups[1])[len(b.name) :]:
         words = f"both{b.words(groups[1])[len(b.name) :]}"
@@ -316,7 +317,7 @@ def _word(side: Side, place: int) -> str:
 
 
 def _parts(shown: Difference) -> list[str]:
-    """What a page or a notebook shows: what each run was, the reasons, the steps."""
+    """The parts of a page or notebook output: the notes, each run, the reasons and the steps."""
     parts = [f'<p class="note">{html(note)}</p>' for note in shown.notes]
     for side in shown.sides:
         parts.append(static.head(side.shown) + static.chips(side.shown.numbers, f"{side.name}:"))
@@ -325,7 +326,7 @@ def _parts(shown: Difference) -> list[str]:
 
 
 def _bars(shown: Difference) -> str:
-    """A line of steps for each side: as wide as its time, coloured by how the two differ."""
+    """Render each side as a line of steps, each as wide as its time and coloured by its reason."""
     longest = max(side.cost((0, len(side.cycles)))["seconds"] for side in shown.sides) or 1.0
     lines = []
     for k, side in enumerate(shown.sides):
@@ -363,7 +364,7 @@ def _reasons(shown: Difference) -> str:
 
 
 def _rows(shown: Difference) -> str:
-    """The steps as a table; stretches in which nothing differs stand in one line."""
+    """Render the steps as a table; long runs of identical steps are folded into one line."""
     a, b = shown.sides
     texts = [_by_cycle(side) for side in shown.sides]
     rows = []
@@ -400,7 +401,7 @@ def _table(name: str, head: str, rows: str) -> str:
 
 
 def _by_cycle(side: Side) -> dict[int, str]:
-    """Of each cycle, by its place, what it wrote, coloured, and the drafts it lost."""
+    """Each cycle's written text, coloured, followed by its dropped draft tokens; keyed by cycle index."""
     place = {cycle.number: i for i, cycle in enumerate(side.cycles)}
     texts = dict.fromkeys(range(len(side.cycles)), "")
     for span in side.shown.spans:

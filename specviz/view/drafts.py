@@ -1,4 +1,4 @@
-"""The drafted tree of one cycle: the root on the left, one level per column, and what became of each node."""
+"""Draw one cycle's drafted tree: root on the left, one level per column, and each node's verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specviz.view.updates import check_one_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Of each status: its sign, its colour, and of the line that leads to it. FATES has the words.
+# For each status: its sign, its colour and the style of the line to it. FATE_WORDS has the words.
 SIGNS = {
     "accepted": ("✓", "#0072b2", "-"),
     "rejected": ("✕", "#d55e00", "--"),
@@ -29,44 +29,44 @@ SIGNS = {
     "below_budget": ("–", "#a0a0a0", ":"),
 }
 HELD = ("unsent", "below_budget")  # never reached the target
-OWN = "#7a3b00"  # letters of the target's own token
-LABEL = 0.2  # of a level: from a node's parent to its letters
+OWN = "#7a3b00"  # text colour of the target's own token
+LABEL = 0.2  # distance from a node's parent to its text, in levels
 
 
 @dataclass(frozen=True)
 class Node:
-    """A drafted token: where it hangs (-1: on the root), how it was ranked, what became of it."""
+    """A drafted token: its parent (-1: the root), its rating, and its status after verification."""
 
     index: int
     parent: int
     depth: int
     text: str
     status: str
-    rating: float  # its score, else the drafter's probability of it; NaN: neither is known
+    rating: float  # its score, else the drafter's probability of it; NaN if neither was recorded
 
 
 @dataclass(frozen=True)
 class Tree:
-    """One cycle's draft, parents before children; and what the cycle emitted after the accepted path."""
+    """One cycle's draft, parents before children, and the token emitted after the accepted path."""
 
     cycle: int
     nodes: tuple[Node, ...]
     sent: int
-    held: int  # drafted and not sent
+    held: int  # drafted but not sent
     accepted: int
-    own: str  # the target's token after the path; empty if the text ended in it
+    own: str  # the target's token after the path; empty if the text ended within the path
     origin: str
     root: str  # the last token of the text
-    rated: str  # what the ratings are: score, or probability
+    rated: str  # the kind of rating: score or probability
 
     @property
     def end(self) -> int:
-        """The last accepted node, -1 if there is none."""
+        """Index of the last accepted node, -1 if there is none."""
         return max((n.index for n in self.nodes if n.status == "accepted"), default=-1)
 
     @property
     def sentence(self) -> str:
-        """The cycle in a sentence."""
+        """Description of the cycle in one sentence."""
         held = f", {self.held} drafted and not sent" if self.held else ""
         own = f"; then {self.own!r}, {self.origin}" if self.own else ""
         return f"cycle {self.cycle}: {self.sent} nodes sent{held}, {self.accepted} accepted{own}"
@@ -108,7 +108,7 @@ def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tr
 
 
 def _places(nodes: tuple[Node, ...]) -> dict[int, float]:
-    """A height for each node: leaves one below another, best first; a parent beside its first child."""
+    """Each node's height: leaves stacked downwards, accepted first; a parent level with its first child."""
     below: dict[int, list[Node]] = {}
     for node in nodes:
         below.setdefault(node.parent, []).append(node)
@@ -133,23 +133,23 @@ def draft_tree(
     trace: Trace, cycle: int | None = None, prompt: int | None = None, ax: Axes | None = None,
     held: bool = False,
 ) -> Axes:  # fmt: skip
-    """The tree that one cycle drafted, and the target's verdict on it.
+    """Draw the tree that one cycle drafted and the target's verdict on it.
 
-    On the left the text's last token, the root; one column per level. Each node stands with its sign, its
-    token and its score (without one: the drafter's probability of it). The accepted path is the thick line,
-    and in a frame after it is the token that the target adds.
+    The root, on the left, is the text's last token; each level is a column. A node shows its sign, its
+    token and its score (or, without one, the drafter's probability). The accepted path is the thick line;
+    the framed token after it is the one that the target adds.
 
     Parameters
     ----------
     trace : Trace
-        Its first run, of any method that drafts a tree or a chain.
+        Its first run is used, from any method that drafts a tree or a chain.
     cycle : int, optional
-        Counted from 1. Default: the first cycle with the most accepted tokens.
+        Counted from 1. Default: the first cycle with the highest number of accepted tokens.
     prompt : int, optional
         Default: the first.
     ax : Axes, optional
     held : bool
-        Also nodes that were drafted and not sent to the target.
+        Also draw nodes that were drafted but not sent to the target.
 
     Returns
     -------
@@ -158,9 +158,9 @@ def draft_tree(
     Raises
     ------
     TraceError
-        If the run wrote canvases, or holds no draft of this prompt.
+        If the run wrote canvases or decoded a stream, or has no recorded draft for this prompt.
     ParameterError
-        If the cycle drafted nothing.
+        If the cycle does not exist or drafted nothing.
     """
     shown = _tree(trace, cycle, prompt, held)
     y = _places(shown.nodes)
@@ -191,7 +191,7 @@ def draft_tree(
 
 
 def _dress(ax: Axes, shown: Tree, deep: int, rows: float) -> None:
-    """Limits, levels, title and the key of the signs in use."""
+    """Set the limits, level labels, title and the key to the signs in use."""
     ax.set(xlim=(-0.75, deep + 0.9), ylim=(rows - 0.4, -1.6), yticks=[])
     ax.set_xticks(np.arange(1, deep + 1) - 0.4, [f"level {i}" for i in range(1, deep + 1)], size=7)
     bare(ax)

@@ -1,8 +1,7 @@
-"""Example texts with the large model's tokens marked (BiLD's Figure 9): as HTML, and for a terminal.
+"""Show example texts with the large model's tokens marked (BiLD's Figure 9), as HTML or in a terminal.
 
-What a method's target wrote itself is bold, underlined and coloured: a fallback, a correction, a bonus, a
-resampled or a plain token. The rest came from the drafter. Marks are words' forms first, colour only repeats
-them.
+Tokens that the target wrote itself are bold, underlined and coloured: fallback, correction, bonus,
+resampled and plain tokens. The rest came from the drafter. The marks are readable without colour.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from specviz.view.picture import KINDS, excerpt, name_of, picture, prompts
 from specviz.view.static import Page, document, style
 
 DRAFTED = ("draft", "unreviewed")
-PROMPT = 160  # characters of a prompt
+PROMPT = 160  # maximum number of characters shown of a prompt
 STYLE = """
 .specviz.specviz.specviz .eg{width:100%;
 th,td{text-align:left;vertical-align:top;font-variant-numeric:normal}
@@ -39,7 +38,7 @@ font-weight:700;text-decoration:underline 2px;text-underline-offset:.2em}
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of text of one kind; an empty kind bears no mark."""
+    """A piece of text of one kind; an empty kind means no mark."""
 
     text: str
     kind: str = ""
@@ -47,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Row:
-    """One text: whose it is, what it says, and the share of its tokens that the large model wrote."""
+    """One text: the name of its run, its pieces, and a note such as the large model's share of tokens."""
 
     name: str
     pieces: tuple[Piece, ...]
@@ -56,14 +55,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt and the texts side by side."""
+    """One prompt and the texts to compare."""
 
     prompt: str
     rows: tuple[Row, ...]
 
 
 class Examples(Page):
-    """Examples that show themselves in a notebook and in a terminal; made by `specviz.view.examples`.
+    """Examples that display themselves in a notebook or terminal; created by `specviz.view.examples`.
 
     Attributes
     ----------
@@ -98,12 +97,12 @@ class Examples(Page):
         return self.text()
 
     def text(self, colour: bool = False) -> str:
-        """For a terminal: the large model's tokens in ``[brackets]``, or bold, underlined and coloured.
+        """Render for a terminal: the large model's tokens are in ``[brackets]``, or bold and underlined.
 
         Parameters
         ----------
         colour : bool
-            Use ANSI codes in place of the brackets.
+            Use bold, underlined ANSI colours instead of brackets.
         """
         lines = []
         for one in self.examples:
@@ -158,29 +157,29 @@ def examples(
     which: int | Iterable[int] | None = None,
     most: int = 3,
 ) -> Examples:
-    """Texts side by side: ground truth, large, small, and each method with the large model's tokens marked.
+    """Compare texts: ground truth, large, small, and each method with the large model's tokens marked.
 
     Parameters
     ----------
     traces : Trace or dict of name to Trace
-        One or several runs; each is a row under its name.
+        One or more traces; the first run of each is a row under its name.
     large, small : Trace, optional
-        Texts of the two models alone; rows without marks.
+        Runs of the two models alone, shown as rows without marks.
     which : int or iterable of int, optional
-        Prompts by their index. Default: the first `most` whose text holds tokens of both models and, where
-        `large` is given, is not all the large model's own.
+        Prompts by index. Default: the first `most` whose text has tokens from both models and, if `large`
+        is given, differs from the large model's own text.
     most : int
-        How many are chosen without `which`.
+        How many prompts are chosen if `which` is not given.
 
     Returns
     -------
     Examples
-        Shows itself in a notebook; ``to_html(path)`` writes a page, ``text(colour)`` is for a terminal.
+        Displays itself in a notebook; ``to_html(path)`` writes a page, ``text(colour)`` is for a terminal.
 
     Raises
     ------
     TraceError
-        If the runs have different prompts, or there is no such prompt.
+        If there is no run, a run fills a canvas, the runs' prompts differ, or a prompt does not exist.
     """
     named = dict(traces) if isinstance(traces, Mapping) else {"": traces}
     methods = {
@@ -215,7 +214,7 @@ def _ids(run: Trace) -> list[str | None]:
 
 
 def _mixed(run: Trace, index: int, large: Trace | None) -> bool:
-    """Whether both models wrote of the text, and it is not the large model's own."""
+    """Whether the text has tokens from both models and differs from the large model's own text."""
     one = run.select(prompt=index)
     kept = one.outputs[one.outputs["kept"]]
     share = (~kept["origin"].isin(DRAFTED)).mean()

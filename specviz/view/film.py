@@ -1,4 +1,4 @@
-"""A stretch of cycles as a moving picture: the text so far, and the draft that each cycle judged."""
+"""Animate a range of cycles as a GIF: the text so far, and the draft that each cycle judged."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST = 200  # frames
-FIRST = 12  # cycles, where none are chosen
+FIRST = 12  # cycles, if none are chosen
 SIZE = (9.6, 5.4)  # inches
-ROWS = 7  # of a draft, at least
-LINES, WORDS = 5, 60  # of text, and how many of its last tokens
+ROWS = 7  # minimum height of a draft, in rows
+LINES, WORDS = 5, 60  # maximum lines of text, and maximum number of its last tokens shown
 
 
 def write(
     trace: Trace, path: Path, cycles: Iterable[int] | None, prompt: int | None, seconds: float, force: bool
 ) -> Path:
-    """Write `Trace.to_gif`'s file."""
+    """Write the GIF for `Trace.to_gif` and return its path."""
     run, number = first_run(trace, prompt)
     check_one_text(run)
     there = [int(cycle) for cycle in run.select(prompt=number).cycles["cycle"] if cycle > 0]
@@ -60,7 +60,7 @@ def _frame(run: Trace, shown: Picture, cycle: int, drafted: bool, deepest: float
     if drafted:
         draft_tree(run, cycle, shown.index, ax)
         lowest, top = ax.get_ylim()
-        ax.set(xlim=(-0.75, deepest + 0.9), ylim=(max(lowest, ROWS), top))  # nothing jumps between frames
+        ax.set(xlim=(-0.75, deepest + 0.9), ylim=(max(lowest, ROWS), top))  # same limits in every frame
     else:
         ax.axis("off")
         note(ax, f"cycle {cycle}: nothing was drafted; the target writes one token")

@@ -1,6 +1,6 @@
-"""The flicker ribbon: time runs down, one row per update; words run across; runs stand side by side.
+"""Draw the flicker ribbon of a stream: one row per update, words across, runs side by side.
 
-As HTML without a script, as matplotlib axes, as plain text. Every text that came from outside is escaped.
+It renders as HTML without a script, as matplotlib axes or as plain text. All external text is escaped.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FIRST, LAST = 12, 3  # rows of a long stream that are not folded
-MOST_ROWS = 400  # beyond this the rows stop and say so; the trace itself holds everything
-LONG = 160  # characters of kept words after which their beginning is left out
-TAIL = 48  # and how many of them stay
-SIDE_BY_SIDE = 4  # runs that stand side by side in a notebook
-MAP = 150  # pixels that the map of all updates is high at most
+MOST_ROWS = 400  # later rows are left out and a note says so; the trace itself has them all
+LONG = 160  # kept words longer than this many characters lose their beginning
+TAIL = 48  # characters of them that remain
+SIDE_BY_SIDE = 4  # maximum number of runs side by side in a notebook
+MAP = 150  # maximum height of the map of all updates in pixels
 HUES = {"kept": "#0072b2", "rewritten": "#d55e00", "new": "#009e73", "hidden": "#8a8a8a", "erased": "#222222"}
 
 
 def styles() -> str:
-    """The ribbon's style; it follows that of a page or of a widget."""
+    """The ribbon's CSS, which comes after the style sheet of a page or widget."""
     return files("specviz.view").joinpath("ribbon.css").read_text(encoding="utf8")
 
 
@@ -56,7 +56,7 @@ def _text(text: str) -> str:
 
 
 def _run(run: Run, whole: bool) -> str:
-    """Words of one fate and one origin; the beginning of many kept words is a number."""
+    """Render a run of words; a long run of kept words has its beginning replaced by a character count."""
     text, lead = run.text, ""
     if run.fate == "kept" and not whole and len(text) > LONG:
         cut = text.find(" ", len(text) - TAIL)
@@ -73,7 +73,7 @@ def _run(run: Run, whole: bool) -> str:
 
 
 def _words(row: Row, whole: bool) -> str:
-    """The display, with what was taken back where the display parted, and what is hidden after it."""
+    """Render the display with the erased words at the first change, followed by the hidden words."""
     parts = [_run(run, whole) for run in row.runs]
     if row.erased:
         at = sum(run.fate == "kept" for run in row.runs)
@@ -84,7 +84,7 @@ def _words(row: Row, whole: bool) -> str:
 
 
 def marks(status: str, text: str) -> tuple[str, str]:
-    """How a draft token is marked: the class of its style, and its text."""
+    """CSS class and text that mark a draft token of this status."""
     if status == "rejected":
         return "no", f"×{text}"
     return {"accepted": "u", "unreviewed": "unseen-draft"}.get(status, "idle"), text
@@ -126,7 +126,7 @@ def _source(row: Row, cache: bool) -> str:
 
 
 def overview(one: Ribbon, width: int) -> str:
-    """All updates of a run at a glance, a thin row each: form tells a word's fate, colour only repeats it."""
+    """Map all updates of a run, one thin row each; a word's fate is readable without colour."""
     rows = one.rows[:MOST_ROWS]
     tall = max(2.0, min(12.0, MAP / max(1, len(rows))))
     drawn = []
@@ -158,7 +158,7 @@ def overview(one: Ribbon, width: int) -> str:
 
 
 def keys(ribbons: Sequence[Ribbon]) -> str:
-    """What the marks mean, of those that occur."""
+    """Legend of the marks that occur."""
     rows = [row for one in ribbons for row in one.rows]
     samples = {
         "kept": "words",
@@ -187,7 +187,7 @@ def keys(ribbons: Sequence[Ribbon]) -> str:
 
 
 def figure(ribbons: Sequence[Ribbon]) -> str:
-    """Ribbons over one source side by side, without the style block.
+    """Render ribbons over one source side by side, without the style block.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
 
 
 def _head(ribbons: Sequence[Ribbon], shared: tuple[tuple[str, str, str], ...]) -> str:
-    """Which stream and models these are, what they have in common, and what is to be noted of each."""
+    """Render the stream, the models, the shared numbers, and each ribbon's note."""
     first = ribbons[0]
     notes = "".join(f'<p class="note">{html(one.name)}: {html(one.note)}</p>' for one in ribbons if one.note)
     which = f"stream {first.index + 1} of {first.of}" if first.of > 1 else "stream"
@@ -247,19 +247,19 @@ def _head(ribbons: Sequence[Ribbon], shared: tuple[tuple[str, str, str], ...]) -
 
 
 def block(figures: Sequence[str]) -> str:
-    """Figures as a self-contained fragment for a notebook."""
+    """Wrap figures in a self-contained fragment for a notebook."""
     return f'<div class="specviz wide"><style>{style()}{styles()}</style>{"".join(figures)}</div>'
 
 
 def notebook(runs: Sequence[Trace], most: int) -> str:
-    """Runs of streams as a fragment for a notebook: those over one source side by side.
+    """Render runs of streams as a notebook fragment, with runs over the same source side by side.
 
     Parameters
     ----------
     runs : sequence of Trace
-        Of one run each.
+        Traces of one run each.
     most : int
-        How many streams of each are drawn.
+        Maximum number of streams drawn per run.
     """
     groups: list[list[tuple[Ribbon, Trace]]] = []
     left = 0
@@ -285,12 +285,12 @@ def notebook(runs: Sequence[Trace], most: int) -> str:
 
 
 class Flicker(Page):
-    """A flicker ribbon that shows itself in a notebook; made by `specviz.flicker`.
+    """A flicker ribbon that displays itself in a notebook; created by `specviz.flicker`.
 
     Attributes
     ----------
     ribbons : list of Ribbon
-        One a column.
+        One per column.
     """
 
     def __init__(self, ribbons: Sequence[Ribbon]) -> None:
@@ -307,19 +307,19 @@ class Flicker(Page):
 
 
 def flicker(traces: Traces, prompt: int | None = None) -> Flicker:
-    """What a stream's display showed, erased and hid: time runs down, words run across, runs side by side.
+    """Draw what a stream displayed, erased and hid: one row per update, words across, runs side by side.
 
     Parameters
     ----------
     traces : Trace, list of Trace, or dict of name to Trace
         Runs over one stream; each run is a column.
     prompt : int, optional
-        Which stream of the runs; default the first.
+        Index of the stream; default: the first.
 
     Returns
     -------
     Flicker
-        Static; shows itself in a notebook. ``to_html(path)`` writes it.
+        Static; displays itself in a notebook. ``to_html(path)`` writes a page.
 
     Raises
     ------
@@ -333,15 +333,15 @@ def flicker(traces: Traces, prompt: int | None = None) -> Flicker:
 
 
 def plain(one: Ribbon, colour: bool = False, most: int = 40) -> str:
-    """A ribbon for a terminal: ``[-erased-]``, ``{+new+}``, ``{~rewritten~}``, ``⟦hidden⟧``.
+    """Render a ribbon for a terminal: ``[-erased-]``, ``{+new+}``, ``{~rewritten~}``, ``⟦hidden⟧``.
 
     Parameters
     ----------
     one : Ribbon
     colour : bool
-        Use ANSI colours; the marks are there either way.
+        Use ANSI colours; the marks are shown either way.
     most : int
-        Rows after which it stops and says so.
+        Maximum number of rows; a line counts those left out.
     """
     paint = {"new": "32;1", "rewritten": "33;1", "hidden": "2", "erased": "9;2"}
     around = {"new": ("{+", "+}"), "rewritten": ("{~", "~}"), "hidden": ("⟦", "⟧"), "erased": ("[-", "-]")}
@@ -378,9 +378,9 @@ def plain(one: Ribbon, colour: bool = False, most: int = 40) -> str:
 
 
 def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words: bool | None = None) -> Axes:
-    """The ribbon of one run for a paper: one row per update, one word per place.
+    """Draw the ribbon of one run for a paper: one row per update, one unit of width per word.
 
-    Kept words are thin bars, rewritten ones hatched, new ones full, hidden ones outlined; erased words are
+    Kept words are thin bars, rewritten ones hatched, new ones filled, hidden ones outlined; erased words are
     struck through.
 
     Parameters
@@ -390,7 +390,7 @@ def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words
     prompt : int, optional
     ax : Axes, optional
     words : bool, optional
-        Whether to write the words; default: up to 12 updates of up to 16 words.
+        Whether to write the words; default: only for up to 12 updates of up to 16 words.
 
     Returns
     -------
@@ -447,7 +447,7 @@ def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
 
 
 def poster(trace: Trace) -> bytes:
-    """The ribbon of a trace's first stream as PNG.
+    """Draw the ribbon of a trace's first stream as PNG.
 
     Returns
     -------

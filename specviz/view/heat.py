@@ -1,4 +1,4 @@
-"""A what-if over two parameters as a map: one cell a setting."""
+"""Draw a what-if over two parameters as a heat map: one cell per setting."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from specviz.rules.parameters import Value
     from specviz.whatifs import Answer
 
-# What a cell's badge adds to its number, so that no map hides how sure it is.
+# The mark that a badge adds to a cell's number, so that every map shows how certain its numbers are.
 MARKS = {"exact": "", "bounded": "±", "modelled": "~", "needs a rerun": "?"}
 NAMES = {"tau": "τ, tokens per cycle", "tokens_per_second": "tokens/s"}
-ROOM = 120  # cells with a number in each; more are only coloured
+ROOM = 120  # maximum number of cells with a printed number; in larger maps they are only coloured
 
 
 def heat_map(
     answer: Answer, x: str | None = None, y: str | None = None, value: str = "tau", ax: Axes | None = None
 ) -> Axes:
-    """One number of an answer over two of its parameters; the brightest cell is the largest.
+    """Map one number of an answer over two of its parameters; the brightest cell is the largest.
 
     A cell's number is followed by ± if it is bounded, ~ if it is modelled, and ? if the replay had to stop
-    and the number covers only the cycles before; such cells are hatched.
+    and the number covers only the cycles before that; cells with a ? are hatched.
 
     Parameters
     ----------
     answer : Answer
-        Of `specviz.whatif`, with several values of both parameters and one of any other.
+        From `specviz.whatif`, with several values of both parameters and one value of every other.
     x, y : str, optional
         Default: the two parameters that have several values.
     value : str
@@ -43,12 +43,12 @@ def heat_map(
     Returns
     -------
     Axes
-        ``answer.trace(...)`` opens a cell.
+        ``answer.trace(...)`` returns the trace of a cell.
 
     Raises
     ------
     ParameterError
-        If the answer has no such columns, or several rows for a cell.
+        If the answer lacks a column, or has several rows for one cell.
     """
     table = answer.table
     several = [name for name in answer.parameters if table[name].nunique() > 1]
@@ -82,12 +82,12 @@ def heat_map(
 
 
 def _tick(value: Value) -> str:
-    """A parameter's value: some are words, and some switches."""
+    """Format a parameter's value, which may be a number, a string or a boolean."""
     return literal(str(value)) if isinstance(value, str | bool | np.bool_) else f"{value:g}"
 
 
 def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool) -> None:
-    """The cells' numbers with the marks of their badges, and a hatch where the replay had to stop."""
+    """Write each cell's number with its badge's mark, and hatch the cells whose replay had to stop."""
     middle = np.nanmean([np.nanmin(grid), np.nanmax(grid)])
     for i, j in np.ndindex(grid.shape):
         badge = str(badges[i, j])
@@ -95,7 +95,7 @@ def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool)
             ax.add_patch(_hatch(i, j))
         if grid.size <= ROOM and grid[i, j] == grid[i, j]:
             colour = "black" if grid[i, j] > middle else "white"
-            # A badge is of the whole row: a number that is exact in a bounded row bears no mark.
+            # A badge applies to the whole row; an exact number in a bounded row gets no mark.
             mark = MARKS.get(badge, "") if badge != "bounded" or has_interval else ""
             ax.text(j, i, f"{grid[i, j]:.3g}{mark}", ha="center", va="center", color=colour, size=8)
 

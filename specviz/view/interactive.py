@@ -1,7 +1,7 @@
-"""plotly views for pointing and zooming: points that open their traces.
+"""Interactive plotly views with hover and zoom, whose points open their traces.
 
-plotly is the lab extra. A figure that shows itself in a notebook brings plotly.js along (4.8 MB) and asks no
-one for it; an exported page does the same. Token texts pass through `specviz.escape.plotly`.
+plotly comes with the lab extra. A figure displayed in a notebook embeds plotly.js (4.8 MB) and makes no
+network request; an exported page does the same. External text passes through `specviz.escape.plotly`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MARKS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # as in plots.js
-CLICK = "<b>click: its trace</b>"  # in what a point says
+CLICK = "<b>click: its trace</b>"  # in a point's hover text
 OPENS = "A click on a point opens its trace; so does its line in the list of points."
 NO_PAGES = (
     "No point opens a trace here: pages=FOLDER writes a player for each point whose trace is known, and this "
@@ -56,15 +56,16 @@ def _plotly() -> ModuleType:
 
 
 class Interactive(Page):
-    """A plotly figure that shows itself in a notebook without a network, and writes itself as a page.
+    """A plotly figure that displays itself in a notebook without a network and can be saved as a page.
 
     Attributes
     ----------
     figure : plotly.graph_objects.Figure
-        As plotly has it: ``figure.show()``, ``figure.update_layout(...)``. Its points have the addresses of
-        their traces as ``customdata``.
+        The plotly figure, with ``figure.show()``, ``figure.update_layout(...)`` and so on. Its points have
+        the addresses of their traces' pages as ``customdata``.
+    title : str
     note : str
-        Below the title where no point has one: why, and what would open a trace.
+        Caption if no point has an address: it says why, and how to get points that open traces.
     """
 
     def __init__(self, figure: Figure, title: str, note: str = NO_PAGES) -> None:
@@ -74,11 +75,11 @@ class Interactive(Page):
 
     @property
     def caption(self) -> str:
-        """What a click does."""
+        """Text that says what a click on a point does."""
         return OPENS if any(link for _, link in self._points()) else self.note
 
     def _points(self) -> Iterator[tuple[str, str]]:
-        """What each point says, as HTML, and its link or nothing."""
+        """Each point's hover text as HTML, and its link or an empty string."""
         for part in self.figure.data:
             if part.hoverinfo == "skip" or part.text is None or isinstance(part.text, str):
                 continue
@@ -87,7 +88,7 @@ class Interactive(Page):
                 yield _plain(words.removesuffix(f"<br>{CLICK}")), link if isinstance(link, str) else ""
 
     def _list(self) -> str:
-        """The points for who does not point: their words, and links to their traces."""
+        """The points as a list, for readers without a pointer: their texts, and links to their traces."""
         items = (
             f'<li><a href="{html(link)}" target="_blank" rel="noopener">{words}</a></li>'
             if link
@@ -108,7 +109,7 @@ class Interactive(Page):
         return f'<div class="specviz-figure">{fragment}</div><p>{html(self.caption)}</p>{self._list()}'
 
     def _page(self) -> str:
-        """The whole page; its links are relative to it."""
+        """The complete page; its links are relative to it."""
         heading = _plain(self.figure.layout.title.text or "")
         lines = "".join(f"<p>{line}</p>" for line in (heading, html(self.caption)) if line)
         body = f'<h1>{html(self.title)}</h1>{lines}<div id="figure"></div>{self._list()}'
@@ -124,7 +125,7 @@ class Interactive(Page):
 
 
 def _plain(words: str) -> str:
-    """A text of plotly's, in which it reads tags, as HTML without them."""
+    """Convert plotly text, which may contain tags, to HTML without them."""
     return html(unescape(re.sub("</?b>", "", words.replace("<br>", ", "))))
 
 
@@ -136,16 +137,16 @@ def sweep(
     quality: str = "BLEU",
     force: bool = False,
 ) -> Interactive:
-    """`specviz.view.sweep` to point at: a click on a point opens its trace.
+    """Interactive version of `specviz.view.sweep`: a click on a point opens its trace.
 
     Parameters
     ----------
     points : DataFrame
-        As `specviz.metrics.sweep` makes it; where its column ``trace`` holds a trace, or names its file, the
-        point can be opened.
+        As returned by `specviz.metrics.sweep`; a point can be opened if its column ``trace`` has a trace or
+        the name of a trace's file.
     pages : path, optional
-        A folder for the points' pages: each trace's player is written there, and so is ``index.html``, this
-        figure, whose points open them. Without it a point only says which file its trace is in.
+        A folder for the points' pages: each trace's player is written there, and so is this figure, as
+        ``index.html``, whose points open them. Without it, a point only names its trace's file.
     curve, size, quality
         As in `specviz.view.sweep`.
     force : bool
@@ -154,7 +155,7 @@ def sweep(
     Returns
     -------
     Interactive
-        In a notebook a click opens the page by its path from the notebook's folder.
+        In a notebook, a click opens the page by its path relative to the notebook's folder.
 
     Raises
     ------
@@ -188,27 +189,27 @@ def sweep(
 
 
 def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = False) -> Interactive:
-    """`specviz.view.why_it_pays` to point at: a click on a method opens its trace.
+    """Interactive version of `specviz.view.why_it_pays`: a click on a method opens its trace.
 
     Parameters
     ----------
     traces
-        As there.
+        As in `specviz.view.why_it_pays`.
     pages : path, optional
-        A folder for the methods' pages: each trace's player is written there, and so is ``index.html``, this
-        figure, whose points open them. Without it a point only says what it is.
+        A folder for the methods' pages: each trace's player is written there, and so is this figure, as
+        ``index.html``, whose points open them. Without it, points only show a hover text.
     force : bool
         Whether to replace existing pages.
 
     Returns
     -------
     Interactive
-        In a notebook a click opens the page by its path from the notebook's folder.
+        In a notebook, a click opens the page by its path relative to the notebook's folder.
 
     Raises
     ------
     TraceError
-        As there, or if a page exists (unless `force`).
+        As in `specviz.view.why_it_pays`, or if a page exists (unless `force`).
     ParameterError
         If plotly is not installed.
     """
@@ -253,22 +254,22 @@ def curve(
     pages: str | Path | None = None,
     force: bool = False,
 ) -> Interactive:
-    """`specviz.view.curve` of τ/s to point at: a click on a size opens a text that was decoded with it.
+    """Interactive version of `specviz.view.curve` for τ/s: a click on a size opens a text decoded with it.
 
     Parameters
     ----------
     calibration : Calibration
     traces : mapping of int to Trace, optional
-        Of a text at some of the sizes: a calibration keeps none.
+        Draft size to the trace of a text decoded with it; a calibration keeps no traces.
     pages : path, optional
-        A folder for these traces' players, and for ``index.html``, this figure, whose points open them.
+        A folder for these traces' players and for this figure, ``index.html``, whose points open them.
     force : bool
-        Whether pages that are there are replaced.
+        Whether to replace existing pages.
 
     Returns
     -------
     Interactive
-        In a notebook a click opens the page by its path from the notebook's folder.
+        In a notebook, a click opens the page by its path relative to the notebook's folder.
 
     Raises
     ------
@@ -287,7 +288,7 @@ def curve(
 
 
 def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
-    """The measured sizes and the fits through them; each point names its page."""
+    """Draw the measured sizes and the fits through them; each point has its page's name."""
     go = _plotly()
     g, tau, s, *quartiles = calibration.measured()
     least, most = float((tau / s).min()), float((tau / s).max())
@@ -333,7 +334,7 @@ def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
 
 
 def _add_speedup(figure: Figure, speedup: float, x: Sequence[float], y: Sequence[float], above: bool) -> None:
-    """The line τ = speedup · cost; its number stands beyond its end, above the plot or on the right."""
+    """Add the line τ = speedup · cost, labelled after its end: above the plot or on the right."""
     even = speedup == 1
     figure.add_scatter(
         x=x, y=y, mode="lines+text", hoverinfo="skip", showlegend=even, name=payoff.EVEN,
@@ -345,7 +346,7 @@ def _add_speedup(figure: Figure, speedup: float, x: Sequence[float], y: Sequence
 
 
 def _spread(row: Row, name: str, hue: str) -> Look:
-    """plotly's error bars of an interval; none where there is none."""
+    """Plotly error bars for an interval; invisible if there is no interval."""
     low, high = row[f"{name}_lo"], row[f"{name}_hi"]
     there = low == low
     return {
@@ -355,7 +356,7 @@ def _spread(row: Row, name: str, hue: str) -> Look:
 
 
 def _method(row: Row, page: str | None) -> str:
-    """What a method's point says."""
+    """Hover text of a method's point."""
 
     def figure(name: str) -> str:
         low, high = row[f"{name}_lo"], row[f"{name}_hi"]
@@ -375,7 +376,7 @@ def _add_curves(
     figure: Figure, rows: Sequence[Row], rest: pd.DataFrame, pages: Sequence[str | None], curve: str | None,
     size: str | None,
 ) -> None:  # fmt: skip
-    """A line a curve of the points but the base; each point names its page."""
+    """Add one line per curve of the points except the base; each point has its page's name."""
     for x, y, area, hue, mark, label, at in curves(rest, curve, size):
         figure.add_scatter(
             x=x, y=y, mode="lines+markers", name=plotly(label), line={"color": hue, "width": 1.5},
@@ -386,7 +387,7 @@ def _add_curves(
 
 
 def _add_base(figure: Figure, row: Row, page: str | None) -> None:
-    """The base's cross, and lines at its quality and one point below."""
+    """Add the base's cross, and lines at its quality and 1 below."""
     mark = {"symbol": "x-thin-open", "size": 14, "color": "#000000", "line": {"width": 3}}
     figure.add_scatter(
         x=[row["speed"]], y=[row["quality"]], mode="markers", name="base", text=[_point(row, page)],
@@ -399,7 +400,7 @@ def _add_base(figure: Figure, row: Row, page: str | None) -> None:
 def _players(
     traces: Sequence[Trace | str | None], folder: str | Path | None, kind: str, force: bool
 ) -> Sequence[str | None]:
-    """Write the player of each trace that there is; the pages' names, of which none comes from outside."""
+    """Write a player for each existing trace; return the pages' names, which contain no external text."""
     if folder is None:
         return [None] * len(traces)
     index = Path(folder) / "index.html"
@@ -412,7 +413,7 @@ def _players(
 
 
 def _with_pages(made: Interactive, folder: str | Path | None, force: bool) -> Interactive:
-    """Write the figure beside its points' pages; its own links then lead there from the notebook, too."""
+    """Write the figure into its points' folder, then prefix its links so that they work in the notebook."""
 
     if folder is None:
         return made
@@ -428,7 +429,7 @@ def _with_pages(made: Interactive, folder: str | Path | None, force: bool) -> In
 
 
 def _opened(given: Trace | str | None) -> Trace | None:
-    """What a sweep's column ``trace`` holds for a point: a trace, the name of its file, or nothing."""
+    """Open a value of a sweep's ``trace`` column, which is a trace, the name of its file, or empty."""
     if isinstance(given, str):
         return Trace.open(given) if given else None
     return given if isinstance(given, Trace) else None
@@ -438,7 +439,7 @@ HIDDEN = ("quality_lo", "quality_hi", "front", "base", "area", "trace")
 
 
 def _point(row: Row, page: str | None) -> str:
-    """What a point says: every column that is a number or a word."""
+    """Hover text of a point: every column that has a value, except the hidden ones."""
     parts = []
     for name, value in row.items():
         if name in HIDDEN or value is None or value != value:

@@ -1,6 +1,6 @@
-"""The lattice of a canvas: its cells across, its passes down, what each pass drafted, verified and placed.
+"""Draw the lattice of a canvas: cells across, passes down, with each pass's drafts, verdicts and placements.
 
-As a matplotlib picture, as static SVG inside a trace's own display, and in sentences.
+It renders with matplotlib, as static SVG inside a trace's display, in sentences, and as plain text.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-MOST = 80  # passes that are drawn
-LETTERS = 10  # of a token over its cell
-SHADES = 5  # of a probability
-FAINTEST = 0.34  # of a cell that is placed
-VAIN = 0.28  # most of one that was drafted in vain
-DARKEST = 0.42  # of one that stays masked, whatever the pass' probability
+MOST = 80  # maximum number of passes drawn
+LETTERS = 10  # maximum length of a token's text above its cell
+SHADES = 5  # number of shades for a probability
+FAINTEST = 0.34  # minimum opacity of a placed cell
+VAIN = 0.28  # maximum opacity of a drafted cell that was not placed
+DARKEST = 0.42  # maximum opacity of a cell that stays masked
 MASKED = "masked and read: darker means more confident (blank: masked, not read)"
 OUTLINED = ("rejected", "drafted", "cut")
 INK, GRID, FRAME, THREAD = "#1b1b1b", "#e3e3e3", "#555555", "#9db7c8"
 
 
 def short(text: str, letters: int = LETTERS) -> str:
-    """A token's text as it stands over a cell or in one."""
+    """A token's text, shortened to fit above or in a cell."""
     text = spaced(text[1:] if text.startswith(" ") and len(text) > 1 else text)
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
 def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
-    """How a canvas was filled: one column per cell, one row per pass.
+    """Draw how a canvas was filled: one column per cell, one row per pass.
 
     Each cell is labelled with its final token. A cell that a pass drafted or placed has its state's colour
     and sign (`STATES` in `specviz.view.canvas`): filled if it was placed, outlined if its draft was rejected.
-    Deeper colour means higher probability: for a placed token in the pass that placed it, for a rejected
-    draft the drafter's. Masked cells that the pass read are grey by the probability of their most likely
-    token. Thick lines are block borders, the frame is the current block, R a pass that computed every
-    position again. On the right: how many tokens were placed, and why no more.
+    A deeper colour means a higher probability: for a placed token, in the pass that placed it; for a rejected
+    draft, the drafter's. Masked cells that the pass read are shaded grey by the probability of their most
+    likely token. Thick lines are block borders, the frame marks the current block, and R marks a pass that
+    recomputed every position. On the right are the number of tokens placed and why no more were.
 
     Parameters
     ----------
     trace : Trace
-        Its first run: of stepwise, ssd, fast_dllm, entropy_bounded or another that writes canvases.
+        Its first run is used: stepwise, ssd, fast_dllm, entropy_bounded or another that writes canvases.
     prompt : int, optional
         Default: the first.
     ax : Axes, optional
@@ -84,7 +84,7 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
         corner, wide = (block * shown.block, first), min(shown.block, width - block * shown.block)
         ax.add_patch(Rectangle(corner, wide, last - first, fill=False, ec=INK, lw=2.2, zorder=4))
     _mark(ax, signs)
-    threads = [  # a final cell hangs on the pass that placed it
+    threads = [  # from each placement down to the last pass
         [(placed.cell + 0.5, y + 1), (placed.cell + 0.5, len(passes))]
         for y, one in enumerate(passes)
         for placed in one.placed
@@ -100,7 +100,7 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
 
 
 def _dress(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> None:
-    """Limits, the cells' tokens, the passes' numbers, and the title."""
+    """Set the limits, the cells' tokens, the pass numbers and the title."""
     ax.set_xlim(0, width)
     ax.set_ylim(len(passes), 0)
     ax.set_yticks(
@@ -116,11 +116,11 @@ def _dress(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> None:
     ax.set_title(f"{shown.name}\n{_title(shown)}", loc="left", size=9, parse_math=False)
 
 
-Signs = dict[str, list[tuple[float, float, str]]]  # of each state, where its signs stand and their ink
+Signs = dict[str, list[tuple[float, float, str]]]  # for each state, its signs' positions and ink
 
 
 def _fill(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> Signs:
-    """Colour the cells, and return the signs that stand in them."""
+    """Colour the cells and return the signs to draw in them."""
     from matplotlib.collections import PolyCollection
 
     faces, boxes, signs = [], [], Signs()
@@ -137,7 +137,7 @@ def _fill(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> Signs:
 
 
 def _mark(ax: Axes, signs: Signs) -> None:
-    """Draw the signs, and outlines around what was drafted in vain."""
+    """Draw the signs, and outlines around drafted cells that were not placed."""
     from matplotlib.collections import PolyCollection
 
     for state, places in signs.items():
@@ -153,7 +153,7 @@ def _mark(ax: Axes, signs: Signs) -> None:
 
 
 def _used(shown: Canvas) -> int:
-    """Cells up to the end of the last block that was touched."""
+    """Number of cells up to the end of the last block with a placed or drafted cell."""
     there = np.flatnonzero(shown.order >= 0)
     last = int(there[-1]) if len(there) else 0
     last = max([last, *(n.cell for one in shown.passes for n in one.nodes)])
@@ -161,7 +161,7 @@ def _used(shown: Canvas) -> int:
 
 
 def _row(shown: Canvas, one: Pass, width: int) -> list[tuple[int, str, float]]:
-    """A pass' cells: (cell, state, probability), NaN where nothing was said of it."""
+    """The cells in a pass: (cell, state, probability); the probability is NaN if the cell was not read."""
     now = one.states()
     cells = []
     for cell in range(width):
@@ -176,7 +176,7 @@ def _row(shown: Canvas, one: Pass, width: int) -> list[tuple[int, str, float]]:
 
 
 def _depth(state: str, p: float) -> float:
-    """How strong a cell's colour is."""
+    """Opacity of a cell's colour."""
     p = 0.0 if p != p else p
     if state == "final":
         return 1.0
@@ -191,18 +191,18 @@ def _colour(state: str, p: float) -> tuple[float, float, float, float]:
 
 
 def _dark(face: Sequence[float]) -> bool:
-    """Whether white is the better ink on a colour that lies on white."""
+    """Whether white is the better ink on this colour, drawn on white."""
     mixed = [1 - face[3] * (1 - c) for c in face[:3]]
     return 0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2] < 0.52
 
 
 def _ink(state: str, face: Sequence[float]) -> str:
-    """The colour of a cell's sign: of what was drafted in vain the state's own."""
+    """Colour of a cell's sign; for a drafted cell that was not placed, the state's own colour."""
     return STATES[state].hue if state in OUTLINED else "white" if _dark(face) else INK
 
 
 def _inner(x: float, y: float) -> list[tuple[float, float]]:
-    """A cell's outline, inside of the grid."""
+    """A cell's outline, inside the grid lines."""
     return [(x + 0.06, y + 0.08), (x + 0.94, y + 0.08), (x + 0.94, y + 0.92), (x + 0.06, y + 0.92)]
 
 
@@ -228,7 +228,7 @@ def _marker(state: str, ink: str) -> Look:
 
 
 def _stretches(passes: Sequence[Pass]) -> list[tuple[int, int, int]]:
-    """Passes in a row that had the same current block: (block, first, after the last)."""
+    """Consecutive passes with the same current block: (block, start, stop)."""
     stretches: list[tuple[int, int, int]] = []
     for y, one in enumerate(passes):
         if stretches and stretches[-1][0] == one.block:
@@ -256,7 +256,7 @@ def _below(shown: Canvas, width: int, drawn: int) -> str:
 
 
 def _occurring(shown: Canvas) -> list[str]:
-    """States that some pass has, in the order of the legends."""
+    """States that occur in some pass, in the order of the legends."""
     used = {state for one in shown.passes for state, _ in one.states().values()} | {"final", "masked"}
     return [state for state in STATES if state in used]
 
@@ -301,7 +301,7 @@ def _keys(ax: Axes, shown: Canvas) -> None:
 
 # ---------------------------------------------------------------- plain text
 
-LINES, COLUMNS = 40, 64  # passes and cells that a terminal shows
+LINES, COLUMNS = 40, 64  # maximum numbers of passes and cells in a terminal
 CODES = {
     "accepted": "34", "bonus": "32", "correction": "32", "plain": "32", "parallel": "35", "rejected": "31",
     "drafted": "36",
@@ -309,8 +309,7 @@ CODES = {
 
 
 def rows(shown: Canvas, colour: bool = False) -> list[str]:
-    """The lattice as lines of text: one character per cell, ``|`` at block borders, ``-`` where it is
-    final."""
+    """The lattice as lines of text: one character per cell, ``|`` at block borders, ``-`` for final cells."""
     width, passes = min(_used(shown), COLUMNS), shown.passes[:LINES]
     lines = []
     for one in passes:
@@ -330,9 +329,9 @@ def rows(shown: Canvas, colour: bool = False) -> list[str]:
 
 # ---------------------------------------------------------------- static HTML
 
-DRAWN = 940  # pixels that a page is wide
-WIDE, TALL, ABOVE, LEFT, RIGHT = 15, 13, 62, 34, 104  # pixels: of a cell; room over, left and right of all
-STROKES = {  # a sign as path data in a cell whose middle is 0 0
+DRAWN = 940  # width of a page in pixels
+WIDE, TALL, ABOVE, LEFT, RIGHT = 15, 13, 62, 34, 104  # pixels: cell width and height; margins
+STROKES = {  # each sign as path data, centred on 0 0
     "accepted": "m-4 0l2.6 3l5-6",
     "bonus": "m-4 0h8m-4-4v8",
     "correction": "m-4-1.5h8m-8 3h8m-6 2.5l4-8",
@@ -346,12 +345,12 @@ STROKES = {  # a sign as path data in a cell whose middle is 0 0
 
 @cache
 def style() -> str:
-    """What the figure looks like; it follows the style of a page."""
+    """The figure's CSS, which comes after the style of a page."""
     return files("specviz.view").joinpath("lattice.css").read_text(encoding="utf8")
 
 
 def figure(shown: Canvas, most: int = MOST) -> str:
-    """The lattice as a figure of static HTML, its sentences folded below; every token is escaped."""
+    """Render the lattice as a static HTML figure with its sentences folded below; tokens are escaped."""
     width, passes = _used(shown), shown.passes[:most]
     if not passes:
         return '<p class="note">No pass was recorded.</p>'
@@ -366,7 +365,7 @@ def figure(shown: Canvas, most: int = MOST) -> str:
     )
     words = "".join(f"<li>{html(one.sentence)}</li>" for one in passes)
     whole, tall = LEFT + across + RIGHT, ABOVE + high + 4
-    scale = min(1.4, max(1.0, DRAWN / whole))  # a narrow one is drawn larger
+    scale = min(1.4, max(1.0, DRAWN / whole))  # a narrow lattice is drawn larger
     return (
         f'<style>{style()}</style><figure class="lattice"><figcaption>{html(caption)}{keys}</figcaption>'
         '<div class="table" tabindex="0" '
@@ -379,7 +378,7 @@ def figure(shown: Canvas, most: int = MOST) -> str:
 
 
 def _drawing(shown: Canvas, passes: Sequence[Pass], width: int) -> str:
-    """The figure's SVG: cells, lines, frames of the blocks in work, tokens above and notes on the right."""
+    """The figure's SVG: cells, lines, frames of the current blocks, tokens above, notes on the right."""
     high, across = len(passes) * TALL, width * WIDE
     threads = "".join(
         f"M{p.cell * WIDE + WIDE / 2:g} {(y + 1) * TALL}V{high}"
@@ -423,7 +422,7 @@ def _drawing(shown: Canvas, passes: Sequence[Pass], width: int) -> str:
 
 
 def _paths(shown: Canvas, passes: Sequence[Pass], width: int) -> tuple[str, str]:
-    """The cells' colours and their signs, a path each."""
+    """SVG paths of the cells' fills and of their signs, one path per class."""
     fills: dict[str, str] = {}
     signs: dict[str, str] = {}
     for y, one in enumerate(passes):
@@ -447,12 +446,12 @@ def _paths(shown: Canvas, passes: Sequence[Pass], width: int) -> tuple[str, str]
 
 
 def _class(state: str, p: float) -> str:
-    """What colours a cell's sign."""
+    """CSS class that colours a cell's sign."""
     return f"vain-{state}" if state in OUTLINED else "deep" if _dark(_colour(state, p)) else "pale"
 
 
 def _key(name: str) -> str:
-    """A state's sample for a legend."""
+    """A state's sample for the legend, as SVG."""
     stroke = STROKES.get(name)
     ink, inside = _class(name, 0.7), 1 if name in OUTLINED else 0
     sign = f'<path class="l-sign {ink}" d="M7.5 6.5{stroke}"/>' if stroke else ""

@@ -1,4 +1,4 @@
-"""After which layer each token exited the model: one column per token, filled as far as it went."""
+"""Plot the layer after which each token exited: one column per token, filled up to its exit layer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ RGBA = tuple[float, float, float, float]
 
 
 def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = 60) -> Axes:
-    """How deep each token went, for methods with early exit: one column per token, coloured by its last
-    layer.
+    """Plot each token's exit layer for an early-exit method: one column per token, coloured by that layer.
 
-    Skipped layers are grey: for these only keys and values were computed, from the state at the exit.
+    Skipped layers are grey: only their keys and values were computed, from the hidden state at the exit.
 
     Parameters
     ----------
@@ -80,7 +79,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
 
 
 def _legend(ax: Axes, layers: np.ndarray, depth: int, hues: Mapping[int, RGBA]) -> None:
-    """How many tokens left at each layer."""
+    """Add a legend with the number of tokens that exited at each layer."""
     from matplotlib.patches import Patch
 
     of = {layer: int((layers == layer).sum()) for layer in sorted(set(layers.tolist()))}

@@ -1,4 +1,4 @@
-"""A moving picture of recorded decodes, each on its own clock: a GIF for a page that runs no script."""
+"""Animate recorded decodes at their recorded pace as a GIF, for a page that runs no script."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
     from PIL.ImageFont import FreeTypeFont
 
-WIDTH, SIZE, EDGE, HEAD = 820, 16, 18, 62  # pixels: the picture, its letters, its margin, a lane's title
+WIDTH, SIZE, EDGE, HEAD = 820, 16, 18, 62  # pixels: width, text size, margin, height of a lane's title
 PAPER, INK, SOFT, GHOST, LOST = "#ffffff", "#1f2328", "#59636e", "#9aa4af", "#c0392b"
-TICK, HOLD = 0.05, 3.0  # seconds of a frame and of the last one
-SEEN = 3  # frames that refused tokens stay: what follows a verdict takes less than one
+TICK, HOLD = 0.05, 3.0  # duration of a frame, and extra time on the last one, in seconds
+SEEN = 3  # frames that rejected tokens stay visible; the rest of a cycle takes less than one
 COLOURS = 128
 LEGEND = (
     ("drafted", GHOST), ("accepted", KINDS["draft"].hue), ("rejected", LOST),
@@ -36,21 +36,21 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Lane:
-    """One decode: what stands in the text at each moment."""
+    """One decode, which can render its text at any moment."""
 
     title: str
     shown: Picture
     columns: int
-    stay: float = 0.0  # seconds of the record that refused tokens are shown at least
+    stay: float = 0.0  # minimum recorded seconds for which rejected tokens are shown
 
     @property
     def end(self) -> float:
-        """Seconds from the first cycle's begin to the last one's end."""
+        """Seconds from the first cycle's start to the last one's end."""
         last = self.shown.cycles[-1]
         return last.start + sum(last.times) - self.shown.cycles[0].start
 
     def words(self, now: float) -> list[tuple[str, str]]:
-        """Text and colour of what is written, drafted or just refused, `now` seconds after the begin."""
+        """Text and colour of written, drafted and recently rejected tokens `now` seconds after the start."""
         first, parts = self.shown.cycles[0].start, []
         for cycle in self.shown.cycles:
             own = [s for s in self.shown.spans if s.cycle == cycle.number]
@@ -71,38 +71,38 @@ class Lane:
         return parts
 
     def heading(self, now: float) -> str:
-        """How many tokens by how many passes in how many seconds, up to `now`."""
+        """The numbers of tokens, passes and seconds up to `now`."""
         begin = self.shown.cycles[0].start
         done = [c for c in self.shown.cycles if c.start - begin + sum(c.times) <= now]
         tokens = sum(c.emitted for c in done)
         passes = f"{sum(c.passes for c in done):3d} passes of the target"
-        if not any(c.passes for c in self.shown.cycles):  # a record from elsewhere may have none
+        if not any(c.passes for c in self.shown.cycles):  # an imported trace may have none
             passes = f"{len(done):3d} cycles"
         return f"{tokens:3d} tokens   {passes}   {min(now, self.end):4.1f} s"
 
 
 def _coloured(spans: Sequence[Span]) -> list[tuple[str, str]]:
-    """Text and colour of what was written."""
+    """Text and colour of written spans."""
     return [(s.text, KINDS[s.kind].hue if s.kind != "plain" else INK) for s in spans]
 
 
 def gif(
     traces: Sequence[Trace], path: Path | str, prompt: int = 0, slower: float = 2.0, force: bool = False
 ) -> Path:
-    """Write how one prompt was decoded by several methods, side by side in time, as a GIF.
+    """Write a GIF that shows several methods decoding one prompt simultaneously.
 
     Drafted tokens are grey until the target has verified them; then they get the colour of their verdict,
-    and refused ones are struck out for a moment.
+    and rejected ones are struck out for a moment.
 
     Parameters
     ----------
     traces : sequence of Trace
-        Traces of one run each, with times; one lane each, from the top down.
+        Traces of one run each, with times; one lane per trace, from top to bottom.
     path : Path or str
     prompt : int
-        Which of their prompts.
+        Index of the prompt.
     slower : float
-        Seconds of the picture for a second of the record.
+        Seconds of the GIF per recorded second.
     force : bool
         Replace the file if it exists.
 
@@ -115,7 +115,7 @@ def gif(
     ParameterError
         If there is no trace, `slower` is not positive, or a trace has no cycle of that prompt.
     TraceError
-        If a trace wrote a canvas, decoded a stream or holds no times; if the file exists (unless `force`) or
+        If a trace wrote a canvas, decoded a stream or has no times; if the file exists (unless `force`) or
         cannot be written.
 
     Examples
@@ -148,7 +148,7 @@ def gif(
 
     palette = _frame(lanes, longest, rows, slower).quantize(
         COLOURS
-    )  # one for all: what stands still is equal
+    )  # one palette, so that still frames compare equal
     for now in times:
         image = _frame(lanes, now, rows, slower).quantize(palette=palette, dither=Image.Dither.NONE)
         if frames and image.tobytes() == frames[-1].tobytes():
@@ -161,7 +161,7 @@ def gif(
 
 
 def write_gif(frames: Sequence[ImageType], milliseconds: Sequence[int], path: Path, force: bool) -> Path:
-    """Write frames of one size as a GIF that begins anew at its end; each stands so long."""
+    """Write frames of one size as a looping GIF, with each frame's duration in milliseconds."""
     data = io.BytesIO()
     frames[0].save(
         data, "GIF", save_all=True, append_images=frames[1:], duration=milliseconds, loop=0, optimize=True
@@ -171,7 +171,7 @@ def write_gif(frames: Sequence[ImageType], milliseconds: Sequence[int], path: Pa
 
 @cache
 def _font(size: int, bold: bool = False) -> FreeTypeFont:
-    """Matplotlib's own monospaced letters: on every machine the same."""
+    """Matplotlib's bundled monospaced font, which is the same on every machine."""
     from matplotlib import get_data_path
     from PIL import ImageFont
 
@@ -180,7 +180,7 @@ def _font(size: int, bold: bool = False) -> FreeTypeFont:
 
 
 def _laid(words: Sequence[tuple[str, str]], columns: int) -> list[list[tuple[str, str]]]:
-    """Coloured characters in rows of at most `columns`; a line break is kept, and rows break at spaces."""
+    """Wrap coloured characters into rows of at most `columns`, at spaces if possible; keep line breaks."""
     letters = [(letter, colour) for text, colour in words for letter in visible(text)]
     rows: list[list[tuple[str, str]]] = [[]]
     for letter, colour in letters:

@@ -1,4 +1,4 @@
-"""matplotlib view of why drafting pays: tokens per cycle against what the cycle costs."""
+"""Draw why drafting pays with matplotlib: tokens per cycle against the cost of a cycle."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# Whose lines are drawn, break-even first, where their numbers do not run into those of the ones before.
+# Speedups whose lines are drawn, break-even first; one whose label would overlap an earlier label is skipped.
 SPEEDUPS = (1.0, 0.75, 0.5, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)
-APART = 0.06  # of the figure's width or height, between two numbers
-MARGIN = 0.12  # of the range, around the points
-MOST = (0.05, 0.95)  # of the prompts' dots lie within the limits at least
+APART = 0.06  # minimum distance between two labels, as a fraction of the figure's width or height
+MARGIN = 0.12  # space around the points, as a fraction of the range
+MOST = (0.05, 0.95)  # quantiles of the prompts' dots that the limits include at least
 EVEN = "break-even, τ = cost: above it drafting pays"
 X_NAME, Y_NAME = "cost of a cycle, in plain passes", "τ, tokens per cycle"
 
 
 def payoff(traces: Traces) -> tuple[pd.DataFrame, pd.DataFrame, list[Trace]]:
-    """The figure's rows: a run each, the baseline first; a run and prompt each; and the runs in that order.
+    """The figure's rows per run, baseline first; its rows per run and prompt; and the runs in that order.
 
     Raises
     ------
     TraceError
-        If none of the runs, or several, are autoregressive; or as `specviz.metrics.break_even`.
+        If not exactly one run is autoregressive, or for the reasons given in `specviz.metrics.break_even`.
     """
     pairs = named(traces)
     plain = [run for _, run in pairs if run.run["method"] == PLAIN]
@@ -47,7 +47,7 @@ def payoff(traces: Traces) -> tuple[pd.DataFrame, pd.DataFrame, list[Trace]]:
 
 
 def _title(run: Trace) -> str:
-    """Method and drafter."""
+    """Name a run by its method and drafter."""
     draft = (run.run["draft"] or {}).get("name")
     return str(run.run["method"]) + (f", {draft}" if draft else "")
 
@@ -55,7 +55,7 @@ def _title(run: Trace) -> str:
 def ranges(
     table: pd.DataFrame, prompts: pd.DataFrame
 ) -> tuple[tuple[float, float], tuple[float, float], int]:
-    """Limits of x and y that hold every run with its intervals and most prompts; how many lie outside."""
+    """Limits of x and y that fit every run's intervals and most prompts; how many prompts fall outside."""
     bounds = []
     for name in ("cost", "tau"):
         runs = table[[name, f"{name}_lo", f"{name}_hi"]].to_numpy(np.float64)
@@ -73,7 +73,7 @@ Segment: TypeAlias = "tuple[tuple[float, float], tuple[float, float]]"
 
 
 def lines(x: tuple[float, float], y: tuple[float, float]) -> dict[float, Segment]:
-    """Lines of equal speedup by their speedup, each as `line` gives it."""
+    """The visible lines of equal speedup by speedup, each as returned by `line`."""
     kept: dict[float, Segment] = {}
     ends: list[tuple[float, float]] = []
     for speedup in SPEEDUPS:
@@ -88,30 +88,30 @@ def lines(x: tuple[float, float], y: tuple[float, float]) -> dict[float, Segment
 def line(
     speedup: float, x: tuple[float, float], y: tuple[float, float]
 ) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """The part of τ = speedup · cost that the limits show, as its xs and ys; None: no part."""
+    """The part of τ = speedup · cost within the limits, as its xs and ys; None if it is outside."""
     low, high = max(x[0], y[0] / speedup), min(x[1], y[1] / speedup)
     return ((low, high), (speedup * low, speedup * high)) if low < high else None
 
 
 def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
-    """τ against the cost of a cycle: drafting pays for a method above the line.
+    """Plot τ against the cost of a cycle; drafting pays for methods above the break-even line.
 
     Parameters
     ----------
     traces : Trace, list of Trace, or dict of name to Trace
-        Runs over the same prompts, one of them autoregressive; decoded prompt by prompt, with a record.
+        Runs over the same prompts, exactly one autoregressive, decoded prompt by prompt with a record.
     ax : Axes, optional
 
     Returns
     -------
     Axes
         One mark per run (hollow: lossy) with 95 % intervals over prompts, one small dot per prompt; the
-        break-even line τ = cost, and lines of equal speedup. What is drawn is `specviz.metrics.break_even`.
+        break-even line τ = cost, and lines of equal speedup. The data are from `specviz.metrics.break_even`.
 
     Raises
     ------
     TraceError
-        If there is not one autoregressive run, or as `specviz.metrics.break_even`.
+        If not exactly one run is autoregressive, or for the reasons given in `specviz.metrics.break_even`.
     """
     table, prompts, _ = payoff(traces)
     x, y, outside = ranges(table, prompts)
@@ -142,14 +142,14 @@ def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
 
 
 def words(row: Mapping[Hashable, str | float]) -> str:
-    """A run in the legend: its name, what it promises, and its speedup."""
+    """A run's legend entry: its name, exactness and speedup."""
     if row["method"] == PLAIN:
         return f"{row['name']}: the plain pass"
     return f"{row['name']} ({row['exactness']}): {row['speedup']:.2f}×"
 
 
 def heading(table: pd.DataFrame, outside: int) -> str:
-    """What the points are and how they came about."""
+    """The figure's title: the number of prompts, how times were measured, and how many dots are outside."""
     count = plural(int(table["prompts"].iloc[0]), "prompt")
     text = f"{count}; times measured in separate runs, without the prefill"
     return text + (f"; {plural(outside, 'dot')} outside" if outside else "")

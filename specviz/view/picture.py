@@ -1,7 +1,7 @@
-"""What a picture of a trace shows, before it is HTML, an image or text.
+"""Reduce a trace to the data that the renderers (HTML, image, text) draw.
 
-A :class:`Picture` is one prompt's decoding, lanes to what is drawn: spans of text with how each came about,
-cycles with their times, and what the drafter believed of each token. The three renderers read nothing else.
+A :class:`Picture` holds one prompt's decode: spans of text with their origins, cycles with their times, and
+the drafter's confidence in each token. The three renderers read nothing else.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
     from specviz.view.canvas import Canvas
 
-NAMED = schema.PHASES  # phases that the record times
-PHASES = (*NAMED, "rest")  # with what a cycle spent in none of them: they add up to the cycle
+NAMED = schema.PHASES  # phases that the trace times
+PHASES = (*NAMED, "rest")  # with the rest of a cycle's time, so that they add up to its duration
 PHASE_HUES = dict(zip(PHASES, ("#56b4e9", "#0072b2", "#e69f00", "#999999", "#cfcfcf")))
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a token came about: its word, its mark (never colour alone) and its colours, one in a terminal.
+    """The origin of a token: its word, its mark (never colour alone), its hue and its terminal colour.
 
-    The hues are Okabe and Ito's, which stay apart for colour-blind readers.
+    The hues are Okabe and Ito's, which colour-blind readers can distinguish.
     """
 
     word: str
     mark: str
     hue: str
-    code: str  # ANSI's
+    code: str  # ANSI colour code
     meaning: str
 
 
@@ -61,7 +61,7 @@ KINDS = {
         "in parallel", "∥", "#cc79a7", "35", "on a canvas: placed in the same pass as a more confident cell"
     ),
 }
-# What became of a draft token, in the order of the legends. The drafter's confidence lanes draw these.
+# A draft token's possible fates, in the order of the legends. The confidence lanes draw them.
 FATES = {
     "accepted": "accepted",
     "rejected": "rejected",
@@ -74,9 +74,9 @@ FATES = {
 
 FATE_WORDS = {fate: words.partition(":")[0] for fate, words in FATES.items()} | {"unjudged": "not judged"}
 
-MOST_TRIED = 4  # of a tree's rejected tokens that are written out
-# What a drafter says of the tokens it drafts, the first that it gives being shown: what that is, and which
-# parameters of methods are thresholds of it.
+MOST_TRIED = 4  # maximum number of a tree's rejected tokens that are written out
+# The drafter's signals about the tokens that it drafts: a description of each, and the method parameters that
+# are thresholds on it.
 BELIEFS = {
     "confidence": ("The drafter's confidence in each draft token", ("fallback", "stop")),
     "score": ("The score of each drafted node", ("threshold",)),
@@ -86,9 +86,9 @@ BELIEFS = {
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of text of whole characters; several tokens where a character needs them."""
+    """A piece of text of whole characters; it has several tokens if a character needs them."""
 
-    text: str  # bytes that are no UTF-8 stand as ⟨0xFF⟩
+    text: str  # bytes that are not UTF-8 are written as ⟨0xFF⟩
     kind: str
     cycle: int
     position: int
@@ -99,38 +99,38 @@ class Span:
 
 @dataclass(frozen=True)
 class Cycle:
-    """One draft-verify cycle: when, how long, how many."""
+    """One draft-verify cycle: its start, times and token counts."""
 
     number: int
     start: float  # seconds from the prompt's first cycle
     times: tuple[float, ...]  # seconds in each of PHASES; their sum is the cycle's duration
-    pause: float  # seconds from its end to the next cycle: recording and whatever else ran; in no cycle
+    pause: float  # seconds from its end to the next cycle (recording and other work); part of no cycle
     drafted: int
     sent: int
     judged: int
     accepted: int
     emitted: int
     stop: str
-    passes: int  # of the target; a cycle may do without
+    passes: int  # passes of the target; may be 0
     lost: str  # text of the draft tokens that were sent and dropped: the rejected one and everything after it
 
     @property
     def label(self) -> str:
-        """Accepted over sent; a dash where nothing was sent."""
+        """Accepted over sent; a dash if nothing was sent."""
         return f"{self.accepted}/{self.sent}" if self.sent else "–"
 
 
 @dataclass(frozen=True)
 class Belief:
-    """A draft token: where it stood, how sure the drafter was (see `Picture.belief`), what became of it."""
+    """A draft token: its position, the drafter's confidence (see `Picture.belief`) and its status."""
 
     position: int
     value: float
     status: str
-    more: str = ""  # its other signals, and the gap that it had and was allowed
+    more: str = ""  # its other signals, its gap and the allowed gap
 
 
-Numbers = tuple[tuple[str, str, str], ...]  # (name, value, what it means)
+Numbers = tuple[tuple[str, str, str], ...]  # (name, value, meaning)
 
 
 @dataclass(frozen=True)
@@ -140,25 +140,25 @@ class Picture:
     model: str
     draft: str
     index: int
-    of: int  # texts of the run
-    kind: str  # of work, and language, where the prompt had them
+    of: int  # number of texts in the run
+    kind: str  # kind of task and language, if the prompt has them
     prompt: str
     spans: tuple[Span, ...]
-    counts: tuple[tuple[str, int], ...]  # tokens of each kind; a span of several may have several kinds
+    counts: tuple[tuple[str, int], ...]  # tokens of each kind; one span's tokens may be of several kinds
     prefill: Cycle | None
     cycles: tuple[Cycle, ...]
     beliefs: tuple[Belief, ...]
-    belief: str  # what their values are: confidence, or the score of a tree's node
+    belief: str  # the signal that their values are, a key of `BELIEFS`
     threshold: float | None
-    limit: str  # the parameter that is the threshold; empty without one
-    numbers: Numbers  # this text's
+    limit: str  # name of the threshold's parameter; empty without one
+    numbers: Numbers  # metrics of this text
     silent: bool  # only the text was recorded
-    canvas: Canvas | None  # of a run that fills a canvas: how
-    note: str  # what is missing, if the run was cut off
+    canvas: Canvas | None  # how the canvas was filled, if the run fills one
+    note: str  # why the text is incomplete; empty if it is not
 
     @property
     def name(self) -> str:
-        """Which of the run's texts this is."""
+        """The text's number among the run's texts."""
         return f"text {self.index + 1} of {self.of}" if self.of > 1 else "text"
 
     @property
@@ -174,7 +174,7 @@ class Picture:
 
     @property
     def why_no_beliefs(self) -> str:
-        """What to say where the drafter's confidence would stand; empty if there is some to show."""
+        """Message in place of the drafter's confidence; empty if there is confidence to show."""
         if any(np.isfinite(b.value) for b in self.beliefs):
             return ""
         if self.silent:
@@ -183,16 +183,16 @@ class Picture:
 
     @property
     def sentence(self) -> str:
-        """What the beliefs are, in words."""
+        """Description of the beliefs."""
         return BELIEFS[self.belief][0]
 
     @property
     def threshold_name(self) -> str:
-        """What the threshold is, in words."""
+        """Description of the threshold."""
         return f"{self.limit} threshold" if self.limit != "threshold" else self.limit
 
 
-# How chat templates begin the user's turn, and what ends it.
+# Markers with which chat templates begin and end the user's turn.
 USER = re.compile(
     r"<\|?(?:im_start|start_of_turn|start_header_id)\|?>user(?:<\|end_header_id\|>)?|<\|user\|>|\[INST\]"
 )
@@ -200,7 +200,7 @@ ENDED = re.compile(r"<\|?(?:im_end|end_of_turn|eot_id|end|assistant)\|?>|\[/INST
 
 
 def milliseconds(seconds: float) -> str:
-    """As the player says it."""
+    """Format a duration as the player does."""
     if not isfinite(seconds):
         return "not recorded"
     if seconds >= 1:
@@ -210,7 +210,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def excerpt(prompt: str, most: int = 90) -> str:
-    """The beginning of a prompt in one line: of a chat, the beginning of the user's last turn."""
+    """The start of a prompt on one line; for a chat, the start of the user's last turn."""
     *_, last = USER.split(prompt)
     turn = ENDED.split(last)[0].strip() if last != prompt else ""
     line = " ".join(visible(turn or prompt).split())
@@ -218,7 +218,7 @@ def excerpt(prompt: str, most: int = 90) -> str:
 
 
 def badge(exactness: str) -> str:
-    """The style class of a label in `schema.EXACTNESS`."""
+    """CSS class for a label in `schema.EXACTNESS`."""
     return {"exact": "yes", "exact up to ties": "ties", "exact in law": "ties"}.get(exactness, "lossy")
 
 
@@ -227,12 +227,12 @@ def _number(value: float | None) -> float:
 
 
 def name_of(model: Metadata | str | None) -> str:
-    """The name in a run's `model` or `draft`; empty where there is none."""
+    """The name in a run's `model` or `draft`; empty if there is none."""
     return str(model.get("name", "")) if isinstance(model, Mapping) else str(model or "")
 
 
 def run_names(runs: Sequence[Metadata]) -> list[str]:
-    """Each run's method; where one stands twice, with the drafter and parameters that differ, or a number."""
+    """Name each run by its method; repeated methods add the differing drafter and parameters, or a number."""
     settings = [{"draft": name_of(run["draft"]), **(run["parameters"] or {})} for run in runs]
     names = []
     for run, own in zip(runs, settings):
@@ -252,7 +252,7 @@ def _nodes(trace: Trace) -> float:
 
 
 def headline(trace: Trace) -> Numbers:
-    """The metrics of a trace of one run, pooled over its texts; what does not apply is left out."""
+    """The metrics of a trace of one run, pooled over its texts; those that do not apply are left out."""
     drafts, tree = metrics.drafted(trace) != 0, bool((trace.cycles["width"] > 1).any())
     lossy = trace.run["method"] in schema.ROLLBACK
     shown: list[tuple[bool, str, Callable[[Trace], float], str, str]] = [
@@ -280,20 +280,20 @@ def headline(trace: Trace) -> Numbers:
 
 
 def letters(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> str:
-    """The text of some tokens; bytes that are no UTF-8 are surrogates, which `specviz.escape` writes out."""
+    """Decode tokens; bytes that are not UTF-8 become surrogates, which `specviz.escape` writes out."""
     return b"".join(piece for _, piece in token_bytes(pieces, tokens)).decode("utf8", "surrogateescape")
 
 
 def _written(text: str, tokens: list[int], pieces: dict[int, bytes]) -> str:
-    """A span's text; where bytes are no UTF-8, those bytes written out."""
+    """A span's text, with bytes that are not UTF-8 written out."""
     if "\ufffd" not in text:
         return text
     return re.sub("[\udc80-\udcff]", written_out, letters(pieces, tokens))
 
 
 def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
-    """By cycle, the draft tokens that were sent and dropped: a chain's as text, of a tree the best few of
-    those that were tried where the target left it, and how many more there were."""
+    """Text of the draft tokens that were sent and dropped, by cycle. For a chain it is the whole text; for a
+    tree, the best few rejected tokens at the deepest level tried, and the number of the others."""
     lost = {}
     gone = nodes[nodes["status"].isin(["rejected", "unjudged"])]
     for number, dropped in gone.groupby("cycle", observed=True):
@@ -313,13 +313,13 @@ def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
 
 
 def phase_times(cycles: pd.DataFrame) -> np.ndarray:
-    """Seconds that each cycle spent in each of PHASES.
+    """Seconds that each cycle spent in each phase of `PHASES`.
 
     Returns
     -------
     array, shape (cycles, phases)
-        A row sums to the cycle's duration. A method that drafts nothing has no drafting phase: what asking
-        it took is rest.
+        A row sums to the cycle's duration. If nothing was drafted there is no drafting phase: its time
+        counts as rest.
     """
     named = np.nan_to_num(cycles[[f"{name}_time" for name in NAMED]].to_numpy(float))
     if not cycles["drafted"].any():
@@ -354,7 +354,7 @@ def _cycles(frame: pd.DataFrame, passes: dict[int, int], lost: dict[int, str]) -
     ]
 
 
-# The drafter's further signals at a node: the record's name, and how it is said.
+# The drafter's further signals at a node: column name to text.
 ALSO = {
     "confidence": "largest probability {:.3f}",
     "entropy": "entropy {:.3f} nats",
@@ -368,7 +368,7 @@ ALSO = {
 def _details(
     nodes: pd.DataFrame, belief: str, rollback: float | None, own: Iterable[tuple[str, str]] = ()
 ) -> list[str]:
-    """Of each node how near the verdict was, and its signals; `own`: name and unit of the method's."""
+    """Each node's gap, allowed gap and signals as text; `own`: names and units of the method's signals."""
     parts: list[list[str]] = [[] for _ in range(len(nodes))]
 
     def say(values: np.ndarray, words: str) -> None:
@@ -395,13 +395,13 @@ def _details(
 
 
 def _canvas(trace: Trace, prompt: int) -> Canvas:
-    from specviz.view.canvas import canvas  # which stands on this file
+    from specviz.view.canvas import canvas  # canvas.py imports this module
 
     return canvas(trace, prompt)
 
 
 def picture(trace: Trace, prompt: int) -> Picture:
-    """Reduce one prompt of one run to what is drawn.
+    """Reduce one prompt of one run to the data to draw.
 
     Parameters
     ----------
@@ -419,10 +419,10 @@ def picture(trace: Trace, prompt: int) -> Picture:
     rollback = run["method"] in schema.ROLLBACK
 
     kept = outputs[outputs["kept"]]
-    filled = run.get("canvas") is not None  # its positions are cells, emitted in any order
+    filled = run.get("canvas") is not None  # positions are cells, emitted in any order
     if filled:
         kept = kept.sort_values("position", kind="stable")
-    # What a canvas dropped stood in other cells; its lattice shows where.
+    # On a canvas, dropped tokens were in other cells; the lattice shows where.
     passes = one.passes
     counts = passes[passes["model"] == "target"]["cycle"].value_counts()
     read = {int(str(number)): int(count) for number, count in counts.items()}
@@ -461,7 +461,7 @@ def picture(trace: Trace, prompt: int) -> Picture:
 
 
 def _spans(one: Trace, kept: pd.DataFrame, prompt: int, rollback: bool) -> tuple[Span, ...]:
-    """The text in its whole characters, each with where its first token came from."""
+    """Split the text into whole characters, each with the origin of its first token."""
     spans: list[Span] = []
     rows = list(zip(*(kept[c].tolist() for c in ("origin", "cycle", "position", "p"))))
     place, seen = 0, -1
@@ -478,18 +478,18 @@ def _spans(one: Trace, kept: pd.DataFrame, prompt: int, rollback: bool) -> tuple
 
 
 def _kind(origin: str, rollback: bool) -> str:
-    """How a token is drawn, by where it came from."""
+    """The kind that a token is drawn as, from its origin."""
     return "rollback" if rollback and origin == "correction" else origin if origin in KINDS else "plain"
 
 
 def _counts(kept: pd.DataFrame, rollback: bool) -> tuple[tuple[str, int], ...]:
-    """How many tokens are of each kind, in the order of the legends."""
+    """The number of tokens of each kind, in the order of the legends."""
     kinds = [_kind(origin, rollback) for origin in kept["origin"].tolist()]
     return tuple((kind, kinds.count(kind)) for kind in KINDS if kind in kinds)
 
 
 def cut_off(one: Trace) -> str:
-    """What to say of a text that its run did not finish; empty for one that has its end."""
+    """Message for a text that its run did not finish; empty for a complete text."""
     if one.run.get("complete", True):
         return ""
     last = one.cycles.groupby("prompt")[["end", "source"]].tail(1)  # a stream may have more to come
@@ -500,14 +500,14 @@ def cut_off(one: Trace) -> str:
 
 
 def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tuple[Belief, ...]]:
-    """Which of the drafter's signals is shown, and its value at each node."""
+    """Choose the drafter's signal to show, and return its name and its value at each node."""
     nodes, cycles = one.nodes, one.cycles.dropna(subset="context")
     names = ["confidence", "score"]
     if not filled and nodes.duplicated(["cycle", "parent"]).any():
         names.reverse()  # siblings share one confidence, their parent's; the score is a node's own
     belief = next((name for name in names if nodes[name].notna().any()), "confidence")
     column = belief
-    # How a node is judged follows from its score, where both are known.
+    # If both are recorded, a node's verdict follows from its score.
     if nodes["score"].notna().any() and nodes["threshold"].notna().any():
         belief, column = "weighted confidence", "score"
     if not len(nodes):
@@ -524,21 +524,21 @@ def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tup
     return belief, tuple(
         Belief(int(w), float(c), str(s), more)
         for w, c, s, more in zip(where, nodes[column], nodes["status"], details)
-        if w == w  # the record may lack the cycle's context
+        if w == w  # the trace may lack the cycle's context length
     )
 
 
 def prompts(trace: Trace) -> list[int]:
-    """Indices of the prompts that a trace of one run holds, in the order they were decoded."""
+    """Indices of the prompts in a trace of one run, in the order they were decoded."""
     return [int(n) for n in dict.fromkeys(trace.cycles["prompt"].tolist())] or [0]
 
 
 def first_run(trace: Trace, prompt: int | None) -> tuple[Trace, int]:
-    """A trace's first run, and the index of one of its prompts, by default the first."""
+    """A trace's first run, and `prompt` or, if it is None, the index of the run's first prompt."""
     run = trace.split()[0]
     return run, prompts(run)[0] if prompt is None else prompt
 
 
 def pictures(trace: Trace, most: int = 3) -> list[Picture]:
-    """Pictures of a trace's first prompts: of each run in turn, at most `most` a run."""
+    """Pictures of the first prompts of each run in turn, at most `most` per run."""
     return [picture(run, n) for run in trace.split() for n in prompts(run)[:most]]

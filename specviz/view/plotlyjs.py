@@ -1,8 +1,8 @@
-"""Offline pages with plots: plotly's script packed once, a policy of hashes, no request.
+"""Build offline pages with plots: plotly's script packed once, a hash-based content policy, no requests.
 
-plotly is the lab extra. While it runs it fills style elements and sets style attributes, which a policy of
-hashes forbids. It finds its style elements in the page already (`style_elements`) and fills them through the
-CSSOM; ``plots.js`` sends its style attributes the same way. So no page's policy allows unhashed styles.
+plotly comes with the lab extra. It normally adds style elements and sets style attributes, which a hash-based
+policy forbids. The page therefore already contains the style elements (`style_elements`), which plotly fills
+through the CSSOM, and ``plots.js`` sets its style attributes the same way. No page allows unhashed styles.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from importlib.resources import files
 from specviz.errors import ParameterError, install
 from specviz.escape import content_policy, html
 
-# plotly asks for the first by its name; of the second, a map's style sheet that no plot here needs, the name
-# is a digest in plotly's script. An element that is there is not made.
+# plotly looks up the first by name. The second is a map's style sheet, which no plot here needs; its name is
+# a digest in plotly's script. plotly does not create an element that already exists.
 GLOBAL_STYLE = "plotly.js-style-global"
 MAP_STYLE = re.compile(r'getElementById\("([0-9a-f]{64})"\)')
 
 
 def text(name: str) -> str:
-    """One of the files beside this one."""
+    """Read one of the package's data files."""
     return files("specviz.view").joinpath(name).read_text(encoding="utf8")
 
 
 def script() -> str:
-    """plotly's script.
+    """Plotly's JavaScript source.
 
     Raises
     ------
     ParameterError
-        If it is not installed.
+        If plotly is not installed.
     """
     try:
         from plotly.offline import get_plotlyjs
@@ -48,7 +48,7 @@ def style_elements(plotly: str) -> str:
 
 
 def document(title: str, style: str, body: str, boot: str, figures: str, plotly: str) -> str:
-    """A whole page.
+    """Assemble a complete HTML page.
 
     Parameters
     ----------
@@ -58,11 +58,11 @@ def document(title: str, style: str, body: str, boot: str, figures: str, plotly:
     body : str
         HTML, already escaped.
     boot : str
-        The page's own script; ``plots.js`` and ``click.js`` stand in front of it.
+        The page's own script; ``plots.js`` and ``click.js`` are prepended to it.
     figures : str
-        plotly's figures as a JSON list, ``figures`` to the script.
+        Plotly figures as a JSON list, which the script reads as ``figures``.
     plotly : str
-        What `script` gives; empty where there is no figure.
+        The result of `script`, or an empty string if the page has no figure.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""matplotlib views of a trace. Each takes ``ax=``, draws only on it, and returns it."""
+"""Draw a trace with matplotlib. Each view takes ``ax=``, draws only on it, and returns it."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.backend_bases import RendererBase
 
-SIZE = 11.0  # points, of the text
-LINE = 21.0  # points from one line of it to the next
-BELOW = 28.0  # points for its legend
+SIZE = 11.0  # text size in points
+LINE = 21.0  # distance between lines of text in points
+BELOW = 28.0  # height of the legend in points
 
 
 def _one(trace: Trace, prompt: int | None) -> Picture:
-    """The picture of a prompt, by default the first, of the trace's first run."""
+    """The picture of one prompt (default: the first) of the trace's first run."""
     return picture(*first_run(trace, prompt))
 
 
 def token_strip(trace: Trace, prompt: int | None = None, ax: Axes | None = None, lines: int = 14) -> Axes:
-    """The text, each token on the colour of how it came about, with its mark above it.
+    """Draw the text with each token's background coloured by its origin and its mark above it.
 
-    Words break where they reach the axes' edge when the figure is drawn, whatever its size then is.
+    Lines are broken when the figure is drawn, so that they fit the axes at any size.
 
     Parameters
     ----------
     trace : Trace
     prompt : int, optional
-        Which prompt; default the first.
+        Default: the first.
     ax : Axes, optional
-        Default: one as tall as the text needs.
+        Default: new axes as tall as the text needs.
     lines : int
-        After how many the rest is left out (and said so); fewer if the axes are low.
+        Maximum number of lines; a note counts the tokens left out. Low axes show fewer lines.
 
     Returns
     -------
@@ -80,21 +80,21 @@ Place = tuple[float, int, str, float, str, Span]  # x, line, text, width, mark, 
 
 
 def flow(spans: Sequence[Span], width: float, measure: Callable[[str], float]) -> list[Place]:
-    """Lay spans out in lines as text: a line breaks before the word that would pass the edge.
+    """Lay out spans as lines of text; a line breaks before a word that would cross the edge.
 
     Parameters
     ----------
     spans : sequence of Span
     width : float
-        Of a line, in the unit of `measure`.
+        Width of a line, in the unit of `measure`.
     measure : callable
-        Width of a text.
+        Returns the width of a text.
 
     Returns
     -------
     list of (x, line, text, width, mark, span)
-        A span that holds a line break, or is wider than a line, has several places; its mark stands at the
-        first. A space at the start of a new line is kept: it belongs to its token.
+        A span that contains a line break, or is wider than a line, has several places; only the first has
+        its mark. A space at the start of a new line is kept because it belongs to its token.
     """
     places: list[Place] = []
     x, line = 0.0, 0
@@ -107,7 +107,7 @@ def flow(spans: Sequence[Span], width: float, measure: Callable[[str], float]) -
                 size = measure(part)
                 fits = len(part)
                 if x + size > width:
-                    if x:  # take the beginning of a word along, unless it fills the line
+                    if x:  # move the start of the word too, unless it fills the line
                         first = _word_start(places, line, span, part)
                         moved, places = places[first:], places[:first]
                         x, line = 0.0, line + 1
@@ -124,7 +124,7 @@ def flow(spans: Sequence[Span], width: float, measure: Callable[[str], float]) -
 
 
 def _word_start(places: list[Place], line: int, span: Span, part: str) -> int:
-    """From which place on a word that goes on with `part` moves to the next line."""
+    """Index of the first place to move to the next line so that the word continued by `part` stays whole."""
     end = first = len(places)
     if not part[0].isalnum() or not part[0].isascii():  # scripts without spaces break anywhere
         return end
@@ -141,14 +141,14 @@ def _word_start(places: list[Place], line: int, span: Span, part: str) -> int:
 
 @cache
 def _ruler(dpi: float) -> Callable[[str], float]:
-    """Measures texts in pixels, without a figure."""
+    """Create a function that measures a text's width in pixels, without a figure."""
     from matplotlib.backends.backend_agg import RendererAgg
 
     return _measure(RendererAgg(8, 8, dpi))
 
 
 def _measure(renderer: RendererBase) -> Callable[[str], float]:
-    """Measures texts in a renderer's pixels."""
+    """Create a function that measures a text's width in the renderer's pixels."""
     from matplotlib.font_manager import FontProperties
 
     font = FontProperties(family=fonts(), size=SIZE)
@@ -157,7 +157,7 @@ def _measure(renderer: RendererBase) -> Callable[[str], float]:
     def width(text: str) -> float:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")
-            # A space at the end has no ink, and would not be measured.
+            # A trailing space has no ink and would not be measured.
             both, mark = (
                 renderer.get_text_width_height_descent(t, font, False)[0] for t in (text + "|", "|")
             )
@@ -167,21 +167,21 @@ def _measure(renderer: RendererBase) -> Callable[[str], float]:
 
 
 def _height(shown: Picture, inches: float, lines: int) -> float:
-    """Inches that a strip of this width needs, its legend with it."""
+    """Height in inches of a strip of this width, including its legend."""
     places = flow(shown.spans, inches * 72, _ruler(72.0))
     last = places[-1][1] + 1 if places else 1
     return (min(last, lines) * LINE + (14 if last > lines else 0) + BELOW) / 72
 
 
 def strip(shown: Picture, ax: Axes, lines: int) -> Axes:
-    """`token_strip` of a picture that is there already."""
+    """Draw `token_strip` from an existing picture."""
     from matplotlib.artist import Artist
     from matplotlib.patches import Rectangle
     from matplotlib.text import Text
     from matplotlib.transforms import IdentityTransform
 
     class Words(Artist):
-        """Text that is laid out anew in its axes each time it is drawn."""
+        """Text that is laid out again within its axes each time it is drawn."""
 
         def draw(self, renderer: RendererBase) -> None:
             if not self.get_visible():
@@ -237,7 +237,7 @@ def strip(shown: Picture, ax: Axes, lines: int) -> Axes:
 
 
 def timeline(trace: Trace, prompt: int | None = None, ax: Axes | None = None) -> Axes:
-    """Cycles along time, each a bar divided by phase; what lies between bars is in no cycle.
+    """Draw cycles along time, each as a bar divided by phase; time between bars belongs to no cycle.
 
     Parameters
     ----------
@@ -279,9 +279,9 @@ def _timeline(shown: Picture, ax: Axes) -> Axes:
 
 
 def confidence(trace: Trace, prompt: int | None = None, ax: Axes | None = None) -> Axes:
-    """The drafter's confidence in each draft token, by output position, and what became of it.
+    """Plot the drafter's confidence in each draft token by output position, with the token's verdict.
 
-    Of a drafter that gives scores to the nodes of a tree (UniSpec), those.
+    For a drafter that scores the nodes of a tree (UniSpec), the scores are plotted instead.
 
     Parameters
     ----------
@@ -292,8 +292,8 @@ def confidence(trace: Trace, prompt: int | None = None, ax: Axes | None = None) 
     Returns
     -------
     Axes
-        Position in the output (0 is the first token written) against the drafter's largest probability, or
-        the node's score.
+        Position in the output (0 is the first token written) on x; the drafter's largest probability, or
+        the node's score, on y.
     """
     return _confidence(_one(trace, prompt), axes(ax, (10, 1.8)))
 
@@ -317,18 +317,18 @@ def _confidence(shown: Picture, ax: Axes) -> Axes:
 
 
 def phases(trace: Trace, ax: Axes | None = None) -> Axes:
-    """Where a cycle's time goes: the mean of each phase, a bar for each run.
+    """Plot how a cycle's time is spent: the mean of each phase, one bar per run.
 
     Parameters
     ----------
     trace : Trace
-        One run or many.
+        One run or several.
     ax : Axes, optional
 
     Returns
     -------
     Axes
-        Milliseconds per cycle, without the prefill; a bar is as long as the mean cycle.
+        Milliseconds per cycle, excluding the prefill; a bar's length is the mean time of a cycle.
     """
     runs = trace.split()
     ax = axes(ax, (8, 0.9 + 0.5 * len(runs)))
@@ -353,14 +353,14 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
 
 
 def poster(trace: Trace) -> bytes:
-    """The picture of a trace's first text as PNG: whose it is, its numbers, text, cycles and confidence.
+    """Draw a trace's first text as PNG: its run, numbers, text, cycles and confidence.
 
     Returns
     -------
     bytes
     """
     shown = pictures(trace, 1)[0]
-    # Inches: laid out by hand, so that the text has the very room that it was measured for.
+    # Inches, laid out by hand so that the text gets exactly the space that it was measured for.
     wide, left, inner, lines = 10.0, 0.45, 9.4, 14
     heights = [0.5, _height(shown, inner, lines), 1.45, 0.0 if shown.why_no_beliefs else 1.6]
     tall = sum(heights) + 0.05

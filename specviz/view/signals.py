@@ -1,6 +1,6 @@
-"""matplotlib views of the drafter's confidence: does it predict acceptance, and what is made of it.
+"""Draw the drafter's confidence with matplotlib: whether it predicts acceptance, and how it is used.
 
-Each takes ``ax=``, draws only on it, and returns it. The numbers are those of `specviz.metrics.signals`.
+Each view takes ``ax=``, draws only on it, and returns it. The numbers are from `specviz.metrics.signals`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ NAMES = {
 }
 OUTCOMES = {"accepted": "share accepted", "first": "share that is the target's top token"}
 SMALL = {"fontsize": 7.5, "title_fontsize": 7.5}
-FEW = 10  # nodes; a bin with fewer is drawn hollow
+FEW = 10  # a bin with fewer nodes is drawn hollow
 
 
 def _looks(name: str) -> Look:
     """A signal's colour and marker, the same in every picture; the recorded C_t is black."""
     if name == "score":
         return {"color": "black", "marker": "*", "ms": 7}
-    if name not in SIGNALS:  # a method's own; its line is dashed
+    if name not in SIGNALS:  # a method's own signal; its line is dotted
         return {"color": "#555555", "marker": "X", "ms": 5, "ls": ":"}
     colour, marker = LOOKS[[n for n in SIGNALS if n != "score"].index(name)]
     return {"color": colour, "marker": marker, "ms": 4.5}
@@ -67,19 +67,19 @@ def reliability(
     outcome: str = "accepted",
     **options: Any,
 ) -> Axes:
-    """Certainty against acceptance: is a drafter that says 0.8 accepted eight times in ten?
+    """Plot acceptance against confidence: is a drafter that says 0.8 accepted eight times in ten?
 
-    A line a signal: the share accepted of the judged nodes in each of `bins` equal intervals, at their mean
+    Each signal is a line: the share of judged nodes accepted in each of `bins` equal intervals, at their mean
     signal, with 95 % Wilson intervals; bins of fewer than 10 nodes are hollow. Only the largest probability
-    claims to lie on the diagonal; of the others the slope says how well they tell good drafts from bad ones.
+    should follow the diagonal; for the others, the slope shows how well they separate good drafts from bad.
 
     Parameters
     ----------
     trace : Trace
         All prompts and runs are pooled.
     signals : str or sequence of str, optional
-        Which of `specviz.metrics.signals.SIGNALS` or of the method's own; default all that the trace has. One
-        that leaves [0, 1] is drawn over its range, which the legend gives.
+        Signals from `specviz.metrics.signals.SIGNALS` or the method's own; default: all that the trace has. A
+        method's own signal that leaves [0, 1] is rescaled from its range, which the legend gives.
     ax : Axes, optional
     bins : int
     outcome : {"accepted", "first"}
@@ -90,12 +90,12 @@ def reliability(
     Returns
     -------
     Axes
-        Its legend gives each signal's area under the ROC curve with a 95 % interval over prompts.
+        The legend gives each signal's area under the ROC curve with a 95 % interval over prompts.
 
     Raises
     ------
     ParameterError
-        If there is no such signal, outcome or number of bins.
+        If a signal or the outcome does not exist, or the number of bins is invalid.
     """
     table, chosen = _chosen(trace, signals, options)
     curve = metrics.calibration_curve(table, bins, outcome)
@@ -107,7 +107,7 @@ def reliability(
         return note(ax, "no judged node has a signal")
     present = [name for name in chosen if (curve["signal"] == name).any()]
     for number, name in enumerate(present):
-        shift = 0.004 * (number - (len(present) - 1) / 2)  # intervals side by side
+        shift = 0.004 * (number - (len(present) - 1) / 2)  # keeps the intervals from overlapping
         _curve(table, name, curve[curve["signal"] == name], _rated(name, rated[name]), shift, ax)
     ax.set_title(_counted(table, outcome), size=9, loc="left")
     ax.legend(framealpha=0.85, edgecolor="none", loc="lower right", title="AUROC, 95 %", **SMALL)
@@ -115,7 +115,7 @@ def reliability(
 
 
 def _curve(table: pd.DataFrame, name: str, rows: pd.DataFrame, label: str, shift: float, ax: Axes) -> None:
-    """One signal's line; of a signal that leaves [0, 1] over its range."""
+    """Draw one signal's line; a method's own signal that leaves [0, 1] is rescaled from its range."""
     look, x = _looks(name), rows["mean"]
     if name not in SIGNALS and not table[name].dropna().between(0, 1).all():
         least, most = table[name].min(), table[name].max()
@@ -131,7 +131,7 @@ def _curve(table: pd.DataFrame, name: str, rows: pd.DataFrame, label: str, shift
 def _chosen(
     trace: Trace, signals: str | Sequence[str] | None, options: dict[str, Any]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The table of signals, and which of them are asked for."""
+    """The table of signals, and the names of those to draw."""
     table = metrics.signals(trace, **options)
     names = signal_names(table)
     chosen = [signals] if isinstance(signals, str) else list(signals or names)
@@ -139,7 +139,7 @@ def _chosen(
         if name not in names:
             raise ParameterError(f"no signal {name!r}; there is {', '.join(names)}")
     if signals is None and np.allclose(table["score"], table["ensemble"], atol=1e-5):
-        chosen.remove("ensemble")  # the recorded C_t is that very ensemble
+        chosen.remove("ensemble")  # the recorded C_t is the same ensemble
     return table, chosen
 
 
@@ -166,7 +166,7 @@ def auroc(
     outcome: str = "accepted",
     **options: Any,
 ) -> Axes:
-    """Which signal tells accepted tokens from rejected ones best: a row a signal, best on top.
+    """Plot how well each signal separates accepted from rejected tokens: one row per signal, best on top.
 
     Parameters
     ----------
@@ -176,8 +176,8 @@ def auroc(
     Returns
     -------
     Axes
-        Area under the ROC curve (0.5: guessing) with its 95 % interval over prompts; at the right how far
-        each is from the ensemble, with the interval of that difference (`specviz.metrics.auroc`).
+        Area under the ROC curve (0.5: chance) with its 95 % interval over prompts. On the right, each
+        signal's difference from the ensemble, with its interval (`specviz.metrics.auroc`).
     """
     table, chosen = _chosen(trace, signals, options)
     than = "ensemble" if "ensemble" in chosen else "score" if "score" in chosen else chosen[0]
@@ -208,20 +208,20 @@ def signal_lanes(
     trace: Trace, signals: str | Sequence[str] | None = None, prompt: int | None = None,
     ax: Axes | None = None, most: int = MOST,
 ) -> Axes:  # fmt: skip
-    """The signals of a method's own over the cycles of one prompt: a panel each.
+    """Draw a method's own signals over the cycles of one prompt, one panel each.
 
-    A signal of the nodes is a mark for each node, by what became of it; one of the cycle is a line.
+    A node signal is drawn as one mark per node, by the node's status; a cycle signal is drawn as a line.
 
     Parameters
     ----------
     trace : Trace
         Its first run is used.
     signals : str or sequence of str, optional
-        Which of ``trace.signals``; default all that were recorded.
+        Signals from ``trace.signals``; default: all that were recorded.
     prompt : int, optional
         Default: the first.
     ax : Axes, optional
-        Its room is divided among the panels, which are its ``child_axes``.
+        Its area is divided among the panels, which are its ``child_axes``.
     most : int
         Maximum number of cycles drawn.
 
@@ -232,7 +232,7 @@ def signal_lanes(
     Raises
     ------
     ParameterError
-        If there is no such signal.
+        If a signal does not exist.
     """
     run, index = first_run(trace, prompt)
     one = run.select(prompt=index)
@@ -260,12 +260,12 @@ def signal_lanes(
 
 
 def _column(name: str, level: str) -> str:
-    """Where a signal stands in the table of nodes or of cycles."""
+    """The signal's column name in the table of nodes or cycles."""
     return name if level == "node" else f"control_{name}"
 
 
 def _lane(signal: Signal, nodes: pd.DataFrame, cycles: pd.DataFrame, ax: Axes) -> None:
-    """One signal over the cycles."""
+    """Draw one signal over the cycles."""
     column = _column(signal.name, signal.level)
     if signal.level == "node":
         for fate, look in FATE_LOOKS.items():
@@ -292,22 +292,22 @@ def threshold_readings(
     trace: Trace | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The two readings of CM-ASD's gap τ_t, and of its entropy confidence.
+    """Plot the two readings of CM-ASD's gap τ_t and of its entropy confidence.
 
-    The formula widens the gap that is allowed when the drafter is unsure; the prose says that verification
-    gets stricter there. And "entropy confidence" H/log |V| rises with doubt; the usable one is its
-    complement. Over entropy both contradictions meet: reading both as written gives the same curve as reading
-    both otherwise.
+    The formula widens the allowed gap when the drafter is uncertain, but the prose says that verification
+    gets stricter. Likewise, the "entropy confidence" H/log |V| rises with uncertainty; its complement is the
+    usable confidence. Over entropy the two contradictions cancel: the formulas as written give the same curve
+    as the gap of the prose with the complement.
 
     Parameters
     ----------
     tau_base, gamma : float
         In nats; at least 0.
     over : {"confidence", "entropy"}
-        What is across: C itself, or H/log |V| with C taken from it in either reading.
+        The x axis: C itself, or H/log |V|, from which C follows in either reading.
     trace : Trace, optional
-        Its judged nodes as dots, at their recorded C_t (`over` confidence) and gap: a dot below a curve is
-        accepted by that reading, as far as the gap decides.
+        Its judged nodes are drawn as dots at their gap and their C_t (recorded, else the ensemble) or
+        uncertainty; a dot below a curve is accepted by that reading, as far as the gap decides.
     ax : Axes, optional
 
     Returns
@@ -317,7 +317,7 @@ def threshold_readings(
     Raises
     ------
     ParameterError
-        If a number is negative or there is no such axis.
+        If `tau_base` or `gamma` is negative, or `over` is not a valid axis.
     """
     if tau_base < 0 or gamma < 0 or over not in ("confidence", "entropy"):
         raise ParameterError(
@@ -340,14 +340,14 @@ def threshold_readings(
     if trace is not None:
         _dots(trace, over, top, ax)
     ax.axhline(tau_base, color=GREY, lw=0.8, ls=":")
-    ax.text(0.5, tau_base, "τ_base", size=8, color="#555555", ha="center", va="bottom")  # free of both curves
+    ax.text(0.5, tau_base, "τ_base", size=8, color="#555555", ha="center", va="bottom")  # below both curves
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.03 * top, top * 1.04), ylabel="largest gap allowed, nats")
     ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0), borderpad=0)
     return ax
 
 
 def _dots(trace: Trace, over: str, top: float, ax: Axes) -> None:
-    """Judged nodes where they stand; those above the axes at its edge."""
+    """Draw the judged nodes as dots; those above the axes are drawn at its edge."""
     table = metrics.signals(trace)
     table = table[table["gap"].notna()]
     across = table["score"].fillna(table["ensemble"]) if over == "confidence" else 1 - table["entropy"]

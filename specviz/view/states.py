@@ -1,8 +1,8 @@
-"""Stepwise unmasking and speculative unmasking side by side, row by row the same state.
+"""Compare stepwise and speculative unmasking side by side, one state per row.
 
-Both place the same tokens in the same cells in the same order, so a state is told by how many cells are
-placed (figure 2 of SSD, Gao et al. 2025). Stepwise decoding runs a pass at every state; the other skips those
-that its draft went through.
+Both place the same tokens in the same cells in the same order, so the number of placed cells identifies a
+state (figure 2 of SSD, Gao et al. 2025). Stepwise decoding runs a pass at every state; speculative unmasking
+skips the states that its draft covers.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from specviz.view.picture import name_of, prompts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST = 80  # states that are drawn
+MOST = 80  # maximum number of states drawn
 DONE = "#5f5f5f"
-LETTERS = 18  # of a token
+LETTERS = 18  # maximum length of a token's text
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Two runs by state.
+    """Two runs aligned by state.
 
     Parameters
     ----------
     base, other : Canvas
-        Stepwise decoding, and what is compared with it.
+        The stepwise run, and the run compared with it.
     same : int
-        States that both went through: the placements on which they agree.
+        Number of states common to both: the placements on which they agree.
     parted : bool
-        Whether they went on differently after these.
+        Whether the runs diverge after these.
     """
 
     base: Canvas
@@ -48,7 +48,7 @@ class Aligned:
 
     @property
     def passes(self) -> list[Pass]:
-        """The other's passes that begin at a common state."""
+        """The other run's passes that begin at a common state."""
         return [one for one in self.other.passes if one.begun < self.same]
 
     @property
@@ -59,7 +59,7 @@ class Aligned:
 
     @property
     def sentence(self) -> str:
-        """The whole in a sentence or two."""
+        """The comparison in one or two sentences."""
         there, saved = self.same, len(self.saved)
         share = f" ({saved / there:.0%})" if there else ""
         sentence = (
@@ -72,12 +72,12 @@ class Aligned:
 
 
 def align(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> Aligned:
-    """Two runs of one prompt by state.
+    """Align two runs of one prompt by state.
 
     Raises
     ------
     TraceError
-        If one is not of canvases, the first is not stepwise, or model, prompt or policy differ.
+        If one did not write canvases, the first is not stepwise, or the model, prompt or policy differs.
     """
     runs = [trace.split()[0] for trace in (stepwise, ssd)]
     index = prompts(runs[0])[0] if prompt is None else prompt
@@ -112,31 +112,31 @@ def _placements(shown: Canvas) -> list[Placed]:
 def aligned(
     stepwise: Trace, ssd: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST
 ) -> Axes:
-    """Stepwise and speculative unmasking by state: which passes were saved, and why each chain ended.
+    """Draw stepwise and speculative unmasking by state: which passes were saved, and why each chain ended.
 
-    A row is the step from one state to the next: the cell and the token that both place. On the left a square
-    is a pass of stepwise decoding, an empty one a pass that was saved. On the right a bar is one pass of the
-    other run, over all that it placed, each with the sign of how it came; after it says why no more was.
+    A row is the step from one state to the next: the cell and token that both runs place. On the left, a
+    square is a pass of stepwise decoding; an empty square is a saved pass. On the right, a bar is one pass of
+    the other run and spans its placements, each with a sign for its origin, and a note says why it ended.
 
     Parameters
     ----------
     stepwise, ssd : Trace
-        Their first runs, of the same model and prompt under the same policy: length, block, cache, refresh.
+        Their first runs are used; same model, prompt and policy (length, block, cache, refresh).
     prompt : int, optional
         Default: the first.
     ax : Axes, optional
     most : int
-        States that are drawn.
+        Maximum number of states drawn.
 
     Returns
     -------
     Axes
-        Where the two part, the states from there on are left out and the title says so.
+        If the runs diverge, the states from there on are left out and the title says so.
 
     Raises
     ------
     TraceError
-        If one is not of canvases, the first is not stepwise, or model, prompt or policy differ.
+        If one did not write canvases, the first is not stepwise, or the model, prompt or policy differs.
     """
     from matplotlib.patches import Rectangle
 
@@ -166,7 +166,7 @@ def aligned(
 
 
 def _bar(ax: Axes, one: Pass, end: int) -> None:
-    """One pass of the speculative run, over the states from where it began to `end`."""
+    """Draw one pass of the speculative run over the states from its first to `end`."""
     from matplotlib.patches import FancyBboxPatch
 
     begin = one.begun
@@ -188,7 +188,7 @@ def _bar(ax: Axes, one: Pass, end: int) -> None:
 
 
 def _dress(ax: Axes, both: Aligned, drawn: int) -> None:
-    """Limits, columns, title and the key of the signs in use."""
+    """Set the limits, column labels, title and the key to the signs in use."""
     ax.set_xlim(-0.3, 12.6)
     ax.set_ylim(drawn, 0)
     ax.set_yticks([state + 0.5 for state in range(drawn)], [str(state) for state in range(drawn)], size=7)

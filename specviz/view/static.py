@@ -1,7 +1,7 @@
-"""A picture as self-contained static HTML: no script, no network, one style block.
+"""Render a picture as self-contained static HTML: no script, no network, one style block.
 
-Every text that came from outside (tokens, prompts, names) passes through :func:`specviz.escape.html`; nothing
-else is written into the page but numbers and our own words.
+All external text (tokens, prompts, names) passes through :func:`specviz.escape.html`. The rest of the page is
+numbers and specviz's own text.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from specviz.view.picture import (
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_SPANS = 1200  # beyond this the static text stops and says so; the trace itself holds everything
+MOST_SPANS = 1200  # the text stops after this many, and a note says so; the trace itself has them all
 MOST_CYCLES = 240
 MOST_RUNS = 8  # in a notebook's output
-DRAWN = 960  # pixels that a lane is about wide; labels that do not fit are left out
-# What a mark of the confidence lane looks like, for its caption.
+DRAWN = 960  # approximate width of a lane in pixels; labels that do not fit are left out
+# Characters that look like the confidence lane's marks, for its caption.
 DOTS = {
     "accepted": "●",
     "rejected": "×",
@@ -50,17 +50,17 @@ DOTS = {
     "unsent": "○",
     "below_budget": "△",
 }
-WORD = re.compile(r"[^\w]*(?!nan\b|inf\b)[^\W\d_]{2}")  # how a cell of words begins
+WORD = re.compile(r"[^\w]*(?!nan\b|inf\b)[^\W\d_]{2}")  # start of a cell that contains words
 SIGNS = re.compile("⟨(?:0x[0-9A-F]{2}|U\\+[0-9A-F]{4,6})⟩|[⇥⍽␣]")
 
 
 def style() -> str:
-    """The style block's text."""
+    """The CSS of the style block."""
     return files("specviz.view").joinpath("style.css").read_text(encoding="utf8")
 
 
 def shown_token(text: str) -> str:
-    """A token's text with line breaks, lost spaces and unseen characters visible, escaped."""
+    """Escape a token's text; show line breaks, spaces that would be lost and invisible characters."""
     signed = SIGNS.sub(lambda match: f'<i class="sign">{match[0]}</i>', html(spaced(text)))
     return signed.replace("\n", '<i class="sign">⏎</i>\n')
 
@@ -73,7 +73,7 @@ def _title(span: Span) -> str:
 
 
 def text_lane(shown: Picture) -> str:
-    """The text, each token coloured and marked by how it came about; dropped drafts can be shown."""
+    """Render the text with each token coloured and marked by its origin; dropped drafts can be shown."""
     lost = deque(c for c in shown.cycles if c.lost)
     out: list[str] = []
 
@@ -83,14 +83,14 @@ def text_lane(shown: Picture) -> str:
 
     for span in shown.spans[:MOST_SPANS]:
         kind = KINDS[span.kind]
-        # what was dropped stands before the token that the target wrote in its place
+        # dropped tokens come before the token that the target wrote in their place
         drop(span.cycle - 1 if span.kind in ("draft", "unreviewed") else span.cycle)
         mark = f"<sup>{kind.mark}</sup>" if kind.mark else ""
         edge = " e" if span.opens else ""
         title = html(_title(span))
-        word = span.text.lstrip(" ")  # the mark stands over the letters, not over the space before them
+        word = span.text.lstrip(" ")  # the mark is above the letters, not above the space before them
         space = span.text[: len(span.text) - len(word)] if word else ""
-        # wrapped, so that a mark goes to the next line with its word
+        # wrapped, so that a mark moves to the next line with its word
         body = (
             f"{mark}{shown_token(span.text)}"
             if len(space) != 1
@@ -105,7 +105,7 @@ def text_lane(shown: Picture) -> str:
 
 
 def legend(shown: Picture) -> str:
-    """The kinds that occur, in words, with how many tokens each has."""
+    """Render the legend: the kinds that occur, each with its number of tokens."""
     items = []
     for name, count in shown.counts:
         kind = KINDS[name]
@@ -129,7 +129,7 @@ def _figure(caption: str, keys: str, height: int, drawing: str) -> str:
 
 
 def cycle_lane(shown: Picture) -> str:
-    """Cycles along time: each a bar divided by phase, accepted over sent above where there is room."""
+    """Render cycles along time: each is a bar divided by phase, labelled accepted/sent if there is room."""
     cycles = shown.cycles[:MOST_CYCLES]
     if not cycles:
         return '<p class="note">No cycle was recorded.</p>'
@@ -181,12 +181,12 @@ def cycle_lane(shown: Picture) -> str:
 
 
 def confidence_lane(shown: Picture) -> str:
-    """What the drafter believed of each draft token, by output position, and what became of it."""
+    """Render the drafter's confidence in each draft token by output position, with the token's fate."""
     if shown.why_no_beliefs:
         return f'<p class="note">{shown.why_no_beliefs}</p>'
     beliefs = [b for b in shown.beliefs if isfinite(b.value)]
     drawn = beliefs[: 4 * MOST_CYCLES]
-    drawn.sort(key=lambda b: (b.status == "accepted", b.status == "rejected"))  # what matters lies on top
+    drawn.sort(key=lambda b: (b.status == "accepted", b.status == "rejected"))  # the important ones on top
     last = max(b.position for b in drawn) + 1
     top, low = 6, 70
     dots = []
@@ -225,7 +225,7 @@ def confidence_lane(shown: Picture) -> str:
 
 
 def chips(numbers: Numbers, whose: str = "") -> str:
-    """Metrics, each with its meaning on hover, and whose they are."""
+    """Render metrics, each with its meaning on hover, preceded by their owner's label."""
     owner = f'<span class="whose">{html(whose)}</span>' if whose else ""
     each = "".join(
         f'<span class="chip" title="{html(why)}"><b>{html(value)}</b> {html(n)}</span>'
@@ -235,7 +235,7 @@ def chips(numbers: Numbers, whose: str = "") -> str:
 
 
 def head(shown: Picture) -> str:
-    """Method, models and exactness."""
+    """Render a run's method, models and exactness."""
     models = html(shown.model)
     models += f" ← {html(shown.draft)}" if shown.draft else ""
     return (
@@ -247,13 +247,13 @@ def head(shown: Picture) -> str:
 
 
 def section(shown: Picture, alone: bool = False) -> str:
-    """One text's picture, without the style block and the method's name.
+    """Render one text's picture, without the style block and the method's name.
 
     Parameters
     ----------
     shown : Picture
     alone : bool
-        It is the only text of its run, so nothing need say whose the numbers are.
+        Whether it is the only text of its run, so that its numbers need no label.
     """
     kind = f" ({html(shown.kind)})" if shown.kind else ""
     name = shown.name.capitalize()
@@ -272,12 +272,12 @@ def section(shown: Picture, alone: bool = False) -> str:
 
 
 def more_texts(count: int) -> str:
-    """So many texts of a run are not shown."""
+    """Message that this many texts of a run are not shown."""
     return f"{plural(count, 'more text')}: trace.select(prompt=…) shows each."
 
 
 def _run(trace: Trace, shown: list[Picture], anchor: str = "") -> str:
-    """One run: its name, its numbers if it has several texts, and the pictures of the first of them."""
+    """Render one run: its name, its totals if it has several texts, and the given pictures."""
     count = len(prompts(trace))
     totals = chips(headline(trace), f"All {count} texts:") if count > 1 else ""
     parts = []
@@ -291,13 +291,13 @@ def _run(trace: Trace, shown: list[Picture], anchor: str = "") -> str:
 
 
 def more_runs(count: int) -> list[str]:
-    """The line that says how many of so many runs are not shown, if any are not."""
+    """Message (in a list) that counts the runs not shown out of `count`; empty if all are shown."""
     rest = count - MOST_RUNS
     return [f"{rest} more runs: trace.select(run=…) shows each."] if rest > 0 else []
 
 
 def block(trace: Trace, most: int) -> str:
-    """A trace as a fragment for a notebook's output: `most` texts of each of its first runs."""
+    """Render a trace as a notebook fragment: up to `most` texts of each of its first runs."""
     runs = trace.split()
     more = "".join(f'<p class="note">{line}</p>' for line in more_runs(len(runs)))
     body = "".join(_run(run, pictures(run, most)) for run in runs[:MOST_RUNS])
@@ -305,7 +305,7 @@ def block(trace: Trace, most: int) -> str:
 
 
 def table(frame: pd.DataFrame) -> str:
-    """A data frame as a plain HTML table, every cell escaped; columns of words start on the left."""
+    """Render a data frame as a plain HTML table with escaped cells and left-aligned text columns."""
     cells = [["" if v is None or v != v else str(v) for v in row] for row in frame.itertuples(index=False)]
     sides = [
         ' class="words"' if any(WORD.match(row[i]) for row in cells) else "" for i in range(frame.shape[1])
@@ -315,21 +315,21 @@ def table(frame: pd.DataFrame) -> str:
         "<tr>" + "".join(f"<td{side}>{html(v)}</td>" for side, v in zip(sides, row)) + "</tr>"
         for row in cells
     )
-    # a wide one scrolls, by the keyboard, too
+    # a wide table scrolls, also by keyboard
     words = html("Table of " + ", ".join(list(filter(None, map(str, frame.columns)))[:3]))
     place = f'<div class="table" tabindex="0" role="group" aria-label="{words}">'
     return f"{place}<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 class Page:
-    """What shows itself in a notebook, and writes itself as one offline page."""
+    """Base class of views that display themselves in a notebook and can be saved as one offline page."""
 
     def _page(self) -> str:
-        """The whole page."""
+        """The complete page."""
         raise NotImplementedError
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write it as one offline page; an existing file only with `force`.
+        """Write the view as one offline page; overwrite an existing file only with `force`.
 
         Raises
         ------
@@ -340,7 +340,7 @@ class Page:
 
 
 def document(title: str, parts: list[str]) -> str:
-    """A whole offline page around fragments; its policy forbids scripts and every request."""
+    """Build a complete offline page around fragments; its policy forbids scripts and all requests."""
     head, body = f"<style>{style()}</style>", "".join(parts)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html(title)}</title>'
@@ -352,6 +352,6 @@ def document(title: str, parts: list[str]) -> str:
 
 
 def fragment(shown: Picture, anchor: str = "") -> str:
-    """One method's name and one text's picture, for a page that has the style already."""
+    """Render one method's name and one text's picture, for a page that already has the style."""
     at = f' id="{anchor}"' if anchor else ""
     return f'<section class="run"{at}>{head(shown)}{section(shown)}</section>'

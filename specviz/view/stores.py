@@ -1,6 +1,6 @@
-"""matplotlib views of what a drafter remembers: is it right, how full is it, how does it warm up.
+"""Draw a drafter's memory with matplotlib: how often it is right, how full it is, how it warms up.
 
-Each takes ``ax=``, draws only on it, and returns it. The numbers are those of `specviz.metrics`.
+Each view takes ``ax=``, draws only on it, and returns it. The numbers are from `specviz.metrics`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ READINGS = {
 def acceptance_by_score(
     trace: Trace, ax: Axes | None = None, bins: int = 10, reading: str = "judged"
 ) -> Axes:
-    """How often nodes of a score are right, and how many have it: UniSpec's Figure 3.
+    """Plot how often nodes are right by score, and how scores are distributed: UniSpec's Figure 3.
 
-    Points are the share that is right in each interval of the score, one line a source, with 95 %
-    intervals; grey bars the share of the sent nodes that lie there (the paper's sample density).
+    Points are the share of right nodes in each interval of the score, one line per source, with 95 %
+    intervals; grey bars are the share of sent nodes in that interval (the paper's sample density).
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def acceptance_by_score(
     ax : Axes, optional
     bins : int
     reading : {"judged", "text"}
-        Of which nodes it is a share; see `specviz.metrics.by_score`.
+        The nodes that the share counts; see `specviz.metrics.by_score`.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def acceptance_by_score(
 def right_by(
     trace: Trace, by: str = "depth", ax: Axes | None = None, reading: str = "text", most: int = 10
 ) -> Axes:
-    """How often nodes are right by level of the tree, or by rank among their siblings; a line a source.
+    """Plot how often nodes are right by tree level or by rank among siblings, one line per source.
 
     Parameters
     ----------
@@ -78,17 +78,17 @@ def right_by(
     reading : {"judged", "text"}
         See `specviz.metrics.by_score`.
     most : int
-        Levels or ranks that are drawn.
+        Maximum number of levels or ranks drawn.
 
     Returns
     -------
     Axes
-        Its share axis is logarithmic: of a tree's deep nodes few can be right.
+        The share axis is logarithmic, because few of a tree's deep nodes can be right.
 
     Raises
     ------
     TraceError
-        If `by` is neither.
+        If `by` is neither "depth" nor "rank".
     """
     from matplotlib.ticker import PercentFormatter
 
@@ -104,7 +104,7 @@ def right_by(
     if not len(table):
         return note(ax, "no node has a rating")
     ax.set_yscale("log")
-    sources = sorted(table["source"].unique())  # so that a source has one colour in both pictures
+    sources = sorted(table["source"].unique())  # same colours as in `acceptance_by_score`
     for number, name in enumerate(sources):
         rows = table[(table["source"] == name) & (table["right"] > 0)]
         shift = 0.08 * (number - (len(sources) - 1) / 2)
@@ -124,13 +124,12 @@ def right_by(
 
 
 def store_growth(trace: Trace, ax: Axes | None = None) -> Axes:
-    """Of how many tokens a store knows the successors, cycle by cycle: one line per run, marks where texts
-    begin.
+    """Plot how many tokens a store has successors for, by cycle: one line per run, marks at text starts.
 
     Parameters
     ----------
     trace : Trace
-        See `specviz.metrics.learnt` for whose runs can be counted.
+        See `specviz.metrics.learnt` for the runs that can be counted.
     ax : Axes, optional
 
     Returns
@@ -156,15 +155,15 @@ def store_growth(trace: Trace, ax: Axes | None = None) -> Axes:
 
 
 def warm_up(trace: Trace, ax: Axes | None = None, window: int = 7) -> Axes:
-    """τ by the number of the text: what remembering earns as a run goes on. One colour a run.
+    """Plot τ by number of the text, to show how memory pays as a run proceeds; one colour per run.
 
     Parameters
     ----------
     trace : Trace
-        Runs over the same prompts; one that began warm beside one that began cold shows the most.
+        Runs over the same prompts; comparing a warm start with a cold start shows the most.
     ax : Axes, optional
     window : int
-        Texts that the line pools, those around each.
+        Number of texts in the centred window that the line pools.
 
     Returns
     -------
@@ -190,25 +189,25 @@ def warm_up(trace: Trace, ax: Axes | None = None, window: int = 7) -> Axes:
 
 
 def store(memory: str | Path | Mapping[str, np.ndarray], ax: Axes | None = None) -> Axes:
-    """What a store holds: the target's probability of each token's successors, by their rank.
+    """Plot a store's contents: the target's probability of each token's successors, by rank.
 
     Parameters
     ----------
     memory : path or mapping of name to array
-        A file that ``Method.save`` wrote, or its arrays: ``tokens`` [vocabulary, k], -1 where nothing is
-        known, and where the method keeps them ``p`` [vocabulary, k].
+        A file that ``Method.save`` wrote, or its arrays: ``tokens`` [vocabulary, k], -1 for an empty place,
+        and ``p`` [vocabulary, k] if the method keeps probabilities.
     ax : Axes, optional
 
     Returns
     -------
     Axes
-        Boxes are the quartiles over known tokens, whiskers the 5th and 95th percentile; the line is the share
-        of all tokens that have a successor of the rank.
+        Boxes are the quartiles over the stored successors, whiskers the 5th and 95th percentiles; the line is
+        the share of all tokens that have a successor of this rank.
 
     Raises
     ------
     TraceError
-        If the file cannot be read or holds no store of successors.
+        If the file cannot be read, or `memory` is not a store of successors.
     """
     arrays = _arrays(memory)
     filled = arrays["tokens"] >= 0

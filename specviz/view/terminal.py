@@ -1,4 +1,4 @@
-"""A picture as plain text for a terminal."""
+"""Render a picture as plain text for a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specviz.view.picture import KINDS, Numbers, Picture
 
 
 def head(picture: Picture, totals: Numbers = (), texts: int = 1, colour: bool = False) -> str:
-    """A run's method, models and exactness, and the numbers of all its texts if there are several."""
+    """A run's method, models and exactness, plus its totals if it has several texts."""
     names = " ← ".join(filter(None, (picture.model, picture.draft)))
     first = (
         f"{_paint(visible(picture.method), '1', colour)}  {visible(names)}  [{visible(picture.exactness)}]"
@@ -18,13 +18,13 @@ def head(picture: Picture, totals: Numbers = (), texts: int = 1, colour: bool = 
 
 
 def block(picture: Picture, colour: bool = False) -> str:
-    """One text: its numbers, the text with marks, the first cycles and the time of each phase.
+    """One text: its numbers, the text with marks, the first cycles and the share of time in each phase.
 
     Parameters
     ----------
     picture : Picture
     colour : bool
-        Use ANSI colours; the marks are there either way.
+        Use ANSI colours; the marks are shown either way.
 
     Returns
     -------

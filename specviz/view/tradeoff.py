@@ -1,4 +1,4 @@
-"""Quality traded for speed over a sweep, as a matplotlib view. The plotly view has the same curves."""
+"""Plot quality against speed over a sweep in matplotlib. The plotly view has the same curves."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def sweep(
     ax: Axes | None = None,
     quality: str = "BLEU",
 ) -> Axes:
-    """Quality against speed over a sweep, with the Pareto front (BiLD's Figures 4, 5 and 10).
+    """Plot quality against speed over a sweep, with the Pareto front (BiLD's Figures 4, 5 and 10).
 
     Parameters
     ----------
     points : DataFrame
-        As `specviz.metrics.sweep` makes it: ``quality``, ``speed``, and a column for each parameter; ``base``
-        marks what speed is relative to, ``quality_lo`` and ``quality_hi`` its interval.
+        As returned by `specviz.metrics.sweep`: ``quality``, ``speed``, and a column for each parameter;
+        ``base`` marks the rows that speed is relative to.
     curve : str, optional
-        Points of one value of this column are joined; default ``rollback`` where there is one, else
+        Points with the same value in this column are joined; default ``rollback`` if present, else
         ``group``.
     size : str, optional
-        A point's size grows with this column; default ``fallback`` where there is one.
+        A point's size grows with this column; default ``fallback`` if present.
     ax : Axes, optional
     quality : str
-        What the score is called.
+        Name of the quality score, for the axis label.
 
     Returns
     -------
     Axes
-        ×: the base, with lines at its quality and one point below it. The front is the thick grey line.
+        × marks the base, with lines at its quality and 1 below it. The thick grey line is the front.
 
     Raises
     ------
@@ -74,7 +74,7 @@ SMALL, LARGE = 18.0, 110.0  # areas of the marks, square points
 
 
 def columns_of(points: pd.DataFrame, curve: str | None, size: str | None) -> tuple[str | None, str | None]:
-    """Which columns part the curves and size the marks; checked."""
+    """Choose the columns that separate the curves and size the marks, and check that they exist."""
     curve = curve or next((name for name in ("rollback", "group") if name in points), None)
     size = size or ("fallback" if "fallback" in points else None)
     for column in ("quality", "speed", *filter(None, (curve, size))):
@@ -89,7 +89,7 @@ def based(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def on_front(points: pd.DataFrame) -> pd.DataFrame:
-    """The Pareto front's rows from the slowest to the fastest, the base's among them if it is one."""
+    """The Pareto front's rows from slowest to fastest, including the base if it is on the front."""
     return points[metrics.front(points["quality"], points["speed"])].sort_values("speed")
 
 

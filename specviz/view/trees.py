@@ -1,7 +1,7 @@
-"""The verification tree of one cycle over a canvas: a row a canvas, its cells across.
+"""Draw the verification tree of one cycle over a canvas: one canvas per row, its cells across.
 
-As in figures 2 and 4 of SSD (Gao et al. 2025): each node's canvas is its parent's with one more token, and a
-child is accepted where its parent's pass would have placed just this token in just this cell next.
+As in figures 2 and 4 of SSD (Gao et al. 2025), each node's canvas is its parent's with one more token, and a
+child is accepted if the pass would have placed the same token in the same cell next in the parent's canvas.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import Rectangle
 
-STEP, GAP = 0.55, 1.1  # of a level of the tree, in cells; between the tree and the cells
-INKS = {"drafted": "#2a7fae"}  # its hue is too light for letters
-LETTERS = 9  # of a token in a cell
+STEP, GAP = 0.55, 1.1  # in cells: indent per tree level; space between the tree and the cells
+INKS = {"drafted": "#2a7fae"}  # its hue is too light for text
+LETTERS = 9  # maximum length of a token's text in a cell
 
 
 def canvases(
     trace: Trace, cycle: int | None = None, prompt: int | None = None, ax: Axes | None = None
 ) -> Axes:
-    """The verification tree of a cycle, each node with its canvas.
+    """Draw the verification tree of a cycle, each node with its canvas.
 
-    A row is a canvas of the pass: the root is the state, a node its parent's canvas with one more token,
-    which stands in the colour and with the sign of its status. The frame in a row is the cell that the pass
-    would place next there, with its token: a solid one on the verified path, where it is what stepwise
-    decoding does. A node whose cell and token are those in its parent's frame is accepted. On the right the
-    drafter's log-odds and probability.
+    Each row is a canvas of the pass. The root is the state; a node is its parent's canvas with one more
+    token, shown in the colour and with the sign of its status. The frame in a row is the cell and token that
+    the pass would place next in that canvas. It is solid on the verified path, where stepwise decoding does
+    the same. A node is accepted if its cell and token match its parent's frame. The drafter's log-odds and
+    probability are on the right.
 
     Parameters
     ----------
     trace : Trace
-        Its first run, of a method that writes canvases.
+        Its first run is used, from a method that writes canvases.
     cycle : int, optional
-        From 1. Default: the first of those that accepted most.
+        Counted from 1. Default: the first cycle with the highest number of accepted tokens.
     prompt : int, optional
         Default: the first.
     ax : Axes, optional
@@ -51,21 +51,21 @@ def canvases(
     Returns
     -------
     Axes
-        `canvases_words` says the same in sentences.
+        `canvases_words` describes the same in sentences.
 
     Raises
     ------
     TraceError
         If the run wrote no canvases, or only its text was recorded.
     ParameterError
-        If there is no such cycle.
+        If the cycle does not exist.
     """
     shown = canvas(trace, prompt)
     one = _chosen(shown, cycle)
     rows = _rows(one)
     first, last = _span(shown, one)
     deep = max(depth for _, depth in rows)
-    left = STEP * deep + GAP  # where the cells begin
+    left = STEP * deep + GAP  # x of the first cell
     cells = last - first
     ax = axes(ax, (min(18.0, 0.58 * (left + cells) + 3.0), 1.5 + 0.36 * len(rows)))
     _edges(ax, rows)
@@ -83,7 +83,7 @@ def canvases(
 
 
 def _dress(ax: Axes, shown: Canvas, one: Pass, cells: range, left: float, rows: int) -> None:
-    """Limits, the numbers of the cells, and the title."""
+    """Set the limits, the cell numbers, the title and the key."""
     ax.set_xlim(0, left + len(cells))
     ax.set_ylim(rows, 0)
     ax.set_xticks(left + np.arange(len(cells)) + 0.5, [str(cell) for cell in cells], size=7)
@@ -99,7 +99,7 @@ def _dress(ax: Axes, shown: Canvas, one: Pass, cells: range, left: float, rows: 
 
 
 def _edges(ax: Axes, rows: list[tuple[Node | None, int]]) -> None:
-    """The tree on the left: a line from each node up to its parent."""
+    """Draw the tree on the left: a line from each node up to its parent."""
     at = {(-1 if node is None else node.index): (depth, y) for y, (node, depth) in enumerate(rows)}
     for node in (node for node, _ in rows if node is not None):
         (above, begin), (depth, end) = at[node.parent], at[node.index]
@@ -115,7 +115,7 @@ def _edges(ax: Axes, rows: list[tuple[Node | None, int]]) -> None:
 def _row_of_cells(
     ax: Axes, y: int, left: float, cells: range, shown: Canvas, one: Pass, node: Node | None
 ) -> None:
-    """One canvas: what stands in its cells, and the frame around what the pass would place next."""
+    """Draw one canvas: the contents of its cells, and the frame around the pass's next placement."""
     from matplotlib.patches import Rectangle
 
     texts = _filled(shown, one, node)
@@ -155,7 +155,7 @@ def _frame(x: float, y: float, colour: str, dashes: str, width: float) -> Rectan
 
 
 def canvases_words(trace: Trace, cycle: int | None = None, prompt: int | None = None) -> str:
-    """`canvases` in sentences: one for the cycle, one a canvas, one for what it placed."""
+    """Describe `canvases` in sentences: one for the cycle, one per canvas, one for its placements."""
     shown = canvas(trace, prompt)
     one = _chosen(shown, cycle)
     lines = [f"{shown.name}. {_title(one)}."]
@@ -187,7 +187,7 @@ def _chosen(shown: Canvas, cycle: int | None) -> Pass:
 
 
 def _skips(one: Pass, node: Node) -> bool:
-    """Whether it is a leaf of the mix-order tree: the cell after next, placed next."""
+    """Whether a node is a skip of the mix-order tree: a leaf that places the cell after next."""
     return node.parent != node.index - 1
 
 
@@ -196,7 +196,7 @@ def _label(one: Pass, node: Node) -> str:
 
 
 def _rows(one: Pass) -> list[tuple[Node | None, int]]:
-    """The canvases from top to bottom with their depths: a skip directly below what it grows from."""
+    """The canvases from top to bottom with their depths; a skip comes directly below its parent."""
     rows: list[tuple[Node | None, int]] = [(None, 0)]
 
     def below(parent: int, depth: int) -> None:
@@ -218,7 +218,7 @@ def _span(shown: Canvas, one: Pass) -> tuple[int, int]:
 
 
 def _filled(shown: Canvas, one: Pass, node: Node | None) -> dict[int, tuple[str, bool]]:
-    """The tokens in a canvas but the node's own: (text, whether an ancestor drafted it)."""
+    """A canvas's tokens by cell, except the node's own: (text, whether an ancestor drafted it)."""
     texts = {
         int(cell): (shown.words[cell], False)
         for cell in np.flatnonzero((shown.order >= 0) & (shown.order < one.begun))

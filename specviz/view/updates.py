@@ -1,9 +1,9 @@
-"""What became of each word that a stream's display showed, before it is HTML, an image or text.
+"""Reduce a stream's updates to the data that renderers (HTML, image, text) draw: the fate of each word.
 
-A :class:`Ribbon` is one stream's decoding, one row per update. What is *displayed* and what the next update
-has as its *draft* are apart: a word's fate is the display's (equal to what stood there, rewritten, new,
-hidden), its `reuse` is the draft's (taken over from the output before, or written anew), as the underlines of
-Table 7 in Zeng et al. Words are words, or characters in scripts without spaces; punctuation stands alone.
+A :class:`Ribbon` is one stream's decode, one row per update. The *display* and the *draft* of the next update
+are separate: a word's fate refers to the display (kept, rewritten, new, hidden), its `reuse` to the draft
+(reused from the previous output, or newly written), like the underlines in Table 7 of Zeng et al. In scripts
+without spaces, each character is a word; punctuation is separate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Traces: TypeAlias = "Trace | Sequence[Trace] | Mapping[str, Trace]"
 
 
-# What became of a word on the display, and what that means. How it looks is the drawing's.
+# A word's possible fates on the display, with their meanings; renderers choose the looks.
 FATES = {
     "kept": "unchanged since the previous update, as is everything before it",
     "rewritten": "replaces another word",
@@ -38,13 +38,13 @@ FATES = {
     "hidden": "written but not displayed (mask-k); still part of the next draft",
     "erased": "was displayed and is erased: everything after the first change",
 }
-# How a token came into an output: the marks under the words.
+# Origin of a token in an output, which the marks under the words show.
 REUSES = {
     "draft": "reused from the previous output, verified in one pass",
     "unreviewed": "reused from the previous output, not verified",
     "": "newly written, token by token",
 }
-# Scripts whose words are not parted by spaces: Thai, Lao, Burmese, Khmer, kana, Han and their signs.
+# Scripts that do not separate words by spaces: Thai, Lao, Burmese, Khmer, kana, Han and their signs.
 UNSPACED = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x312F), (0x31A0, 0x31FF),
     (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
@@ -58,9 +58,9 @@ LANGUAGES = {
 
 @dataclass(frozen=True)
 class Run:
-    """Words that stand together and have one fate and one origin."""
+    """Consecutive words with one fate and one origin."""
 
-    text: str  # with the spaces before its words
+    text: str  # including the spaces before its words
     words: int
     fate: str
     reuse: str
@@ -74,26 +74,26 @@ class Row:
     ----------
     update : int
     arrival : float
-        Seconds of the stream's clock; NaN where it has none.
+        Seconds on the stream's clock; NaN if it has none.
     source : (str, str, str)
-        What it has in common with the source before, what of that one is gone, and what is new.
+        The prefix shared with the previous source, the removed rest of that source, and the new text.
     words : tuple of str
         The output, displayed words first, each with the spaces before it.
     reuse : tuple of str
-        For each of them where it comes from (`REUSES`).
+        Origin of each word, a key of `REUSES`.
     shown : int
-        How many of them are displayed.
+        Number of displayed words.
     kept : int
-        How many of these begin the display as they began the one before.
+        Number of leading displayed words that are unchanged from the previous display.
     erased : tuple of str
-        What was displayed before, after those.
+        The rest of the previous display, after those words.
     draft : tuple of (text, status)
-        What was drafted, in runs of one status.
+        The drafted text, in runs of one status.
     counts : dict of str to int
-        Tokens ``drafted``, ``accepted``, ``unreviewed``, ``emitted``; ``reused`` rows of the cache and
+        Tokens ``drafted``, ``accepted``, ``unreviewed``, ``emitted``; ``reused`` rows of the KV cache and
         ``prompt`` tokens.
     prefill, seconds : float
-        Seconds for the prompt, and from there on.
+        Seconds for the prompt, and seconds after it.
     end : str
     """
 
@@ -113,7 +113,7 @@ class Row:
 
     @property
     def fates(self) -> tuple[str, ...]:
-        """Of each word."""
+        """The fate of each word."""
         before = self.kept + len(self.erased)
         return tuple(
             "hidden" if i >= self.shown else "kept" if i < self.kept else "rewritten" if i < before else "new"
@@ -122,7 +122,7 @@ class Row:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The words in runs of one fate and one origin."""
+        """The words, grouped into runs of one fate and one origin."""
         runs = []
         marked = zip(self.words, self.fates, self.reuse)
         for (fate, reuse), group in groupby(marked, key=lambda word: word[1:]):
@@ -131,11 +131,11 @@ class Row:
         return tuple(runs)
 
     def count(self, fate: str) -> int:
-        """How many words have this fate."""
+        """Number of words with this fate."""
         return len(self.erased) if fate == "erased" else self.fates.count(fate)
 
     def notes(self, cache: bool = True) -> tuple[str, ...]:
-        """The update in words; what is nought is left out but for erasures."""
+        """Describe the update in short notes; zero counts are left out, except for erasures."""
         notes = [f"{self.count('erased')} erased"]
         notes += [f"{n} {fate}" for fate in ("kept", "rewritten", "new", "hidden") if (n := self.count(fate))]
         c = self.counts
@@ -153,15 +153,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Ribbon:
-    """One stream by one run.
+    """One stream as one run decoded it.
 
     Parameters
     ----------
     name : str
-        How it was decoded: RT, SSBD with its β, CD, mask-k.
+        The decoding mode: RT, SSBD with its β, CD, mask-k.
     rows : tuple of Row
-        One an update.
-    numbers : tuple of (name, value, what it means)
+        One row per update.
+    numbers : tuple of (name, value, meaning)
     """
 
     name: str
@@ -169,7 +169,7 @@ class Ribbon:
     model: str
     language: str  # BCP 47, empty if unknown
     index: int
-    of: int  # streams of the run
+    of: int  # number of streams in the run
     title: str
     rows: tuple[Row, ...]
     numbers: Numbers
@@ -181,7 +181,7 @@ def check_one_text(
 ) -> None:
     """Refuse (`TraceError`) a run that did not write one text from left to right.
 
-    `instead` says what draws a canvas.
+    `instead` names the function that draws a canvas.
     """
     if run.run["canvas"] is not None:
         raise TraceError(f"this run wrote a canvas: use {instead}")
@@ -198,12 +198,12 @@ def is_stream(trace: Trace) -> bool:
 
 
 def words(text: str) -> list[str]:
-    """A text in words, each with the spaces before it; joined they are the text.
+    """Split a text into words, each with the spaces before it; joined, they give the text.
 
-    In scripts without spaces a word is a character with its marks; punctuation stands alone.
+    In scripts without spaces, a word is a character with its marks. Punctuation is separate.
     """
     pieces: list[str] = []
-    inner = False  # the last word may go on
+    inner = False  # whether the last word may continue
     spaces = ""
     for i, char in enumerate(text):
         if char.isspace():
@@ -227,7 +227,7 @@ def words(text: str) -> list[str]:
 
 
 def _joins(char: str) -> bool:
-    """Whether a character belongs to the one before it: a mark, a joiner, an emoji's colour."""
+    """Whether a character belongs to the previous one: a mark, a joiner, an emoji's skin tone."""
     return unicodedata.category(char)[0] == "M" or char == JOINER or 0x1F3FB <= ord(char) <= 0x1F3FF
 
 
@@ -237,22 +237,22 @@ def _unspaced(char: str) -> bool:
 
 
 def same(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many words two texts begin with in common; spaces do not count."""
+    """Number of leading words that two texts share, ignoring spaces."""
     return common_prefix([word.strip() for word in one], [word.strip() for word in other])
 
 
 def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Ribbon:
-    """Reduce one stream of one run to what is drawn.
+    """Reduce one stream of one run to the data to draw.
 
     Parameters
     ----------
     trace : Trace
         A trace of one run.
     prompt : int, optional
-        Which stream; default the first.
+        Index of the stream; default: the first.
     k : int, optional
-        Another display-only mask-k than the run's: how many last tokens are hidden, of every update but the
-        last. Exact, for such a mask changes nothing but the display.
+        A display-only mask-k in place of the run's: how many trailing tokens of every update but the last
+        are hidden. The result is exact, because such a mask changes only the display.
 
     Raises
     ------
@@ -287,7 +287,7 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
 
 
 def _rows(one: Trace, k: int | None) -> list[Row]:
-    """A row for each update of a stream; `k` as `ribbon` takes it."""
+    """One row per update of a stream; `k` is as in `ribbon`."""
     updates, pieces = one.updates, one.pieces
     origins = {int(str(u)): o["origin"].astype(str).tolist() for u, o in one.outputs.groupby("update")}
     drafts = {
@@ -331,7 +331,7 @@ def _rows(one: Trace, k: int | None) -> list[Row]:
 
 
 def name(run: Metadata) -> str:
-    """How a run decoded its streams, as the paper calls it."""
+    """The paper's name for a run's decoding mode, with its parameters."""
     own = run["parameters"] or {}
     mode = own.get("mode")
     if mode is None:
@@ -353,8 +353,8 @@ def _whole(value: float | None) -> int:
 def _output(
     written: list[tuple[str, list[int]]], origins: list[str], shown_text: str
 ) -> tuple[int, list[str], list[str]]:
-    """How many words are displayed, where each comes from, and the words; the mask may cut one in two."""
-    text, came = "", []  # of each character
+    """The number of displayed words, each word's origin, and the words; the mask may split a word in two."""
+    text, came = "", []  # `came` has each character's origin
     place = 0
     for piece, ids in written:
         own = origins[place : place + len(ids)]
@@ -374,7 +374,7 @@ def _output(
 
 
 def _draft(nodes: Sequence[tuple[int, str]], pieces: Mapping[int, bytes]) -> tuple[tuple[str, str], ...]:
-    """A draft's text in runs of one status; a character has that of its first token."""
+    """A draft's text in runs of one status; a character has the status of its first token."""
     parts: list[tuple[str, str]] = []
     place = 0
     for text, ids in whole_characters(token_bytes(pieces, (token for token, _ in nodes))):
@@ -388,7 +388,7 @@ def _draft(nodes: Sequence[tuple[int, str]], pieces: Mapping[int, bytes]) -> tup
 
 
 def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
-    """The stream's figures, all updates together; what does not apply is left out."""
+    """The stream's metrics over all updates; those that do not apply are left out."""
     erased, final = sum(r.count("erased") for r in rows), len(rows[-1].words)
     total = {n: float(updates[n].sum()) for n in ("drafted", "accepted", "unreviewed", "emitted")}
     seconds, prefill = float(updates["duration"].sum()), float(updates["prefill"].sum())
@@ -422,14 +422,14 @@ def side_by_side(traces: Traces, prompt: int | None = None) -> list[Ribbon]:
     Parameters
     ----------
     traces : Trace, list of Trace, or dict of name to Trace
-        Every run of each.
+        Every run of every trace is used.
     prompt : int, optional
-        Which stream; default the first.
+        Index of the stream; default: the first.
 
     Raises
     ------
     TraceError
-        If one is not a stream, or their sources differ.
+        If a run is not of a stream, or the sources differ.
     """
     given = named(traces)
     ribbons = [ribbon(run, prompt) for _, run in given]
@@ -444,31 +444,31 @@ def side_by_side(traces: Traces, prompt: int | None = None) -> list[Ribbon]:
 
 
 def widest(ribbons: Sequence[Ribbon]) -> int:
-    """Most words that a row has, or takes back to."""
+    """Width of the widest row in words, erased words included."""
     return max(1, *(max(len(row.words), row.kept + len(row.erased)) for one in ribbons for row in one.rows))
 
 
 def slowest(ribbons: Sequence[Ribbon]) -> float:
-    """Seconds of the update that took longest; 0 where none was timed."""
+    """Seconds of the slowest update; 0 if none was timed."""
     took = [row.prefill + row.seconds for one in ribbons for row in one.rows]
     return max((seconds for seconds in took if seconds == seconds), default=0.0)
 
 
 def same_cache(ribbons: Sequence[Ribbon]) -> bool:
-    """Whether the runs read and reused as many tokens of the prompt at every update."""
+    """Whether the runs have the same numbers of prompt tokens and reused cache rows at every update."""
     counts = [[(row.counts["reused"], row.counts["prompt"]) for row in one.rows] for one in ribbons]
     return all(each == counts[0] for each in counts)
 
 
 def alike(one: Ribbon, other: Ribbon) -> bool:
-    """Whether two ribbons are of one source."""
+    """Whether two ribbons have the same source."""
     return [row.source for row in one.rows] == [row.source for row in other.rows]
 
 
 def distinct(names: list[str], runs: Sequence[Trace]) -> list[str]:
-    """The names; where one stands twice, with the parameters that differ, and else with a number.
+    """Make names distinct: add the differing parameters to repeated names, and a number if none differ.
 
-    A ribbon's name holds ``beta`` and ``mode`` already.
+    ``beta`` and ``mode`` are not added, because a ribbon's name already contains them.
     """
     settings = [run.run["parameters"] or {} for run in runs]
     out: list[str] = []
@@ -483,7 +483,7 @@ def distinct(names: list[str], runs: Sequence[Trace]) -> list[str]:
 
 
 def named(traces: Traces) -> list[tuple[str, Trace]]:
-    """Every run of what was given, with the name that it was given."""
+    """Every run of the given traces, with the name given to it (empty if there is none)."""
     if isinstance(traces, Mapping):
         pairs = [(str(label), trace) for label, trace in traces.items()]
     else:

@@ -1,4 +1,4 @@
-"""A speedup as a waterfall of its factors, and acceptance by position beside it; no torch."""
+"""Plot a speedup as a waterfall of its factors, next to acceptance by position; no torch."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WHOLE, GAIN, LOSS = 0, 2, 1  # bars' looks: a total, what a factor gives, what it takes
+WHOLE, GAIN, LOSS = 0, 2, 1  # looks of the bars: a total, a gain, a loss
 
 
 def waterfall(
     bars: Sequence[tuple[str, float, float]], name: str, badge: str, positions: pd.DataFrame | None = None,
     places: float = float("nan"),
 ) -> Figure:  # fmt: skip
-    """The figure: the factors of a speedup, and beside them acceptance at each position.
+    """Draw the factors of a speedup and, if `positions` are given, acceptance at each draft position.
 
     Parameters
     ----------
     bars : sequence of (name, low, high)
-        Where each begins and ends, in times of plain decoding; the first and the last one are totals.
+        Each bar's start and end, in multiples of plain decoding's speed; the first and last are totals.
     name, badge : str
-        What is shown, and how it is known.
+        The run's name, and the badge that says how certain the numbers are.
     positions : DataFrame, optional
-        ``position``, ``rate`` and ``given``, as `specviz.metrics.by_position` gives them.
+        ``position``, ``rate`` and ``given``, as returned by `specviz.metrics.by_position`.
     places : float
-        Share of all judged positions at which the draft was right; a line.
+        Share of all judged positions at which the draft was right, drawn as a line.
     """
     both = positions is not None and len(positions) > 0
     figure = new_figure((10.5 if both else 6.5, 3.4), layout="constrained")
@@ -46,7 +46,7 @@ def waterfall(
 
 
 def steps(bars: Sequence[tuple[str, float, float]], ax: Axes) -> Axes:
-    """The bars, one above the other."""
+    """Draw the bars, one above the other."""
     if not bars:
         ax.set_axis_off()
         return note(ax, "the cost of a plain step is unknown")
@@ -68,7 +68,7 @@ def steps(bars: Sequence[tuple[str, float, float]], ax: Axes) -> Axes:
 
 
 def by_position(positions: pd.DataFrame, places: float, ax: Axes) -> Axes:
-    """Acceptance at each place in the draft."""
+    """Plot acceptance at each position in the draft."""
     x = positions["position"].to_numpy()
     ax.plot(x, positions["rate"], "o-", color="#0072b2", ms=4, label="of all drafts")
     given = positions["given"].to_numpy(np.float64)
