@@ -1,4 +1,4 @@
-"""Who can run a forward pass. Names are resolved when first used: importing this loads no torch."""
+"""Models that run forward passes. Names are resolved on first use: importing this loads no torch."""
 
 from __future__ import annotations
 

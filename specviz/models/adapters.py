@@ -1,11 +1,11 @@
-"""A causal model adapted to masked diffusion: low-rank changes of its matrices, and a mask's embedding.
+"""Adapters that turn a causal model into a masked-diffusion model: low-rank updates and a mask embedding.
 
-A folder holds neither the model nor a tokenizer: ``config.json`` with ``model_type``
-"specviz-diffusion-adapter", the target's name and content hash, how `specviz.load` finds it (``load``),
-``rank`` and ``mask_token_id``. ``model.safetensors`` holds for each adapted layer ``NAME.down`` [rank, in]
+A folder holds neither the model nor a tokenizer: ``config.json`` has ``model_type``
+"specviz-diffusion-adapter", the target's name and content hash, its name for `specviz.load` (``load``),
+``rank`` and ``mask_token_id``. ``model.safetensors`` has, for each adapted layer, ``NAME.down`` [rank, in]
 and ``NAME.up`` [out, rank], whose product is added to the layer's matrix (LoRA, Hu et al. 2021), and ``mask``
-[width], the embedding of the mask token. Loaded, the model reads both ways, and a cell is predicted by the
-place before it (Dream, Ye et al. 2025).
+[width], the embedding of the mask token. The adapted model has bidirectional attention, and a cell is
+predicted at the position before it (Dream, Ye et al. 2025).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TYPE = "specviz-diffusion-adapter"
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-SHIFT = 1  # a cell is predicted where the causal model predicted its token
+SHIFT = 1  # a cell is predicted at the position where the causal model would predict it
 
 
 class Config(TypedDict):
@@ -57,12 +57,12 @@ def adapted(net: PreTrainedModel) -> dict[str, torch.nn.Linear]:
 
 
 def base(target: Model) -> Model:
-    """`target`, if it can be adapted.
+    """Return `target` if it can be adapted.
 
     Raises
     ------
     ModelError
-        If it is not a plain causal model of the Llama family in memory as torch has it.
+        If it is not a plain causal model of the Llama family on torch.
     """
     if not isinstance(target, Model) or not describes(target.net):
         raise ModelError(
@@ -73,12 +73,12 @@ def base(target: Model) -> Model:
 
 
 def read(folder: Path, name: str, fields: Settings) -> tuple[Config, dict[str, Tensor]]:
-    """What an adapter's folder holds: its settings and its tensors, out of eight bits.
+    """Read an adapter's folder: its config, and its tensors converted from eight bits.
 
     Parameters
     ----------
     fields : dict
-        The folder's ``config.json``.
+        The contents of the folder's ``config.json``.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def read(folder: Path, name: str, fields: Settings) -> tuple[Config, dict[str, T
 
 
 def check_content(config: Config, name: str, content: str) -> None:
-    """Refuse (`ModelError`) a target with other weights than the adapter was trained on."""
+    """Raise `ModelError` if the target's weights are not those that the adapter was trained on."""
     if content != config["content"]:
         raise ModelError(
             f"{name} was trained on {config['target']} ({config['content'][:8]}), but {config['load']} has "
@@ -102,7 +102,7 @@ def check_content(config: Config, name: str, content: str) -> None:
 
 
 def check_shapes(target: Model, tensors: dict[str, Tensor], name: str) -> None:
-    """Refuse (`ModelError`) an adapter with other layers or shapes than the target's."""
+    """Raise `ModelError` if the adapter's layers or shapes do not match the target's."""
     net: Net = target.net
     table: Tensor = net.get_input_embeddings().weight
     wanted: dict[str, tuple[int, ...]] = {"mask": (table.shape[1],)}
@@ -121,24 +121,24 @@ def check_shapes(target: Model, tensors: dict[str, Tensor], name: str) -> None:
 def merge(
     target: Model, tensors: dict[str, Tensor], mask: int, name: str, kernels: str | None = None
 ) -> Diffusion:
-    """A target's network with an adapter added to its weights, in place, as a diffusion model.
+    """Add an adapter to a target's weights, in place, and return the diffusion model.
 
     Parameters
     ----------
     target : Model
         Its weights are changed.
     tensors : dict of tensor
-        As a folder holds them, in whole numbers of bits or not.
+        The adapter's tensors, as returned by `read`.
     mask : int
         The mask token's id.
     name : str
     kernels : str, optional
-        As `Diffusion` takes it.
+        See `Diffusion`.
 
     Raises
     ------
     ModelError
-        If the adapter has other layers or shapes.
+        If the adapter's layers or shapes do not match the target's.
     """
     check_shapes(target, tensors, name)
     net: Net = target.net
@@ -146,7 +146,7 @@ def merge(
     for key, layer in adapted(net).items():
         change = tensors[f"{key}.up"].float() @ tensors[f"{key}.down"].float()
         layer.weight.add_(change.to(layer.weight.device, layer.weight.dtype))
-    table[mask] = tensors["mask"].to(table.device, table.dtype)  # a tied head's row is never asked for
+    table[mask] = tensors["mask"].to(table.device, table.dtype)  # also changes a tied head, harmlessly
     net.config.is_causal = False
     made = Diffusion(net, target.tokenizer, name, mask=mask, shift=SHIFT, kernels=kernels)
     made.source = f"adapter of {target.name}"
@@ -154,7 +154,7 @@ def merge(
 
 
 def save(folder: Path, tensors: dict[str, Tensor], target: Model, load: str, mask: int) -> None:
-    """Write an adapter's folder, matrices in eight bits."""
+    """Write an adapter's folder, with matrices in eight bits."""
     rank = next(value.shape[0] for key, value in tensors.items() if key.endswith(".down"))
     config = Config(
         model_type=TYPE, target=target.name, content=target.content, load=load, rank=rank, mask_token_id=mask
@@ -168,19 +168,19 @@ def load_adapter(
     folder: Path, name: str, fields: Settings, device: torch.device, dtype: torch.dtype | str,
     kernels: str | None = None,
 ) -> Diffusion:  # fmt: skip
-    """The diffusion model of an adapter's folder; its target is loaded by the name that stands there.
+    """Load the diffusion model of an adapter's folder; the target is loaded by the name in its config.
 
     Parameters
     ----------
     fields : dict
-        The folder's ``config.json``.
+        The contents of the folder's ``config.json``.
     device, dtype, kernels
-        As `specviz.load` takes them; without a number format it computes in float32.
+        See `specviz.load`; the default number format is float32.
 
     Raises
     ------
     ModelError
-        If the folder is damaged, the target is not here, or is another one than the adapter was trained on.
+        If the folder is damaged, or the target is missing or is not the one that the adapter was trained on.
     """
     from specviz.models.loading import load
 
@@ -188,7 +188,7 @@ def load_adapter(
     number = torch.float32 if dtype == "auto" else dtype
     backend = "torch" if config["load"].startswith("gguf:") else None
     target = base(load(config["load"], device, number, kernels="plain", invariant=False, backend=backend))
-    if number == torch.float32 or target.path is not None:  # else the hash is of rounded weights
+    if number == torch.float32 or target.path is not None:  # otherwise the hash is of rounded weights
         check_content(config, name, target.content)
     mask = config["mask_token_id"]
     if not 0 <= mask < target.vocabulary:

@@ -1,7 +1,7 @@
-"""What was trained on top of a target and drafts for it: blockwise heads, a parallel drafter's slots, EAGLE.
+"""Additions: weights trained on top of a target to draft for it (heads, slots, EAGLE, trimmed models).
 
-None is a model by itself: all need the target's states, embeddings and head. What a folder gives is bound
-to a target with `on`, and only then drafts.
+None is a model by itself: all need parts of the target, such as its states, embeddings or head. An addition
+loaded from a folder must be bound to a target with `on` before it can draft.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ Target: TypeAlias = Model | EncoderDecoder
 
 
 class Addition:
-    """Weights that draft for the target that they were trained on.
+    """Weights that draft for the target on which they were trained.
 
     Parameters
     ----------
     net : module
         In float32.
     config : dict
-        The folder's ``config.json``: its ``target`` is the name of the model they were trained on.
+        The folder's ``config.json``; its ``target`` is the name of the model the weights were trained on.
     name : str
 
     Attributes
     ----------
     kind : str
-        ``heads``, ``slots`` or ``eagle``.
+        ``heads``, ``slots``, ``eagle`` or ``trimmed``.
     most : int
-        Most tokens of a cycle's block that it has a guess for; of heads the target's own token is one.
+        Most tokens of a block that heads or slots predict; for heads, one of them is the target's own token.
     parameters : int
     """
 
@@ -71,23 +71,23 @@ class Addition:
 
     @property
     def trained_on(self) -> str:
-        """The target's name, or what is known of it."""
+        """The target's name, or a description of it."""
         return str(self.config["target"])
 
     def on(
         self, target: Target
     ) -> HeadModel | SlotModel | EagleModel | trimmed.TrimmedModel | bergamot.TrimmedBergamot:
-        """What drafts for `target`: in its number format, on its device, with its tokens.
+        """Bind to `target` and return a drafter on its device, in its number format and with its tokens.
 
         Raises
         ------
         ModelError
-            If it was not trained on this one, or does not fit it.
+            If the addition was not trained on this target or does not fit it.
         """
         raise NotImplementedError
 
     def alone(self, *_: Prompt, **__: bool) -> NoReturn:
-        """Refuse to be used as a model.
+        """Reject use as a model.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Addition:
             raise self._unfit(f"{own} of width {width}", f"this one's is {size}")
 
     def _check_whose(self, target: Target) -> None:
-        """Refuse another target, though it may bear the name."""
+        """Raise `ModelError` if this is another target, even one of the same name."""
         if heads.whose(self.config, target):
             return
         content = self.config.get("content")
@@ -150,7 +150,7 @@ class Heads(Addition):
 
 
 class HeadModel:
-    """Heads at work: from a state of the target, what follows its next token.
+    """Blockwise heads bound to a target: they predict the tokens after its next one from its hidden state.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class HeadModel:
     """
 
     kind = "heads"
-    geometry = None  # it is asked between the passes: there are none of its own
+    geometry = None  # it runs no passes of its own
 
     def __init__(self, addition: Heads, target: Target) -> None:
         self.addition, self.target, self.name = addition, target, addition.name
@@ -167,23 +167,23 @@ class HeadModel:
         self.net = copy.deepcopy(addition.net).to(target.device, target.dtype).requires_grad_(False)
         for name in ("text", "tokenizer", "vocabulary", "max_length", "device", "dtype", "left"):
             setattr(self, name, getattr(target, name))
-        self.head: Lines | None = None  # of some of the target's tokens
+        self.head: Lines | None = None  # the target's head, cut to the tokens that the heads can predict
         if self.net.tokens is not None:
             self.head = Lines(head_rows(target.net, self.net.tokens), layout=target.kernels)
 
     def on(self, target: Target) -> HeadModel:
-        """As `Addition.on`."""
+        """See `Addition.on`."""
         return self if target is self.target else self.addition.on(target)
 
     @torch.no_grad()
     def guesses(self, state: Tensor, n: int) -> Tensor:
-        """Scores of the n tokens after the target's next one, float32 [n, vocabulary].
+        """Logits of the n tokens after the target's next one, float32 [n, vocabulary].
 
         Parameters
         ----------
         state : tensor [width]
-            The target's last state at a place, after its final norm: its own head scores the next token
-            from it, heads 2 to n + 1 those that follow.
+            The target's hidden state at a position, after its final norm. The target's own head predicts the
+            next token from it, heads 2 to n + 1 the tokens that follow.
         n : int
         """
         states = self.net(state[None], n)
@@ -195,7 +195,7 @@ class HeadModel:
 
 
 class EagleHead(Addition):
-    """An EAGLE drafter's weights, of any generation."""
+    """The weights of an EAGLE drafter of any generation."""
 
     net: Eagle
 
@@ -214,7 +214,7 @@ class EagleHead(Addition):
         return EagleModel(self, target)
 
     def layers(self, target: Target) -> tuple[int, ...]:
-        """The layers of `target` whose states it reads."""
+        """The layers of `target` whose states the drafter reads."""
         if self.net.generation == 1:
             return (target.layers,)
         return eagle_loading.read_layers(self.config, self.net.states, target.layers)
@@ -241,13 +241,13 @@ class EagleHead(Addition):
         if not all(0 <= layer <= last for layer in layers):
             read = ", ".join(map(str, layers))
             raise self._unfit(f"a model whose layers {read} it reads", f"{target.name} has {last}")
-        if last in layers and not own:  # elsewhere it is the state before the final norm
+        if last in layers and not own:  # other publishers mean the state before the final norm
             why = f"{target.name}'s is available only after its norm"
             raise self._unfit(f"the state after the last layer, {last}", why)
 
 
 class Trimmed(Addition):
-    """A draft that was cut out of its target."""
+    """A drafter cut out of its target."""
 
     net: trimmed.TrimmedNet
 
@@ -255,7 +255,7 @@ class Trimmed(Addition):
     targets = ("causal",)
 
     def on(self, target: Target | LlamaCpp) -> trimmed.TrimmedModel:
-        """As `Addition.on`; of a target on llama.cpp its file is read for embedding and head."""
+        """See `Addition.on`; for a target on llama.cpp, embedding and head are read from its file."""
         file: Path | None = getattr(target, "path", None)
         if not isinstance(target, Model) and file is not None:
             target = load_gguf(file, torch.device("cpu"), torch.float32, file.stem)
@@ -266,14 +266,14 @@ class Trimmed(Addition):
 
 
 class TrimmedTranslator(Addition):
-    """A drafter that was cut out of a Bergamot translator."""
+    """A drafter cut out of a Bergamot translator."""
 
     net: bergamot.TrimmedDecoder
 
     kind = "trimmed"
 
     def on(self, target: Target) -> bergamot.TrimmedBergamot:
-        """As `Addition.on`."""
+        """See `Addition.on`."""
         if not isinstance(target, Bergamot):
             raise self._unfit(self.trained_on, f"{target.name} is not a Bergamot translator")
         self._check_whose(target)
@@ -281,7 +281,7 @@ class TrimmedTranslator(Addition):
 
 
 class Slots(Addition):
-    """The parallel drafter's weights."""
+    """The weights of a parallel drafter."""
 
     net: slots.SlotDrafter
 
@@ -299,11 +299,11 @@ class Slots(Addition):
 
 
 class SlotModel(EncoderDecoder):
-    """A parallel drafter at work: a small decoder on what the target's encoder made of the prompt.
+    """A parallel drafter bound to a target: a small decoder over the target's encoding of the prompt.
 
-    A slot is a token beyond the vocabulary: a context reads ``Draft.chain(slots)`` after the written text as
-    it reads any draft, and drops it as it drops any that is not committed. So the cache holds written tokens
-    only, and row j of such a pass is what slot j says of its own place.
+    A slot is a token id beyond the vocabulary. A context reads ``Draft.chain(slots)`` after the text like any
+    draft and then drops it, since it is not committed. The cache therefore keeps only text tokens, and row j
+    of the pass holds the prediction of slot j for its own position.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ class SlotModel(EncoderDecoder):
     Attributes
     ----------
     slots : tensor of int [slots]
-        Their ids, on the device.
+        Ids of the slots, on the device.
     """
 
     kind = "slots"
@@ -334,18 +334,18 @@ class SlotModel(EncoderDecoder):
         self.decoder = SlotDecoder(self.drafter, target)
 
     def on(self, target: Target) -> SlotModel:
-        """As `Addition.on`."""
+        """See `Addition.on`."""
         return self if target is self.target else self.addition.on(target)
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
-        """As the target's: a context of `prompts`, which the target's encoder reads."""
+        """Open a context of `prompts`, to be encoded by the target's encoder; see `EncoderDecoder.open`."""
         if self.decoder.target is not self.target.decoder:  # the target was trained or moved
             self.decoder = SlotDecoder(self.drafter, self.target)
         return EncoderDecoderContext(self, prompts, room)
 
 
 class SlotDecoder(T5):
-    """The drafter's layers below the target's head, reading tokens by the target's embeddings.
+    """The drafter's layers with the target's token embeddings and head.
 
     Parameters
     ----------
@@ -381,26 +381,26 @@ ADDITION_FILES = "config.json", "*.safetensors", "*.safetensors.index.json"
 
 
 def may_be_addition(config: Settings) -> bool:
-    """Whether a folder of this config may hold an addition."""
+    """Whether a folder with this config may hold an addition."""
     return config.get("model_type") in KINDS or eagle_loading.claims(config)
 
 
 def load_addition(path: Path, name: str) -> Addition | None:
-    """What a folder holds, if it is an addition; None where it is a model.
+    """Load the addition in a folder; return None if the folder holds no addition.
 
     Raises
     ------
     ModelError
-        If the folder does not hold what its config says.
+        If the folder's contents do not match its config.
     """
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         kind = config.get("model_type")
     except (OSError, ValueError, AttributeError):
-        return None  # whatever it is, transformers says what is wrong with it
+        return None  # transformers will report the fault
     try:
         if kind not in KINDS and eagle_loading.is_eagle(path, config):
-            kind = "eagle"  # published as a model of one layer: its tensors tell
+            kind = "eagle"  # published as a one-layer model; identified by its tensors
     except (OSError, SafetensorError) as error:
         if not eagle_loading.claims(config):
             return None
@@ -410,7 +410,7 @@ def load_addition(path: Path, name: str) -> Addition | None:
     made, read = KINDS[kind]
     try:
         net, config = read(path)
-        if made is not EagleHead:  # a published drafter does not say whose it is
+        if made is not EagleHead:  # published EAGLE drafters need not name a target
             config |= {"target": str(config["target"])}
         return made(net, config, name)
     except ModelError:

@@ -1,7 +1,7 @@
 """Attention for a few queries over a long cache, and its registration with transformers.
 
-transformers' own SDPA path copies the cache once per query-head group and layer. Here the group's
-heads become further query rows of their shared key-value head instead, so the cache is read as it lies.
+transformers' own SDPA path copies the cache once per query-head group and layer. Here the heads of a group
+become additional query rows of their shared key-value head, so the cache is read in place.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from transformers import AttentionInterface
 
 from specviz.errors import ModelError
 
-NAME = "specviz"  # transformers makes no mask of its own for a name that it has no mask function for
+NAME = "specviz"  # transformers creates no mask for a name without a registered mask function
 UNSERVED = {"s_aux": "attention sinks", "sinks": "attention sinks"}
-MOST_SCORES = 1 << 24  # of a soft-capped pass that are in memory at once
+MOST_SCORES = 1 << 24  # scores of a soft-capped pass in memory at once
 
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | bool | None,
     scale: float | None = None, cap: float | None = None, window: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Grouped-query attention without copies of the cache.
+    """Grouped-query attention that does not copy the cache.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ def attend(
         May be views of a longer storage.
     mask : tensor [rows or 1, 1, group * queries, slots], None or False
         Added to the scores; row ``g * queries + t`` belongs to head g of a group and query t.
-        None: a single query sees everything, several see what stands before them (a prefill from slot 0).
+        None: a single query sees everything; several are causal (a prefill from slot 0).
         False: every query sees everything.
     cap : float, optional
         Scores become ``cap * tanh(score / cap)``.
     window : int, optional
-        Of soft-capped scores without a mask: a query sees the last so many positions, its own included.
+        Without a mask, a query sees only the last `window` positions, including its own.
 
     Returns
     -------

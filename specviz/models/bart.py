@@ -1,7 +1,7 @@
 """The decoder of BART and Marian as one plain function over the model's own weights.
 
-It computes what the transformers modules compute, but takes positions from the places in the text, where they
-take them from slots: the siblings of a token tree stand at the same place.
+It computes the same results as the transformers modules, but uses text positions rather than cache slots,
+because siblings in a token tree have the same position.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Bart(Decoder):
 
     Parameters
     ----------
-    net : transformers model that `refusal` has no word against
+    net : transformers model for which `refusal` returns None
         Read, never changed; see `Llama`.
     layers : int
-        How many of the decoder's layers to run.
+        Number of the decoder's layers to run.
     layout : str
-        How its matrices lie (`specviz.models.kernels`).
+        Layout of its matrices (`specviz.models.kernels`).
     invariant : bool, optional
-        As `PlainFunction` takes it.
+        See `PlainFunction`.
     """
 
     def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
@@ -55,7 +55,7 @@ class Bart(Decoder):
         self.size = config.d_model
         words, places = stack.embed_tokens, stack.embed_positions
         self.embedding = words.weight.detach()
-        # BART's embedding multiplies by itself, Marian's decoder does.
+        # BART's embedding module applies the scale itself; for Marian, the decoder does.
         self.grow = getattr(words, "embed_scale", getattr(stack, "embed_scale", 1.0))
         self.places = places.weight.detach()[getattr(places, "offset", 0) :]
         self.start = layer_norm(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
@@ -64,21 +64,21 @@ class Bart(Decoder):
         self.act = activation(config.activation_function, invariant)
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
-        """States as they are: each layer ends with its norm."""
+        """Return the states unchanged: each layer already ends with a norm."""
         return x
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
-        """Scores of final states [tokens, size]."""
+        """Logits of final states [tokens, size]."""
         return self.head(last).add_(self.final_bias)
 
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
-        """Tokens and their places."""
+        """Embed tokens and positions."""
         x = F.embedding(ids, self.embedding)
         x = self.places[positions] + (x if self.grow == 1.0 else x * self.grow)
         return x if self.start is None else self.start(x)
 
     def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
-        """Each part ends with its norm."""
+        """Layer `i`'s output; each part ends with its norm."""
         (first, second, third), qkv, o, q, c, wide, down = self.weights[i]
         x = first(o.add(self.attend(i, qkv(x), rows, mask, store), x))
         x = second(c.add(self.attend_source(i, q(x), rows, mask, store), x))
@@ -86,7 +86,7 @@ class Bart(Decoder):
 
 
 def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
-    """The decoder's linear layers, layer by layer; those that read the same input together."""
+    """The decoder's linear layers, layer by layer, grouped by shared input."""
     for layer in net.model.decoder.layers:
         a, c = layer.self_attn, layer.encoder_attn
         yield from ((a.q_proj, a.k_proj, a.v_proj), (a.out_proj,), (c.q_proj,), (c.out_proj,))
@@ -94,17 +94,17 @@ def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
 
 
 def refusal(net: PreTrainedModel) -> str | None:
-    """Why the function above would not compute what `net` does; None if it does."""
+    """Why `Bart` cannot compute the same as `net`; None if it can."""
     if not getattr(net.config, "share_encoder_decoder_embeddings", True):
         return "its encoder and its decoder have separate vocabularies"
     return None
 
 
 def fold_bad_words(net: PreTrainedModel) -> None:
-    """Make bad words of one token part of the head's bias; Marian's models forbid their padding so.
+    """Move bad words of one token into the head's bias; Marian's models use them to forbid padding.
 
-    Such a word has the score −inf in every place, whatever the text is, so a pass over a draft needs no
-    processor for it. An end token among them is left out, as by transformers.
+    Such a word has the score −inf at every position, so verification needs no logits processor for it. End
+    tokens among the bad words are ignored, as in transformers.
     """
     config, bias = net.generation_config, getattr(net, "final_logits_bias", None)
     if bias is None or not config.bad_words_ids:

@@ -1,21 +1,20 @@
-"""Canvases of a masked-diffusion model: a prompt, and after it cells, masked until a token is placed.
+"""Canvases of a masked-diffusion model: a prompt followed by cells, which are masked until a token is placed.
 
-A pass reads, for each row, the state as it is (the *root*) and one canvas for each node of a draft: the state
-with the tokens of the node and its ancestors in place. All of them are one batch (equation 5 of SSD, Gao et
-al. 2025).
+For each row, a pass reads the current state (the *root*) and one canvas per node of a draft: the state with
+the tokens of the node and its ancestors in place. All canvases form one batch (equation 5 of SSD, Gao et al.
+2025).
 
-Without a cache every canvas is computed whole. With the dual cache (Fast-dLLM, Wu et al. 2025, section 3.2)
-the keys and values of all positions are kept from a *refresh*, a pass over everything; the passes between
-compute a *window* alone, the current block (and the place before it where that tells a masked cell), and
-read what comes before and after it from the cache.
-Positions whose token was placed after they were computed belong to the window as well: after a block border
-that is the last one placed.
+Without a cache, every canvas is computed in full. With the dual cache (Fast-dLLM, Wu et al. 2025, section
+3.2), a *refresh*, a pass over all positions, stores their keys and values. The passes between refreshes
+compute only a *window*, the current block (and the position before it, if that predicts a masked cell), and
+read everything before and after it from the cache. Positions whose token was placed after they were last
+computed also belong to the window: after a block boundary, this is the last one placed.
 
-Canvases of a draft are packed after the shared rows. Each writes its window
-beside them and sees, elsewhere, what its nearest ancestor computed in the same pass, and else the cache: so
-it is the pass that stepwise decoding would run at that state, and nothing is copied but the windows of what
-is accepted. Of an invariant model (`specviz.models.ordered`) each canvas reads a copy of what it sees, in the
-order of positions: so its sums are those of that stepwise pass, bit for bit.
+The canvases of a draft are packed after the shared slots. Each writes its own window there; at other
+positions it sees the results of its nearest ancestor in the same pass, or else the cache. It thus computes
+the same pass as stepwise decoding at that state, and only the windows of accepted canvases are copied. For an
+invariant model (`specviz.models.ordered`), each canvas reads its keys and values from a copy in order of
+positions, so that its sums equal those of the stepwise pass bit for bit.
 """
 
 from __future__ import annotations
@@ -48,30 +47,30 @@ if TYPE_CHECKING:
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
-KEPT = 64  # layouts of passes that are kept: those of a block repeat
+KEPT = 64  # packings to cache: those of a block repeat
 
 
 @dataclass
 class Read:
-    """What one pass said of a row's masked cells.
+    """The predictions of one pass for a row's masked cells.
 
     Attributes
     ----------
     logits : tensor [cells read, vocabulary]
-        On the device; float32, of a float64 model float64.
+        On the device; float32, or float64 for a float64 model.
     canvas : array of int [cells read]
-        In which canvas: -1 is the root, i the one of node i. Rising.
+        The canvas of each cell: -1 for the root, i for node i. Ascending.
     cell : array of int [cells read]
-        Which cell of it, 0 the first after the prompt; rising within a canvas. Those of the current block
-        and of the next one, as far as the pass computed them.
+        The cell's index in its canvas, 0 being the first after the prompt; ascending within a canvas. Covers
+        the current block and the next one, as far as the pass computed them.
     block : array of int [1 + nodes]
-        The current block of each canvas, the root first; -1 where no cell is masked.
+        The current block of each canvas, the root first; -1 if no cell is masked.
     refreshed : bool
         Whether the pass computed every position.
     fed : int
-        Positions fed.
+        Number of positions fed.
     rows : int
-        Rows that were computed together with it.
+        Number of rows that were computed in the same batch, including this one.
     """
 
     logits: torch.Tensor
@@ -85,25 +84,25 @@ class Read:
 
 @dataclass
 class Layout:
-    """Where everything stands in a row's pass: a row of each array is a canvas, the root's state first."""
+    """The contents of a row's pass; row 0 of each array is the root, row 1 + i the canvas of node i."""
 
     canvases: IntArray  # tokens [1 + nodes, positions]
-    block: IntArray  # in work [1 + nodes]
+    block: IntArray  # current block [1 + nodes]
     computed: BoolArray  # each canvas' window [1 + nodes, positions]
-    read: BoolArray  # cells whose predictions are wanted [1 + nodes, cells]
+    read: BoolArray  # cells whose predictions are returned [1 + nodes, cells]
     refreshed: bool  # whether every position of the state is computed
 
 
 @dataclass
 class Packing:
-    """The part of a pass that depends on windows and parents alone, not on tokens: it is used again."""
+    """The reusable part of a pass: it depends on windows and parents only, not on tokens."""
 
-    owner: IntArray  # [1 + nodes, positions]: whose keys and values each sees; 0: the root's or cached ones
-    slot: IntArray  # where each canvas' own lie, [1 + nodes, positions]
+    owner: IntArray  # [1 + nodes, positions]: canvas whose keys and values each sees; 0: the root's or cached
+    slot: IntArray  # slots of each canvas' own keys and values, [1 + nodes, positions]
     slots: IntArray  # [fed]
     positions: IntArray  # [fed]
     seen: BoolArray  # [fed, slots]
-    computed: BoolArray  # [1 + nodes, positions]: those of which each canvas feeds a token
+    computed: BoolArray  # [1 + nodes, positions]: positions at which each canvas feeds a token
     device: Sent | None = None  # see `Canvas._sent`
 
 
@@ -112,26 +111,26 @@ class Sent(NamedTuple):
 
     positions: torch.Tensor  # [1, fed]
     mask: torch.Tensor | bool | None
-    entries: torch.Tensor  # of the storage's first row
-    seen: Seen | None  # in place of a mask, of an invariant model
+    entries: torch.Tensor  # entries in the storage's first row
+    seen: Seen | None  # replaces the mask for an invariant model
 
 
 class Seen(NamedTuple):
-    """What the queries of an invariant model's pass see: see `PassInput`."""
+    """The windows that the queries of an invariant model's pass see: see `PassInput`."""
 
     windows: list[ordered.Windows]
     results: torch.Tensor
 
 
 class Passing:
-    """A store that keeps nothing: a pass over whole canvases sees what it computes.
+    """A store without a cache: a pass over whole canvases sees only its own keys and values.
 
     Parameters
     ----------
     reach : int
         Positions of a canvas.
     slots : int
-        Of an invariant model: how many a pass reads of each canvas, whole blocks.
+        For an invariant model, the slots read per canvas, a multiple of the block size; else 0.
     """
 
     def __init__(self, reach: int, slots: int = 0) -> None:
@@ -150,7 +149,7 @@ class Passing:
 
 
 class Canvas:
-    """Rows of prompts with cells after them; made by `Diffusion.open`.
+    """A batch of rows of prompts followed by cells; created by `Diffusion.open`.
 
     Parameters
     ----------
@@ -159,28 +158,28 @@ class Canvas:
     length : int
         Cells of each row.
     block : int
-        Cells of a block; the last one may be shorter (equation 3).
+        Cells of a block; the last block may be shorter (equation 3).
     cache : {"none", "dual"}
     refresh : int
-        With the dual cache: a pass computes every position again when so many tokens were placed since the
-        last one that did.
+        With the dual cache, a pass recomputes every position once this many tokens were placed since the last
+        refresh.
     cache_rule : {"predictor", "fast_dllm"}
-        What the dual cache computes. ``predictor``: where the place before a block predicts its first cell,
-        that place belongs to the window while the cell is masked, and `refresh` says when everything is
-        computed. ``fast_dllm``: Fast-dLLM's published code. Everything is computed at the start of each
-        block, and the windows are the block alone; shifted, that first pass is the only one that predicts the
-        first cell.
+        The passes of the dual cache. ``predictor``: if the position before a block predicts its first cell,
+        it belongs to the window while that cell is masked, and `refresh` decides when everything is
+        recomputed. ``fast_dllm``: as in Fast-dLLM's published code, everything is recomputed at the start of
+        each block, and the window is the block alone; with a shift, only that first pass predicts the first
+        cell.
     canvases : int
-        Most nodes of a draft.
+        Maximum nodes of a draft.
 
     Attributes
     ----------
     text : list of array of int
-        Of each row the prompt and the cells, on the host.
+        The prompt and the cells of each row, on the host.
     since : list of int
-        Tokens placed since the last refresh; `refresh` or more where the next pass is one.
+        Tokens placed since the last refresh; at least `refresh` if the next pass is a refresh.
     masked, stale : list of array of bool [positions]
-        Where no token stands; where one was placed after the position was last computed.
+        Whether a position has no token yet; whether its token was placed after it was last computed.
     """
 
     def __init__(
@@ -209,7 +208,7 @@ class Canvas:
         self.slots = width + length
         if cache == "dual":
             window = min(block + model.shift + 1, self.slots)
-            extra = canvases * window + (len(prompts) > 1)  # the last slot takes the padding of ragged rows
+            extra = canvases * window + (len(prompts) > 1)  # the last slot is for the padding of ragged rows
             rows, slots = len(prompts), self.slots + extra
             dtype, device = model.dtype, model.device
             shape = StorageShape(model.layers, rows, model.heads, slots, model.dim, dtype, device)
@@ -220,11 +219,11 @@ class Canvas:
             self.store.reach = self.slots
             self._layers = self.store.data.flatten(2, 4).unbind(0)
 
-    # -- what is placed -------------------------------------------------------------------------
+    # -- placed tokens --------------------------------------------------------------------------
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return len(self.text)
 
     @property
@@ -233,7 +232,7 @@ class Canvas:
         return [text.tolist() for text in self.text]
 
     def cells(self, row: int = 0) -> IntArray:
-        """A row's cells [length], the mask token where none is placed."""
+        """A row's cells [length]; cells without a token hold the mask token."""
         return self.text[row][self.begin[row] :]
 
     def open_cells(self, row: int = 0) -> BoolArray:
@@ -241,11 +240,11 @@ class Canvas:
         return self.masked[row][self.begin[row] :]
 
     def placed(self, row: int = 0) -> int:
-        """How many tokens were placed in a row."""
+        """Number of tokens placed in a row."""
         return self.length - int(self.open_cells(row).sum())
 
     def room(self, row: int = 0) -> int:
-        """How many tokens may follow from the next pass before a refresh, those of a draft and one more."""
+        """Number of tokens that the next pass may place before a refresh: those of a draft and one more."""
         left = self.length - self.placed(row)
         if self.cache == "none":
             return left
@@ -257,12 +256,12 @@ class Canvas:
         return min(left, self.refresh - since)
 
     def fill(self, cells: Sequence[int], tokens: Sequence[int], row: int = 0) -> None:
-        """Place tokens that no draft held.
+        """Place tokens that were not in a draft.
 
         Raises
         ------
         ModelError
-            If a cell is not masked.
+            If a cell is not masked or occurs twice.
         """
         at = np.asarray(cells, np.int64) + self.begin[row]
         if not self.masked[row][at].all() or len(np.unique(at)) < len(at):
@@ -273,7 +272,7 @@ class Canvas:
         self.since[row] += len(at)
 
     def commit(self, path: Sequence[int], row: int = 0) -> None:
-        """Keep the canvas at the end of a path of the draft just read; empty keeps the root.
+        """Commit the canvas at the end of a path of the draft last read; an empty path keeps the root.
 
         Raises
         ------
@@ -296,7 +295,7 @@ class Canvas:
 
     @torch.inference_mode()
     def _keep(self, row: int, packing: Packing, last: int) -> None:
-        """The keys and values that a canvas sees become the row's."""
+        """Copy the keys and values that a canvas sees into the row's slots."""
         to = np.flatnonzero(packing.owner[last])
         source = packing.slot[packing.owner[last, to], to]
         both = send(np.stack((source, to)), self.store.data.device)
@@ -311,19 +310,19 @@ class Canvas:
     # -- passes ---------------------------------------------------------------------------------
 
     def forward(self, drafts: Draft | Sequence[Draft], rows: Sequence[int] | None = None) -> list[Read]:
-        """One pass over the rows' states and their drafts' canvases.
+        """Run one pass over the rows' states and their drafts' canvases.
 
         Parameters
         ----------
-        drafts : Draft, or one for each row
+        drafts : Draft, or one per row
             Their ``positions`` are cells. ``Draft.empty()`` reads the root alone.
-        rows : sequence of int, rising, optional
+        rows : sequence of int, ascending, optional
             The rows that take part. Default: all.
 
         Returns
         -------
         list of Read
-            One for each row that took part.
+            One for each row that takes part.
 
         Raises
         ------
@@ -338,7 +337,7 @@ class Canvas:
         whole = self.cache == "none"
         packings = [] if whole else [self._packing(d, x) for d, x in zip(drafts, layouts)]
         logits: dict[int, torch.Tensor] = {}
-        # Rows that refresh feed many times what the others do: side by side these would be padding.
+        # Refreshing rows feed many more tokens than the others, which would be mostly padding in one batch.
         parts = ([i for i, x in enumerate(layouts) if x.refreshed == each] for each in (True, False))
         try:
             for part in filter(None, parts):
@@ -378,30 +377,30 @@ class Canvas:
             canvases[1 + canvas, at[ancestor]] = np.asarray(draft.tokens)[ancestor]
             masked[1 + canvas, at[ancestor]] = False
             computed[1:] = False
-            computed[1 + np.arange(nodes), at] = True  # the row of the token just placed is not computed yet
+            computed[1 + np.arange(nodes), at] = True  # the newly placed token is not computed yet
         still = masked[:, begin:]
         block = np.where(still.any(1), still.argmax(1) // self.block, -1)
         low = begin + np.maximum(block, 0) * self.block
         positions = np.arange(len(text))
         refreshed = self.cache == "none" or self.since[row] >= self.refresh
-        if self.by_block:  # nothing of the current block is placed
+        if self.by_block:  # refresh while no token of the current block is placed
             refreshed = bool(still[0, low[0] - begin : low[0] - begin + self.block].all())
         inside = (positions >= low[:, None]) & (positions < (low + self.block)[:, None])
         computed |= inside & (block >= 0)[:, None]
-        if shift:  # the place before the block tells its first cell, while that is masked
-            first = np.flatnonzero((block >= 0) & masked[np.arange(len(masked)), low])  # a canvas has a cell
+        if shift:  # the position before the block predicts its first cell, while that is masked
+            first = np.flatnonzero((block >= 0) & masked[np.arange(len(masked)), low])  # `length` is positive
             computed[first, low[first] - 1] = True
         if self.cache == "none":
             computed[:] = True
         elif refreshed:
-            computed[0] = True  # the state; the canvases of a draft read it
+            computed[0] = True  # the root; the canvases of a draft read its keys and values
         cells = np.arange(self.length)
         read = still & (cells < ((block + 2) * self.block)[:, None]) & (block >= 0)[:, None]
         read &= computed[:, begin - shift : len(text) - shift]
         return Layout(canvases, block, computed, read, refreshed)
 
     def _packing(self, draft: Draft, layout: Layout) -> Packing:
-        """Slots and what is seen; one that was made for the same windows and parents serves again."""
+        """Assign slots and visibility; reuse a cached packing for the same windows and parents."""
         key = (layout.computed.tobytes(), draft.parents.tobytes())
         kept = self._packings.get(key)
         if kept is not None:
@@ -413,7 +412,7 @@ class Canvas:
         line[1:, 1:] = draft.mask
         depth = np.concatenate(([1], 1 + draft.depths))
         near = (line[:, :, None] & computed[None]) * depth[None, :, None]
-        owner = near.argmax(1)  # 0 where nobody computed it: the cache
+        owner = near.argmax(1)  # 0 (the cache) if no canvas computed it
         slot = np.repeat(np.arange(positions)[None], count, 0)
         canvas, at = np.nonzero(computed)
         own = canvas > 0
@@ -424,7 +423,7 @@ class Canvas:
         allowed = np.zeros((count, end), bool)
         allowed[np.arange(count)[:, None], slot[owner, np.arange(positions)]] = True
         made = Packing(owner, slot, slot[canvas, at], at, allowed[canvas], computed)
-        if not layout.refreshed and count == 1:  # those of drafts seldom come again
+        if not layout.refreshed and count == 1:  # packings of drafts seldom repeat
             if len(self._packings) >= KEPT:
                 self._packings.clear()
             self._packings[key] = made
@@ -432,7 +431,7 @@ class Canvas:
 
     @torch.inference_mode()
     def _windows(self, rows: list[int], layouts: list[Layout], packings: list[Packing]) -> list[torch.Tensor]:
-        """The pass of the dual cache: windows beside the rows that are kept."""
+        """Run a pass with the dual cache; return each row's logits."""
         model, store = self.model, self.store
         device = model.device
         if len(rows) == 1:
@@ -478,7 +477,7 @@ class Canvas:
     def _seen(
         self, packings: list[Packing], width: int, end: int
     ) -> tuple[torch.Tensor | bool | None, Seen | None]:
-        """What each of `width` queries a row sees of the first `end` slots: a mask, or windows."""
+        """Visibility of the first `end` slots for each row's `width` queries: a mask, or windows."""
         model = self.model
         if model.invariant:
             return None, _windows_of(packings, width, model)
@@ -489,12 +488,12 @@ class Canvas:
         for i, packing in enumerate(packings):
             n, slots = packing.seen.shape
             seen[i, :n, :slots] = packing.seen
-            seen[i, n:, 0] = True  # padding sees something: a query that sees nothing is NaN
+            seen[i, n:, 0] = True  # padding must see something: a query that sees nothing is NaN
         mask = send(np.where(seen, np.float32(0), np.float32(-np.inf)), model.device, model.dtype)
         return mask[:, None].expand(-1, group, -1, -1).reshape(rows, 1, group * width, end), None
 
     def _aim(self, rows: list[int], end: int, entries: torch.Tensor) -> None:
-        """Point the storage: write `entries` of [rows * heads * slots], read these rows up to `end`."""
+        """Aim the storage: write to `entries` of [rows * heads * slots]; read `rows` up to slot `end`."""
         store = self.store
         store.index, store.target = entries, self._layers
         if len(rows) == self.rows:
@@ -505,18 +504,18 @@ class Canvas:
             store.read = _Some(store.flat.narrow(3, 0, end), send(np.array(rows), store.data.device))
 
     def _places(self, layouts: list[Layout], width: int) -> torch.Tensor:
-        """Where in the flat pass the cells that are read stand."""
+        """Indices into the flattened pass of the positions that predict the cells read."""
         shift = self.model.shift
         places = []
         for i, layout in enumerate(layouts):
-            index = np.cumsum(layout.computed).reshape(layout.computed.shape) - 1  # of each position fed
+            index = np.cumsum(layout.computed).reshape(layout.computed.shape) - 1  # of each fed position
             begin = layout.computed.shape[1] - self.length
             places.append(i * width + index[:, begin - shift : index.shape[1] - shift][layout.read])
         return send(np.concatenate(places), self.model.device)
 
     @torch.inference_mode()
     def _whole(self, layouts: list[Layout]) -> list[torch.Tensor]:
-        """The pass without a cache: every canvas is a row of its own."""
+        """Run a pass without a cache, with every canvas as a separate row; return each row's logits."""
         model = self.model
         lengths = np.repeat([x.canvases.shape[1] for x in layouts], [len(x.canvases) for x in layouts])
         width = int(lengths.max())
@@ -547,9 +546,9 @@ class Canvas:
 
 
 def _windows_of(packings: list[Packing], width: int, model: Diffusion) -> Seen:
-    """The canvases of rows that are fed `width` tokens each.
+    """Build the windows of all canvases, for rows that are fed `width` tokens each.
 
-    Those that compute every position stand apart: beside them the others would be padding.
+    Canvases that compute every position get separate windows; the others would be mostly padding with them.
     """
     positions = max(packing.owner.shape[1] for packing in packings)
     counts = [len(packing.owner) for packing in packings]
@@ -557,7 +556,7 @@ def _windows_of(packings: list[Packing], width: int, model: Diffusion) -> Seen:
     lie = np.zeros((len(row), ordered.whole_blocks(positions)), np.int64)
     have = np.zeros(lie.shape, bool)
     fed = np.zeros((len(row), positions), bool)
-    flat = np.zeros((len(row), positions), np.int64)  # which query each position that is fed is
+    flat = np.zeros((len(row), positions), np.int64)  # query index of each fed position
     first = 0
     for i, packing in enumerate(packings):
         count, length = packing.owner.shape
@@ -572,7 +571,7 @@ def _windows_of(packings: list[Packing], width: int, model: Diffusion) -> Seen:
         if not len(some):
             continue
         most = max(1, int(fed[some].sum(1).max()))
-        order = np.argsort(~fed[some], 1, kind="stable")[:, :most]  # the positions that are fed first
+        order = np.argsort(~fed[some], 1, kind="stable")[:, :most]  # fed positions come first
         own = np.take_along_axis(fed[some], order, 1)
         queries = np.where(own, np.take_along_axis(flat[some], order, 1), 0)
         at = done + np.arange(queries.size).reshape(queries.shape)
@@ -586,7 +585,7 @@ def _windows_of(packings: list[Packing], width: int, model: Diffusion) -> Seen:
 
 
 class _Some:
-    """Some rows of the storage that do not lie side by side: each layer's are gathered when it reads them."""
+    """Non-adjacent rows of the storage; they are gathered when a layer reads them."""
 
     def __init__(self, data: torch.Tensor, rows: torch.Tensor) -> None:
         self.data, self.rows = data, rows

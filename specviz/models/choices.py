@@ -1,7 +1,7 @@
-"""What a large model on a CPU is loaded as where nobody says: its number format, and whether it is invariant.
+"""Default number format of a large model on a CPU, and whether it is made invariant by default.
 
-Both are measured once on a machine and kept in a file. A model whose matrices fit into a cache is left in
-float32: its passes are not spent on reading them, and its texts should be the same on every machine.
+Both are measured once per machine and kept in a file. A model whose matrices fit into a cache stays in
+float32: reading weights does not dominate its passes, and its texts should be the same on every machine.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from specviz.models.model import Model
     from specviz.models.torch_model import TorchModel
 
-COST = 1.10  # of an invariant pass over another one, above which a model is not made invariant unasked
+COST = 1.10  # time ratio, invariant pass to ordinary pass, up to which a model is invariant by default
 FLOAT32, BFLOAT16, HALVES = "float32", "bfloat16", "float16 weights"  # formats of a large model
-NODES = (0, 8)  # of the drafts that the cost is measured with: one row, and nine
-LENGTH = 128  # tokens before them
-ROUNDS = 9  # timed turns, after one of warm-up
+NODES = (0, 8)  # draft sizes with which the cost is measured: passes of one row and of nine
+LENGTH = 128  # tokens before the draft
+ROUNDS = 9  # timed rounds, after one warm-up round
 
 
 class Way(kernels.Measured):
@@ -41,13 +41,13 @@ class Way(kernels.Measured):
     Attributes
     ----------
     fault : str
-        Why they cannot be; empty if they can.
+        Why they cannot be made invariant; empty if they can.
     layout : str
-        How the matrices lie.
+        Layout of the matrices.
     sums : ordered.Sums
-        How attention computes its own.
+        How attention computes its sums.
     cuts : tuple of ordered.Cut
-        For each of `PlainFunction.lines`, how it is computed.
+        How each of `PlainFunction.lines` is computed.
     """
 
     fault: str
@@ -56,7 +56,7 @@ class Way(kernels.Measured):
     cuts: tuple[ordered.Cut, ...] = ()
 
     def laid(self, model: TorchModel) -> PlainFunction:
-        """The plain function of a model."""
+        """Build a model's plain function that computes in this way."""
         function = model.function(self.layout, invariant=True)
         function.sums = self.sums
         for line, cut in zip(function.lines(), self.cuts):
@@ -65,12 +65,14 @@ class Way(kernels.Measured):
 
 
 class Format(kernels.Measured):
-    """The least times of passes over 1, 5 and 9 tokens together by format.
+    """Measured pass times by number format.
 
     Attributes
     ----------
+    milliseconds : dict of float
+        Sum of the least times of passes over 1, 5 and 9 tokens, in the fastest layout.
     invariant : dict of bool
-        Whether a pass in it can be; float32 need not.
+        Whether passes in the format can be invariant; always True for float32, which is not tested.
     """
 
     milliseconds: dict[str, float]
@@ -78,16 +80,16 @@ class Format(kernels.Measured):
 
 
 class Cost(kernels.Measured):
-    """The time of an invariant pass over another one's; None where there is none, and why."""
+    """Time ratio of an invariant pass to an ordinary one; None if it cannot be invariant, with the reason."""
 
     cost: float | None = None
     fault: str = ""
 
 
 def way(model: TorchModel, others: Sequence[str]) -> Way:
-    """How a model's passes are made invariant, by its own layout or one of the others.
+    """Determine how a model's passes are made invariant, in its own layout or one of the others.
 
-    Of a large model it is tried once on a machine, and kept in a file.
+    For a large model this is tested once per machine and kept in a file.
     """
 
     def tried() -> tuple[Way, bool]:
@@ -117,23 +119,23 @@ def _tried(model: TorchModel, others: Sequence[str]) -> Way:
 
 
 def convert(net: PreTrainedModel, layout_name: str | None = None, auto: bool = True) -> PreTrainedModel:
-    """A network, converted to the format in which it is fastest and can be invariant.
+    """Convert a network to the fastest format in which it can be invariant.
 
-    That is bfloat16 where the processor computes in it; float32 with weights rounded to what float16 holds
-    where torch multiplies by such weights (`specviz.models.kernels.FP16`); or float32 as it is. Only a large
-    model of the Llama family in float32 is converted unasked.
+    The candidates are bfloat16 if the processor computes in it, float32 with weights rounded to float16 if
+    torch multiplies by such weights (`specviz.models.kernels.FP16`), and unchanged float32. Without a request
+    for ``fp16``, only large models of the Llama family and Gemma 2 are converted.
 
     Parameters
     ----------
     layout_name : str, optional
-        The kernels that were asked for. Weights are rounded for ``fp16`` alone.
+        The requested kernels. If they are given, weights are rounded only for ``fp16``.
     auto : bool
-        Whether the format may be chosen. Otherwise weights are rounded only where ``fp16`` was asked for.
+        Whether the format may be chosen. Otherwise weights are rounded only if ``fp16`` was requested.
 
     Raises
     ------
     ModelError
-        If ``fp16`` was asked for and a weight is too large for it.
+        If ``fp16`` was requested and a weight is too large for it.
     """
     pinned = kernels.check(layout_name) or kernels.check(os.environ.get(kernels.VARIABLE), kernels.VARIABLE)
     plain = describes(net) or gemma2.describes(net)
@@ -152,13 +154,13 @@ def convert(net: PreTrainedModel, layout_name: str | None = None, auto: bool = T
 
 
 def _format(net: PreTrainedModel, allowed: Sequence[str]) -> str:
-    """The fastest of the formats that are allowed and can be invariant; all are measured, once."""
+    """The fastest allowed format that can be invariant; all available formats are measured once."""
     formats = [FLOAT32] + [BFLOAT16] * has_bfloat16(net.device)
     if kernels.takes_halves(net) and kernels.fits(net) and kernels.in_reach(net):
         formats.append(HALVES)
     if len(formats) == 1:
         return FLOAT32
-    # In either format more than a cache holds.
+    # Twice the sample, so that it exceeds the cache in 16-bit formats, too.
     sample = kernels.sample(([part.weight for part in group] for group in groups(net)), 2 * kernels.SAMPLE)
 
     def measured() -> tuple[Format, bool]:
@@ -179,28 +181,28 @@ def _format(net: PreTrainedModel, allowed: Sequence[str]) -> str:
 
 
 def rounded(weight: torch.Tensor, form: str) -> torch.Tensor:
-    """A matrix in a format."""
+    """Convert a matrix to a format; for `HALVES`, round it to float16 and keep it in float32."""
     if form == HALVES:
         return weight.half().float()
     return weight.to(torch.bfloat16) if form == BFLOAT16 else weight
 
 
 def _layouts(net: PreTrainedModel, form: str) -> tuple[str, ...]:
-    """The kernels that a format is measured with."""
+    """The kernels with which a format is measured."""
     if form == HALVES:
         return (kernels.FP16,)
     return kernels.candidates(net.device, torch.bfloat16 if form == BFLOAT16 else torch.float32)
 
 
 def unasked(model: Model, chosen: bool, variable: str | None) -> bool:
-    """Whether to make a model invariant that nobody said it of.
+    """Whether to make a model invariant when the caller did not specify it.
 
     Parameters
     ----------
     chosen : bool
-        Whether its format was left to be chosen.
+        Whether its number format was chosen automatically.
     variable : str or None
-        SPECVIZ_INVARIANT.
+        Value of the environment variable SPECVIZ_INVARIANT.
     """
     if variable in ("0", "1"):
         return variable == "1"
@@ -210,14 +212,14 @@ def unasked(model: Model, chosen: bool, variable: str | None) -> bool:
 
 
 def _cheap(model: Model) -> bool:
-    """Whether a model's passes can be invariant here for at most `COST`."""
+    """Whether a model's passes can be invariant here at a time ratio of at most `COST`."""
     where = {"choice": "invariant", "check": ordered.CHECK, **kernels.about(model.net)}
     where |= {"layout": model.kernels}
 
     def measured() -> tuple[Cost, bool]:
         twin = type(model)(model.net, model.tokenizer, model.name, kernels=model.kernels)
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # so that the choice, and with it the text, is the same on any number
+        torch.set_num_threads(1)  # so that the choice, and thus the text, does not depend on the thread count
         try:
             twin.make_invariant()
         except ModelError as error:
@@ -235,7 +237,7 @@ def _cheap(model: Model) -> bool:
 
 
 def _times(model: Model, twin: Model, nodes: int) -> tuple[list[float], list[float]]:
-    """Seconds of passes of both models over the same text and draft, in turns."""
+    """Seconds per pass of both models over the same text and draft, measured alternately."""
     ids = np.random.default_rng(0).integers(0, model.vocabulary, LENGTH + nodes).tolist()
     draft = Draft.chain(ids[LENGTH:]) if nodes else Draft.empty()
     contexts = []
@@ -254,27 +256,27 @@ def _times(model: Model, twin: Model, nodes: int) -> tuple[list[float], list[flo
 
 
 def of_drafter(target: TorchModel) -> str:
-    """How the matrices of a drafter on a target lie.
+    """Layout of the matrices of a drafter bound to a target.
 
-    Drafting mostly reads weights, and its rounding changes no text of an exact method. So the drafter of a
-    large model on a CPU that multiplies numbers of eight bits has its weights, and what they read, in eight
-    bits, whatever the target's layout is. The variable SPECVIZ_KERNELS holds for both.
+    Drafting mostly reads weights, and rounding them does not change the text of an exact method. On a CPU
+    that multiplies 8-bit integers, the drafter of a large model therefore has 8-bit weights and inputs,
+    whatever the target's layout. The environment variable SPECVIZ_KERNELS applies to both.
     """
     pinned = kernels.check(os.environ.get(kernels.VARIABLE), kernels.VARIABLE)
-    several = len(kernels.candidates(target.device, target.dtype)) > 1  # not in float64, which checks others
+    several = len(kernels.candidates(target.device, target.dtype)) > 1  # False for float64, the reference
     if pinned or not (several and large(target.net) and kernels.multiplies_eight_bits()):
         return target.kernels
     return kernels.W8A8
 
 
 def large(net: torch.nn.Module) -> bool:
-    """Whether a model lies on the CPU and its parameters do not fit into a cache."""
+    """Whether a model's parameters on the CPU are too large for a cache."""
     on_cpu = [p for p in net.parameters() if p.device.type == "cpu"]
     return sum(p.numel() * p.element_size() for p in on_cpu) > kernels.SAMPLE
 
 
 def _settles(net: PreTrainedModel, form: str, layouts: Sequence[str]) -> bool:
-    """Whether one layer's products, and the head's, can keep their order in a format."""
+    """Whether the products of one layer and of the head can keep their summation order in a format."""
     some = [*islice(groups(net), 4), (net.lm_head,)]
 
     def converted(part: torch.nn.Linear) -> torch.nn.Linear:

@@ -1,7 +1,7 @@
-"""The causal context: rows of text with their computed keys and values in one storage.
+"""The causal context: rows of text, with the KV cache of all rows in one storage.
 
-Slot i of a row holds its token i. A draft's nodes lie in the slots after the committed tokens
-while it is judged, so that committing a chain prefix moves nothing and committing a path is one gather.
+Slot i of a row holds its token i. During verification a draft's nodes occupy the slots after the committed
+tokens, so committing a prefix of a chain moves nothing and committing a path is one gather.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from specviz.models.encoder_decoder_context import Source
     from specviz.models.protocols import Device, Path, Positions, Rows, Tokens, Worded
 
-States: TypeAlias = tuple[torch.Tensor, dict[int, torch.Tensor]]  # the last ones, and those of layers
+States: TypeAlias = tuple[torch.Tensor, dict[int, torch.Tensor]]  # final states, and states by layer
 
 
 @dataclass
 class Pass:
-    """What one forward pass gave.
+    """The results of one forward pass.
 
     Attributes
     ----------
     logits : list of tensor [1 + n, vocabulary]
-        For each row, float32 on the device: entry 0 predicts what follows the last committed token, entry
-        1 + i what follows node i.
+        Per row, float32 on the device: entry 0 predicts the token after the last committed one, entry 1 + i
+        the token after node i.
     fed : list of int
-        Tokens fed of each row (padding not counted).
+        Tokens fed per row (not counting padding).
     hidden : dict of int to list of tensor [1 + n, size]
-        For each layer asked for and each row, the hidden states at the same places. 0 is the embedding,
+        For each requested layer and each row, the hidden states at the same positions. 0 is the embedding,
         i the output of layer i; the last is taken after the final norm, as in transformers.
     layers : int or None
-        Of a pass that might leave early: layers that its token went through.
+        For a pass with an exit rule, the number of layers that its token went through.
     """
 
     logits: list[torch.Tensor]
@@ -52,34 +52,34 @@ class Pass:
 
     @property
     def tokens(self) -> int:
-        """Tokens fed, all rows together."""
+        """Total tokens fed, over all rows."""
         return sum(self.fed)
 
 
 @dataclass
 class PassInput:
-    """What a pass feeds over an aimed store, and what is wanted of it.
+    """The inputs of a pass over an aimed store, and the results that it must return.
 
     Attributes
     ----------
     ids : tensor of int [rows, n]
     positions : slice or tensor of int [rows, n]
     mask : tensor [rows or 1, 1 or heads, group * n, slots], bool or None
-        As `specviz.models.attention.attend` takes it.
+        See `specviz.models.attention.attend`; for invariant models see `specviz.models.ordered.sight`.
     keep : int or tensor
-        Columns from the last whose states go to `logits`. With 0 none do, and `hidden` states of all columns
-        come back. A tensor: places in the flat [rows * n], of a canvas model.
+        Number of columns, counted from the last, whose states go to `logits`. With 0 none do, and the
+        `hidden` states of all columns are returned. For a canvas model, a tensor of indices into the
+        flattened [rows * n].
     hidden : tuple of int
-        Layers whose states are wanted.
+        Layers whose states are returned.
     leave : Exit, optional
-        Asked after each layer but the last.
+        Exit point that is evaluated after each layer except the last.
     tails : list of Tail, optional
-        Of a pass of an invariant model over trees, see `specviz.models.ordered.sight`; `mask` is then, and
-        in each pass of such a model, as that function takes it.
+        For an invariant model's pass over trees; see `specviz.models.ordered.sight`.
     windows : sequence of Windows
-        Of an invariant model's pass over canvases that share its storage, in place of `mask`.
+        For an invariant model's pass over canvases that share its storage; replaces `mask`.
     results : tensor of int [rows * n]
-        Where each token's is among the queries of all `windows`.
+        Index of each token's result among the queries of all `windows`.
     """
 
     ids: torch.Tensor
@@ -94,14 +94,14 @@ class PassInput:
 
 
 class Exit:
-    """Early-exit point after a layer, of a pass of one token; exposes the hidden state to an exit rule.
+    """Early-exit point after a layer, in a pass of one token; exposes the hidden state to an exit rule.
 
     Attributes
     ----------
     layer : int
-        Layers that the token has been through, from 1.
+        Number of layers that the token has gone through, at least 1.
     before, after : tensor [1, size]
-        Its hidden state before and after the last of them, without the final norm.
+        Its hidden state before and after the last of these layers, without the final norm.
     """
 
     layer: int
@@ -114,9 +114,9 @@ class Exit:
         self._logits: torch.Tensor | None = None
 
     def logits(self) -> torch.Tensor:
-        """What the model would predict here: its final norm and head, float32 [1, vocabulary].
+        """The prediction at this exit: logits from the final norm and head, float32 [1, vocabulary].
 
-        Computed when first asked for. It costs what the head costs, at each layer that asks.
+        Computed on the first call after each layer, at the cost of one run of the head.
         """
         if self._logits is None:
             self._logits = self.model.logits(self.model.last(self.after)[None])[0]
@@ -124,11 +124,11 @@ class Exit:
 
     @property
     def seen(self) -> bool:
-        """Whether the prediction here was asked for."""
+        """Whether the logits at this exit were computed."""
         return self._logits is not None
 
     def asks(self, layer: int, before: torch.Tensor, after: torch.Tensor) -> bool:
-        """Whether the rule exits after this layer."""
+        """Apply the rule after a layer; return whether to exit."""
         self.layer, self.before, self.after, self._logits = layer, before, after, None
         self.left = self.rule(self)
         return self.left
@@ -138,13 +138,13 @@ NOTHING = Draft.empty()
 
 
 class Layers(Protocol):
-    """Tensors by their number."""
+    """Tensors by index."""
 
     def __getitem__(self, layer: int, /) -> torch.Tensor: ...
 
 
 class CachedModel(Protocol):
-    """What a `Context` asks of the model under it: the shape of its storage, and a pass over one."""
+    """The model interface that a `Context` uses: the shape of the storage, and passes over it."""
 
     name: str
     vocabulary: int
@@ -176,7 +176,7 @@ class CachedModel(Protocol):
 
 
 class StorageShape(NamedTuple):
-    """Arguments of a storage."""
+    """Shape, number format and device of a storage."""
 
     layers: int
     rows: int
@@ -188,41 +188,41 @@ class StorageShape(NamedTuple):
 
 
 class Store:
-    """Keys and values of all layers, in one tensor [layers, 2, rows, heads, slots, dim].
+    """The KV cache of all layers, in one tensor [layers, 2, rows, heads, slots, dim].
 
-    Allocated once; its address never changes. `aim` says where the next pass writes and how far it
-    reads; `write` is then called by each layer in turn.
+    The tensor is allocated once and its address never changes. `aim` sets where the next pass writes and how
+    far it reads; each layer then calls `write` in turn.
     """
 
     def __init__(self, shape: StorageShape) -> None:
         *sizes, dtype, device = (shape.layers, 2, *shape[1:])
-        # Zeros, not garbage: a masked slot still meets a weight of 0, and 0 times NaN is NaN.
+        # Zeros, not garbage: a masked slot is still multiplied by a weight of 0, and 0 times NaN is NaN.
         self.data = torch.zeros(*sizes, dtype=dtype, device=device)
         self.flat = self.data.flatten(0, 1)
-        self.reach = shape.slots  # positions that a pass may use, counted from 0
-        self.block = 1  # a pass reads a multiple of so many slots
-        self.cache: Cache | None = None  # the storage as transformers sees it, made when first needed
-        self.read: Layers = ()  # keys and values that a pass reads, of each layer
-        self.target: Sequence[torch.Tensor] = ()  # where it writes
-        self.start = 0  # the first slot that a pass writes, where its rows are aligned
-        self.rows: slice | None = None  # of the next pass; None: all
+        self.reach = shape.slots  # number of positions that a pass may use
+        self.block = 1  # a pass reads a multiple of this many slots
+        self.cache: Cache | None = None  # wrapper for transformers, created when first needed
+        self.read: Layers = ()  # keys and values that a pass reads, two entries per layer
+        self.target: Sequence[torch.Tensor] = ()  # where a pass writes, per layer
+        self.start = 0  # the first slot that a pass writes, if its rows are aligned
+        self.rows: slice | None = None  # rows of the next pass; None: all
         self.index: torch.Tensor | None = None
         self.slots: torch.Tensor | None = None
-        self.source: Source | None = None  # an encoder's keys and values, which a decoder reads beside these
+        self.source: Source | None = None  # encoded prompts, for a decoder with cross-attention
 
     @property
     def parts(self) -> tuple[Store, ...]:
-        """Itself: of a model on several devices there are more."""
-        return (self,)  # not kept: a storage that holds itself is freed late
+        """This store alone; a `Spread` has one store per device."""
+        return (self,)  # not kept as an attribute: a reference cycle would be freed late
 
     def aim(
         self, start: int, count: int, end: int, rows: slice | None = None, slots: torch.Tensor | None = None,
         index: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Write slots start ... start + count of `rows` in the next pass, and read their slots 0 ... end.
+        """Let the next pass write slots start ... start + count of `rows` and read their slots 0 ... end.
 
-        Rows of different lengths write to `slots` [rows, tokens], whose entries in the storage seen as
-        [rows * heads * slots] are `index` [rows * heads * tokens].
+        Rows of different lengths instead write to `slots` [rows, tokens]; `index` [rows * heads * tokens] are
+        the corresponding entries of the storage viewed as [rows * heads * slots].
         """
         self.start, self.rows, self.slots, self.index = start, rows, slots, index
         flat = self.flat if rows is None else self.flat[:, rows]
@@ -235,7 +235,7 @@ class Store:
             self.target = self.data.flatten(2, 4).unbind(0)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store a layer's new keys and values [rows, heads, tokens, dim]; give all that the pass may see."""
+        """Store a layer's new keys and values [rows, heads, tokens, dim]; return all that the pass reads."""
         if self.index is not None:
             return self.write_both(layer, torch.stack((key, value)))
         target = self.target[layer]
@@ -244,7 +244,7 @@ class Store:
         return self.read[2 * layer], self.read[2 * layer + 1]
 
     def write_both(self, layer: int, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, with keys and values in one tensor [2, rows, heads, tokens, dim]."""
+        """Same as `write`, with keys and values in one tensor [2, rows, heads, tokens, dim]."""
         if self.index is None:
             self.target[layer].copy_(new)
         else:
@@ -253,19 +253,19 @@ class Store:
         return self.read[2 * layer], self.read[2 * layer + 1]
 
     def fill(self, layer: int, new: torch.Tensor) -> None:
-        """Keys and values from `layer` on, [layers, 2, rows, heads, tokens, dim], in one copy."""
+        """Store keys and values of all layers from `layer` on, [layers, 2, rows, heads, tokens, dim]."""
         self.span[layer:].copy_(new)
 
 
 class Spread:
-    """The storage of a model whose layers lie on several devices: for each run of layers a `Store` on theirs.
+    """The storage of a model whose layers are on several devices: one `Store` per run of layers.
 
     Parameters
     ----------
     places : list of (torch.device, int)
-        Devices in order, and how many layers each holds.
+        Devices in layer order, with the number of layers on each.
     shape : StorageShape
-        Of all together.
+        Shape of the whole storage.
     """
 
     def __init__(self, places: list[tuple[torch.device, int]], shape: StorageShape) -> None:
@@ -278,48 +278,48 @@ class Spread:
 
     @property
     def data(self) -> torch.Tensor:
-        """The first part's, whose shape but for the layers is every part's."""
+        """The first part's tensor; all parts have the same shape except for the number of layers."""
         return self.parts[0].data
 
     @property
     def read(self) -> Layers:
-        """As `data`."""
+        """The first part's keys and values to read."""
         return self.parts[0].read
 
     def aim(
         self, start: int, count: int, end: int, rows: slice | None = None, slots: torch.Tensor | None = None,
         index: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """As `Store.aim`."""
+        """See `Store.aim`."""
         for part in self.parts:
             there = None if index is None else index.to(part.data.device)
             part.aim(start, count, end, rows, slots, there)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `Store.write`, on the layer's device."""
+        """See `Store.write`; uses the layer's device."""
         part, number = self._layers[layer]
         return part.write(number, key, value)
 
 
 def storage(model: CachedModel, rows: int, slots: int) -> Store | Spread:
-    """The storage of `rows` x `slots` tokens, where the model's layers lie."""
+    """Allocate the storage of `rows` x `slots` tokens on the devices of the model's layers."""
     shape, places = model.shape(rows, slots), getattr(model, "places", None)
     return Spread(places, shape) if places else Store(shape)
 
 
 class Context:
-    """Rows of committed text over one model; made by `Model.open`.
+    """A batch of rows of committed text over one model; created by `Model.open`.
 
     Attributes
     ----------
     joint : bool
-        Whether a prefill reads all prompts that are new at once, whichever rows it is asked for.
+        Whether a prefill reads all new prompts at once, whichever rows are given.
     length : list of int
         Committed tokens of each row.
     filled : list of int
-        How many of them have a slot: all of a causal text.
+        How many of them have a slot: all of them for a causal model.
     cached : list of int
-        How many of these have their keys and values in the storage; the rest are computed by the next pass.
+        How many of these have keys and values in the storage; the next pass computes the rest.
     """
 
     joint = False
@@ -327,22 +327,22 @@ class Context:
     def __init__(self, model: CachedModel, prompts: Sequence[Sequence[int]], room: int) -> None:
         self.model = model
         self.rows = len(prompts)
-        # Of masks: an invariant model's are the same for all heads, and added in float32.
+        # For masks: an invariant model's are the same for all heads, and at least float32.
         self.group = 1 if model.invariant else model.group
         self.kind = model.attention_dtype
         self.slots = longest(prompts, model.max_length, model.name) + room
         self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
-        self.least = [1] * self.rows  # tokens that no rewind takes
-        self.states: dict[int, dict[int, torch.Tensor]] = {}  # of each row, see `prefill`
-        self._drafts: dict[int, Draft] = {}  # of each row the draft that a pass has just read
+        self.least = [1] * self.rows  # tokens that a rewind must keep
+        self.states: dict[int, dict[int, torch.Tensor]] = {}  # by row and layer, see `prefill`
+        self._drafts: dict[int, Draft] = {}  # by row, the draft that the last pass read
         self._triangles: dict[int, torch.Tensor] = {}
         self.store, self.ids = self._allocated(self.slots)
         for row, prompt in enumerate(prompts):
             self.ids[row, : len(prompt)] = to_device(prompt, model)
 
     def _allocated(self, slots: int) -> tuple[Store | Spread, torch.Tensor]:
-        """An empty storage and ids of so many slots a row; several rows have one more, for their padding."""
+        """Allocate storage and ids of `slots` slots per row; several rows get one more, for padding."""
         model, width = self.model, slots + int(self.rows > 1)
         if model.invariant:  # whole blocks are read
             width = ordered.whole_blocks(width)
@@ -355,7 +355,7 @@ class Context:
         store.reach = min(slots, model.max_length)
         return store, ids
 
-    # -- what is committed --------------------------------------------------------------------
+    # -- committed text -----------------------------------------------------------------------
 
     @property
     def length(self) -> list[int]:
@@ -370,23 +370,23 @@ class Context:
 
     @property
     def room(self) -> int:
-        """How many more tokens fit after the longest row, draft nodes included."""
+        """Number of tokens that still fit after the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.filled)
 
     def extend(self, tokens: Tokens | Sequence[Tokens], rows: Sequence[int] | None = None) -> None:
-        """Commit tokens that no draft held; they are computed by the next pass.
+        """Commit tokens that were not in a draft; the next pass computes them.
 
         Parameters
         ----------
-        tokens : list of lists of int, one for each row (an empty list leaves its row as it is)
-            For a context of one row also a flat list or a tensor on the device.
+        tokens : list of lists of int, one per row (an empty list leaves its row unchanged)
+            For a context of one row, also a flat list or a tensor on the device.
         rows : sequence of int, optional
-            Which rows; default: all.
+            The rows to extend. Default: all.
 
         Raises
         ------
         ModelError
-            If the tokens do not fit into the room that `open` was asked for.
+            If the tokens do not fit into the room of the context.
         """
         each = for_rows(tokens, self.rows)
         rows = self._which(rows, each, "extend got tokens")
@@ -399,7 +399,7 @@ class Context:
                 self._drafts.pop(row, None)
 
     def _write(self, rows: Sequence[int], tokens: Sequence[Tokens]) -> None:
-        """Put tokens after the rows' texts: those of several rows in one step."""
+        """Write tokens after the rows' texts, for several rows in one copy."""
         new = [(row, self.filled[row], each) for row, each in zip(rows, tokens) if len(each)]
         if len(new) == 1:
             ((row, start, each),) = new
@@ -414,14 +414,14 @@ class Context:
             self.ids.view(-1).index_copy_(0, send(at, self.ids.device), values)
 
     def commit(self, paths: Path | Sequence[Path], rows: Sequence[int] | None = None) -> None:
-        """Keep these nodes of the drafts just read, drop the others.
+        """Commit a path of nodes of each draft that the last pass read, and drop the other nodes.
 
         Parameters
         ----------
-        paths : list of lists of int, one for each row
-            Node indices from the first level down; empty keeps nothing. One row also takes a flat list.
+        paths : list of lists of int, one per row
+            Node indices from the first level down; an empty list keeps none. For one row, also a flat list.
         rows : sequence of int, optional
-            Which rows; default: all.
+            The rows to commit. Default: all.
 
         Raises
         ------
@@ -450,15 +450,15 @@ class Context:
                 data[..., start : start + count, :] = kept
             self.ids[row, start : start + count] = self.ids[row].index_select(0, source)
         self.filled[row] = start + count
-        # A node read at a position other than its depth is kept as text and computed anew.
+        # A node read at a position other than its depth is kept as text but recomputed.
         offsets = draft.offsets
         right = next((i for i, node in enumerate(path) if offsets[node] != i + 1), count)
         self.cached[row] = start + right
 
     def rewind(self, length: int | Sequence[int], rows: Sequence[int] | None = None) -> None:
-        """Forget everything past the first `length` tokens (one number, or one for each row).
+        """Drop everything after the first `length` tokens (one number, or one per row).
 
-        `rows`: of these rows only.
+        `rows` restricts this to some rows. Raises `ModelError` for a length that a row cannot be cut to.
         """
         some = range(self.rows) if rows is None else rows
         lengths = [length] * len(some) if isinstance(length, int) else list(length)
@@ -475,7 +475,7 @@ class Context:
             self._drafts.pop(row, None)
 
     def _which(self, rows: Sequence[int] | None, given: Sequence[Tokens], what: str) -> Sequence[int]:
-        """The rows that something is given for, one entry each."""
+        """The rows that the entries of `given` belong to; `what` starts the error for a wrong number."""
         if len(given) != (self.rows if rows is None else len(rows)):
             held = f"the context has {self.rows}" if rows is None else f"{len(rows)} were named"
             raise ModelError(f"{what} for {len(given)} rows; {held}")
@@ -483,10 +483,10 @@ class Context:
 
     @torch.no_grad()
     def reserve(self, room: int) -> None:
-        """Make sure that `room` more tokens fit after the longest row; what is computed stays.
+        """Ensure that `room` more tokens fit after the longest row; computed keys and values are kept.
 
-        The storage grows by doubling, up to the model's context: a stream allocates a few times, not once an
-        update.
+        The storage at least doubles when it grows, up to the model's context, so that a stream reallocates a
+        few times rather than at every update.
 
         Raises
         ------
@@ -510,19 +510,20 @@ class Context:
 
     @torch.no_grad()
     def branch(self, lengths: Sequence[int], room: int) -> Context:
-        """Another context, each row of which is a first part of this one's text, as far as it is computed.
+        """Create a context whose rows are prefixes of this one's text, copying the computed keys and values.
 
         Parameters
         ----------
         lengths : list of int
-            For each row how many of the committed tokens it begins with.
+            For each row, the number of committed tokens that it starts with.
         room : int
-            As `Model.open` takes it.
+            See `Model.open`.
 
         Raises
         ------
         ModelError
-            If this context has several rows or fewer tokens, or the storage does not fit into memory.
+            If this context has several rows, a length is out of range, or the storage does not fit into
+            memory.
         """
         if self.rows != 1 or not self.least[0] <= min(lengths) <= max(lengths) <= self.length[0]:
             raise ModelError(
@@ -537,29 +538,29 @@ class Context:
         return rows
 
     def _beginning(self, lengths: Sequence[int], room: int) -> Context:
-        """A new context of first parts of this one's text, not computed."""
+        """Create a context of prefixes of this one's text, with nothing computed."""
         text = self.tokens[0]
         return Context(self.model, [text[:length] for length in lengths], room)
 
     def replace(self, row: int, prompt: Sequence[int], room: int = 0) -> None:
-        """Let a row begin anew with another prompt; the other rows stay as they are.
+        """Restart a row with another prompt; the other rows do not change.
 
         Parameters
         ----------
         row : int
         prompt : list of int
         room : int
-            As `Model.open` takes it, of this row; the storage grows where it must.
+            Tokens that must fit after this prompt; the storage grows if necessary.
 
         Raises
         ------
         PromptError, ModelError
-            As `Model.open` does.
+            See `Model.open`.
         """
         longest([prompt], self.model.max_length, self.model.name)
         ids = to_device(prompt, self.model)
         if (wanted := len(prompt) + room) > self.slots:
-            # By a quarter at least: prompts of rising length would copy all keys and values each time.
+            # At least by a quarter: otherwise prompts of rising length would copy the whole cache each time.
             self._grow(max(wanted, min(self.slots + self.slots // 4, self.model.max_length)))
         self.filled[row] = self.cached[row] = 0
         check_fits(self, row, self.filled[row], len(prompt), len(prompt))
@@ -568,7 +569,7 @@ class Context:
         self._drafts.pop(row, None)
 
     def drop(self, row: int) -> None:
-        """Let a row go: the last row takes its place and number. The storage stays as large as it was."""
+        """Remove a row; the last row takes its place and index. The storage keeps its size."""
         last = self.rows - 1
         if last == 0:
             raise ModelError("a context must keep at least one row: close it instead")
@@ -590,14 +591,14 @@ class Context:
     # -- passes -----------------------------------------------------------------------------
 
     def due(self, row: int) -> int:
-        """How many tokens a prefill of this row computes."""
+        """Number of tokens that a prefill of this row computes."""
         return max(self.filled[row] - 1 - self.cached[row], 0)
 
     def prefill(self, rows: Sequence[int] | None = None, hidden: tuple[int, ...] = ()) -> int:
-        """Compute all pending tokens but the last of each row, without logits; give how many were fed.
+        """Compute every pending token except the last of each row, without logits; return the number fed.
 
-        `rows` (rising): only these. `hidden`: layers whose states [fed, size] are wanted, as `forward` takes
-        them; they are in `states`, by row and layer.
+        `rows` (ascending) restricts this to some rows. `hidden` names layers, as for `forward`, whose states
+        [fed, size] are then in `states`, by row and layer.
         """
         some = range(self.rows) if rows is None else rows
         for row in some:
@@ -607,7 +608,7 @@ class Context:
         self.states = {}
         if any(counts):
             if len(some) == len(self.ids) and not any(self.cached):
-                # Ragged rows need no padding mask: what comes after a row's end is masked later.
+                # Ragged rows need no padding mask: slots after a row's end are masked by later passes.
                 states = self._head(max(counts), wanted)
                 ends = counts
             else:
@@ -627,28 +628,28 @@ class Context:
         rows: Sequence[int] | None = None,
         leave: Callable[[Exit], bool] | None = None,
     ) -> Pass:
-        """One pass over the pending tokens and the drafts' nodes.
+        """Run one pass over the pending tokens and the drafts' nodes.
 
         Parameters
         ----------
-        drafts : Draft, or one for each row
+        drafts : Draft, or one per row
             ``Draft.empty()`` reads the root alone.
         hidden : sequence of int
-            Layers whose hidden states are wanted (see `Pass`); negative numbers count from the last.
-        rows : sequence of int, rising, optional
+            Layers whose hidden states are returned (see `Pass`); negative numbers count from the last.
+        rows : sequence of int, ascending, optional
             The rows that take part; `drafts` and the result then have one entry for each of them, and the
-            others stay as they are. Default: all.
+            other rows do not change. Default: all.
         leave : callable, optional
-            A rule asked after each layer but the last, with an `Exit`: where it says True the pass leaves.
-            The prediction is then the final norm's and head's of the state there, and the keys and values of
-            the layers that were skipped are computed from it, so that the storage stays whole (CALM's state
-            propagation). For one row, one pending token and no nodes.
+            Exit rule, called with an `Exit` after each layer except the last; the pass exits if it returns
+            True. The final norm and head then give the prediction from the state at that layer, and the keys
+            and values of the skipped layers are computed from the same state, so that the cache has no gaps
+            (CALM's state propagation). Requires one row, one pending token and no nodes.
 
         Raises
         ------
         ModelError
-            If nodes or positions go beyond the room or the model's context, the device is out of memory, or
-            the model or what is fed allows no early leave.
+            If nodes or positions exceed the room or the model's context, the device is out of memory, or
+            the model or the input does not allow an early exit.
         """
         drafts = [drafts] if isinstance(drafts, Draft) else list(drafts)
         some = range(self.rows) if rows is None else rows
@@ -657,7 +658,7 @@ class Context:
         if leave is not None:
             return self._leave(drafts, hidden, leave)
         nodes = [len(draft) for draft in drafts]
-        # With nothing pending the last committed token is fed again: its prediction is what the root needs.
+        # With nothing pending, the last committed token is fed again to get the root's prediction.
         starts = [min(self.cached[row], self.filled[row] - 1) for row in some]
         counts = [self.filled[row] - start for row, start in zip(some, starts)]
         for row, draft in zip(some, drafts):
@@ -678,7 +679,7 @@ class Context:
         return Pass(split(last), [count + n for count, n in zip(counts, nodes)], by_layer)
 
     def _layers(self, hidden: Sequence[int]) -> tuple[int, ...]:
-        """Layers by their numbers from 0; negative ones count from the last."""
+        """Resolve layer numbers; negative ones count from the last."""
         depth = self.model.layers
         wanted = tuple(layer % (depth + 1) if layer < 0 else layer for layer in hidden)
         if any(layer > depth for layer in wanted):
@@ -689,7 +690,7 @@ class Context:
 
     @torch.no_grad()
     def _leave(self, drafts: list[Draft], hidden: Sequence[int], leave: Callable[[Exit], bool]) -> Pass:
-        """A pass over the one pending token, as far as `leave` lets it go."""
+        """Run a pass over the one pending token until the rule `leave` exits."""
         model, end = self.model, self.filled[0]
         model.check_leaves()
         pending = end - min(self.cached[0], end - 1)
@@ -706,16 +707,16 @@ class Context:
             ids, mask = self.ids[:, end - 1 : end], self._chain(end - 1, 1)
             last, _ = self._call(PassInput(ids, slice(end - 1, end), mask, 1, leave=door))
         self.cached, self._drafts = [end], {0: drafts[0]}
-        # The rule may have asked for the prediction already; a copy made here is an ordinary tensor.
+        # The rule may have computed the logits already; a clone made here is an ordinary tensor.
         logits = door.logits().clone() if door.left and door.seen else model.logits(last)[0]
         return Pass([logits], [1], {}, door.layer if door.left else model.layers)
 
     @torch.inference_mode()
     def _head(self, count: int, hidden: tuple[int, ...]) -> dict[int, torch.Tensor]:
-        """Feed the first `count` slots of every row; the states of the layers `hidden`.
+        """Feed the first `count` slots of every row; return the states of the layers `hidden`.
 
-        An invariant pass needs a mask, which grows with the square of its tokens, so it goes in parts: no bit
-        depends on that.
+        An invariant pass needs a mask that grows with the square of its tokens, so it is run in parts, which
+        changes no bit of the result.
         """
         parts = []
         most = ordered.LINES if self.model.invariant and not self.joint else count
@@ -733,11 +734,11 @@ class Context:
         self, rows: Sequence[int], starts: list[int], counts: list[int], drafts: list[Draft] | None,
         keep: int, hidden: tuple[int, ...],
     ) -> States:  # fmt: skip
-        """Feed slots starts ... starts + counts of some rows and their drafts' nodes after them.
+        """Feed slots starts ... starts + counts of some rows, followed by their drafts' nodes.
 
-        Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes. What
-        comes back has all rows from the first to the last of them: those between are fed padding. Of a
-        prefill, `keep` 0, it is no logits and the states of all columns.
+        Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes. The
+        result covers all rows from the first to the last given; rows between them are fed padding. For a
+        prefill (`keep` 0) it has no logits, and the states of all columns.
         """
         with torch.inference_mode():
             fed = [count + len(draft) for count, draft in zip(counts, drafts)] if drafts else counts
@@ -759,7 +760,7 @@ class Context:
             last, states = self._call(given)
         if keep == 0:
             return last, states
-        # The last step is done outside inference mode, so that its results are ordinary tensors.
+        # The last step runs outside inference mode, so that its results are ordinary tensors.
         return self.model.logits(last), {layer: state.clone() for layer, state in states.items()}
 
     def _call(self, given: PassInput) -> States:
@@ -769,17 +770,17 @@ class Context:
             raise memory_error(error, f"a pass of {given.ids.numel()} tokens through", self.model) from None
 
     def _chain(self, start: int, count: int) -> torch.Tensor | None:
-        """The mask of `count` tokens after `start` others: a slice of one kept for each small count.
+        """The mask of `count` tokens after `start` others: a slice of a mask cached for each small count.
 
-        One token sees all, a prefill from slot 0 is causal: neither needs a mask, but where whole blocks are
-        read.
+        A single token sees everything and a prefill from slot 0 is causal, so neither needs a mask unless
+        whole blocks are read.
         """
-        beyond = self.store.block - 1  # slots that a pass may read after its tokens
+        beyond = self.store.block - 1  # slots after its tokens that a pass may read
         if not beyond and (count == 1 or start == 0):
             return None
         kept = self._triangles.get(count)
         if kept is None:
-            small = count <= 64  # a draft's; a long text after a cached one comes once
+            small = count <= 64  # drafts repeat; a long text after a cached one is read once
             size = self.store.data.shape[4] if small else start
             near = np.zeros((count, count + beyond), np.float32)
             near[~np.tri(count, count + beyond, dtype=bool)] = -np.inf
@@ -793,13 +794,13 @@ class Context:
         return kept[..., first : first + self._slots_read(start + count)]
 
     def _slots_read(self, end: int) -> int:
-        """How many slots a pass reads that reaches up to `end`."""
+        """Number of slots read by a pass that reaches up to `end`."""
         return -(-end // self.store.block) * self.store.block
 
     def _tree(
         self, start: int, count: int, draft: Draft, row: slice | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Ids, positions and mask of one row: `count` tokens from `start` on and a tree below the last."""
+        """Aim the storage; return ids, positions and mask of a row: `count` tokens, then a tree."""
         width, end = count + len(draft), start + count + len(draft)
         near = np.zeros((width, width), np.float32)
         near[:count][~np.tri(count, width, dtype=bool)] = -np.inf
@@ -817,7 +818,7 @@ class Context:
     def _tails(
         self, rows: Sequence[int], starts: list[int], counts: list[int], drafts: list[Draft]
     ) -> list[ordered.Tail]:
-        """Of an invariant model's pass over trees: where each row from the first to the last ends."""
+        """The tails for an invariant model's pass over trees, for each row from the first to the last."""
         device, each = self.ids.device, dict(zip(rows, zip(starts, counts, drafts)))
         tails = []
         for row in range(rows[0], rows[-1] + 1):
@@ -829,7 +830,7 @@ class Context:
         self, rows: Sequence[int], starts: list[int], counts: list[int], fed: list[int],
         drafts: list[Draft] | None, chains: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-        """Ids, positions and mask for rows of different lengths, and for trees; aims the storage."""
+        """Aim the storage; return ids, positions and mask for rows of different lengths, and for trees."""
         first, size = rows[0], rows[-1] + 1 - rows[0]
         device, width, heads = self.ids.device, max(fed), self.store.data.shape[3]
         end = max(start + n for start, n in zip(starts, fed))
@@ -838,7 +839,7 @@ class Context:
         if width == 1 and len(rows) == size:
             slots = positions = np.array(starts)[:, None]
         else:
-            begin, columns = np.zeros(size, np.int64), np.full(size, width)  # of padding, on the left
+            begin, columns = np.zeros(size, np.int64), np.full(size, width)  # columns of left padding
             begin[at], columns[at] = starts, width - np.array(fed)
             slots = begin[:, None] + np.arange(width) - columns[:, None]
             padding = np.arange(width) < columns[:, None]
@@ -858,8 +859,8 @@ class Context:
         self.store.aim(0, width, end, slice(first, first + size), slot, index)
         ids = self.ids[first : first + size].gather(1, slot)
         group, kind, read = self.group, self.kind, self._slots_read(end)
-        # Slots rise with the text, so a chain sees what stands before it; padding sees slot 0, for a query
-        # that sees nothing is NaN.
+        # In a chain, slots are in text order, so a token sees all slots before it. Padding sees slot 0,
+        # because a query that sees nothing is NaN.
         last = where if chains else torch.where(slot == padding_slot, 0, slot)
         beyond = torch.arange(read, device=device) > last[..., None]
         mask = torch.zeros(beyond.shape, dtype=kind, device=device).masked_fill_(beyond, -torch.inf)
@@ -875,7 +876,7 @@ class Context:
 
 
 def nested(values: Sequence[object] | torch.Tensor) -> bool:
-    """Whether these are lists of rows, not a row of numbers."""
+    """Whether `values` is a sequence of rows rather than one row of numbers."""
     first = values[0] if len(values) else 0
     return not isinstance(first, int | np.integer) and not (
         isinstance(first, torch.Tensor) and not first.ndim
@@ -883,7 +884,7 @@ def nested(values: Sequence[object] | torch.Tensor) -> bool:
 
 
 def for_rows(values: Tokens | Sequence[Tokens], rows: int) -> Sequence[Tokens]:
-    """One entry for each row; of one row its entry may stand alone."""
+    """One entry per row; for a single row the entry may be given without the outer list."""
     if rows == 1 and (torch.is_tensor(values) or not nested(values)):
         return [cast("Tokens", values)]
     return cast("Sequence[Tokens]", values)
@@ -906,20 +907,20 @@ def longest(prompts: Sequence[Sequence[int]], most: int | None = None, name: str
 
 
 def check_ids(low: int, high: int, model: Worded) -> None:
-    """Check that ids from `low` to `high` are in the vocabulary."""
+    """Check that ids from `low` to `high` are in the vocabulary; raise `PromptError` otherwise."""
     if not 0 <= low <= high < model.vocabulary:
         wrong = int(high if high >= model.vocabulary else low)
         raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")
 
 
 def check_path(draft: Draft, path: Sequence[int], row: int) -> None:
-    """Check that nodes are a path from the root of the draft that is committed."""
+    """Check that nodes are a path from the root of a draft; raise `ModelError` otherwise."""
     if any(draft.parents[node] != before for before, node in zip([-1, *path], path)):
         raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
 
 
 def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> None:
-    """Check that `tokens` more fit after the `held` ones of a row, at positions up to `reach` further on."""
+    """Check that `tokens` more fit after the `held` ones of a row, at positions up to `reach` further."""
     if held + tokens > context.slots:
         raise ModelError(
             f"row {row} holds {held} of {context.slots} tokens; {tokens} more do not fit: open with more room"
@@ -932,18 +933,18 @@ def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> N
 
 
 def to_device(tokens: Tokens, model: CachedModel) -> torch.Tensor:
-    """Tokens as a tensor on the model's device; those that come from the host are checked on the way."""
+    """Convert tokens to a tensor on the model's device; tokens from the host are checked first."""
     if torch.is_tensor(tokens):
         return send(tokens, model.device, torch.long)
-    array = np.require(tokens, np.int64, "W")  # torch warns of read-only arrays
+    array = np.require(tokens, np.int64, "W")  # torch warns about read-only arrays
     if len(array):
         check_ids(array.min(), array.max(), model)
     return send(array, model.device)
 
 
 def memory_error(error: RuntimeError, what: str, model: Device) -> Exception:
-    """`error` itself, or what it means where memory is full: `what` ends before the model's name."""
-    full = isinstance(error, torch.OutOfMemoryError)  # on a GPU; on a CPU the text alone says so
+    """Turn an out-of-memory error into a `ModelError`, or return `error`; the model's name follows `what`."""
+    full = isinstance(error, torch.OutOfMemoryError)  # on a GPU; on a CPU only the message tells
     if not full and "can't allocate memory" not in str(error) and "out of memory" not in str(error):
         return error
     return ModelError(

@@ -1,7 +1,7 @@
-"""Weights that were published as ``pytorch_model.bin``, written once as safetensors, beside them.
+"""Converts weights published as ``pytorch_model.bin`` to safetensors, in the same folder.
 
-Such a file is a pickle, which can run code when it is read. torch reads it here with ``weights_only=True``:
-tensors and the containers around them are made, and anything else ends the reading.
+The original file is a pickle, which can run code when it is read. torch therefore reads it with
+``weights_only=True``, which accepts tensors and their containers and fails on anything else.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ from specviz.errors import ModelError, one_line
 from specviz.files import replacing
 
 BIN, SAFE = "pytorch_model.bin", "model.safetensors"
-SHARED = "shared.weight"  # T5's name of the matrix that it also stores as embeddings of both sides
+SHARED = "shared.weight"  # T5's name for the matrix that it also stores as both sides' embeddings
 
 
 def convert(folder: str | Path, force: bool = False) -> Path:
-    """Write ``model.safetensors`` from a folder's ``pytorch_model.bin``, which stays.
+    """Write ``model.safetensors`` from a folder's ``pytorch_model.bin``, which is kept.
 
-    Of names that share one tensor a single one is kept, as transformers does: it ties the others again.
+    If several names share one tensor, only one is written, as transformers does: it ties the others again.
 
     Parameters
     ----------
     folder : str or Path
-        As its makers published it.
+        The folder as published.
     force : bool
-        Whether to overwrite.
+        Whether to overwrite an existing ``model.safetensors``.
 
     Returns
     -------
     Path
+        Path of ``model.safetensors``.
 
     Raises
     ------
     ModelError
-        If there is no such file, it holds more than tensors, or the other one is there already.
+        If ``pytorch_model.bin`` is missing, unreadable or holds more than tensors, or if
+        ``model.safetensors`` already exists.
     """
     source, target = Path(folder) / BIN, Path(folder) / SAFE
     if not source.is_file():
@@ -49,7 +51,7 @@ def convert(folder: str | Path, force: bool = False) -> Path:
         content = torch.load(source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise ModelError(f"{source} holds more than tensors, so it is not read") from None
-    except Exception as error:  # torch raises whatever a damaged archive makes it stumble over
+    except Exception as error:  # a damaged archive can make torch raise anything
         raise ModelError(f"{source} cannot be read: {one_line(error, 120)}") from None
     if not isinstance(content, dict) or not content:
         raise ModelError(f"{source} is not a table of tensors by name")

@@ -1,4 +1,4 @@
-"""Devices: host values on their way to one, and what it computes in."""
+"""Device helpers: copying host values, converting networks, and supported number formats."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Host values as a tensor on `device`, without waiting for it; a tensor that is there stays as it is.
+    """Copy host values to a tensor on `device` without synchronising; a tensor already there is not copied.
 
-    ``torch.tensor(values, device=...)`` would wait until a GPU had done all that it was given. CUDA takes a
-    copy of unpinned memory before the call returns, so nothing can change under it.
+    ``torch.tensor(values, device=...)`` would wait until a GPU had finished its queued work. CUDA copies
+    unpinned memory before the call returns, so later changes to `values` do no harm.
     """
     import torch
 
@@ -22,10 +22,10 @@ def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) ->
 
 
 def to_format(net: torch.nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> None:
-    """Convert a network's numbers, but for the frequencies of its rotary positions.
+    """Convert a network to a number format, except the frequencies of its rotary positions.
 
-    Angles are computed in float32 whatever the format, as `from_pretrained` leaves them. Of 16 bits a
-    frequency is off by up to 0.4 %, which turns a position some hundreds of tokens away elsewhere.
+    Angles are computed in float32 in any format, as after `from_pretrained`. A 16-bit frequency is off by up
+    to 0.4 %, which gives wrong angles for positions some hundreds of tokens away.
     """
     kept = {
         (module, name): buffer

@@ -1,5 +1,4 @@
-"""A masked-diffusion language model that is ready to run: a transformer that looks both ways, and its mask
-token."""
+"""Masked-diffusion language models ready to run: a bidirectional transformer and its mask token."""
 
 from __future__ import annotations
 
@@ -23,37 +22,38 @@ if TYPE_CHECKING:
 
 
 class Diffusion(TorchModel):
-    """A bidirectional model of the Llama family that tells masked cells from the rest.
+    """A bidirectional model of the Llama family that predicts masked cells from the others.
 
     Parameters
     ----------
     net : LlamaForCausalLM or Qwen2ForCausalLM
-        Its weights; it is read, never changed. LLaDA is a Llama and Dream a Qwen2 by other names
+        The weights; read, never changed. LLaDA is a Llama and Dream a Qwen2 under other names
         (`specviz.models.diffusion_checkpoints`).
     tokenizer : transformers tokenizer, optional
-        Without one the model takes and gives token ids only.
+        Without one, the model takes and returns token ids only.
     name : str, optional
     mask : int
         The id of the mask token.
     shift : {0, 1}
-        Where a cell's prediction is read: at its own place (LLaDA), or at the place before it (Dream, which
-        starts from an autoregressive model's weights).
+        Where a cell's prediction is read: at the cell's own position (LLaDA), or at the position before it
+        (Dream, which was initialised from an autoregressive model's weights).
     kernels : str, optional
-        As `Model` takes it.
+        See `Model`.
 
     Attributes
     ----------
     vocabulary, eos, max_length, layers, group
-        As of `Model`.
+        See `Model`.
 
     Raises
     ------
     ModelError
-        If the net is of another family, or the mask token lies outside of its vocabulary.
+        If the net is of another family, `shift` is neither 0 nor 1, or the mask token is outside the
+        vocabulary.
     """
 
     kind = "diffusion"
-    geometry = None  # the costs of its passes are not those of a causal model's
+    geometry = None  # the cost model covers causal passes only
 
     def __init__(
         self, net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str | None = None,
@@ -79,20 +79,20 @@ class Diffusion(TorchModel):
         self._llama = self._laid()
 
     def open(self, prompts: Sequence[Sequence[int]], room: int, **policy: Any) -> Canvas:
-        """Canvases that begin with `prompts` (token ids, one list per row), `room` masked cells after each.
+        """Open canvases that hold `prompts` (token ids, one list per row), each with `room` masked cells.
 
         Parameters
         ----------
         prompts : list of lists of int
         room : int
-            Cells of a canvas.
+            Masked cells of each canvas.
         **policy
-            ``block``, ``cache``, ``refresh`` and ``canvases``, as `Canvas` takes them.
+            ``block``, ``cache``, ``refresh``, ``cache_rule`` and ``canvases``: see `Canvas`.
 
         Raises
         ------
         PromptError
-            If a prompt is empty, too long, or holds an id that the model lacks.
+            If a prompt is empty, too long, or holds an id outside the vocabulary.
         ModelError
             If the storage does not fit into memory.
         """
@@ -108,20 +108,20 @@ class Diffusion(TorchModel):
         return self.function(self.kernels)
 
     def function(self, layout: str, invariant: bool = False) -> Llama:
-        """As `TorchModel.function`."""
+        """See `TorchModel.function`."""
         return Llama(self.net, self.layers, layout, invariant)
 
     def make_invariant(self) -> None:
-        """As `Model.make_invariant`; a row is a position of a canvas."""
+        """See `Model.make_invariant`; a row is a position of a canvas."""
         function = self.ordered_function()
         assert isinstance(function, Llama)
         self._llama = function
 
     def run(self, given: PassInput, store: Storage) -> torch.Tensor:
-        """Scores [places, vocabulary] at the flat places that are kept, of ids at positions [rows, n].
+        """Run a pass over ids [rows, n]; return logits [places, vocabulary] at the flattened places to keep.
 
-        The scores are float32, of a float64 model float64. The mask's own is -inf: no cell ends as one (MDLM,
-        Sahoo et al. 2024; the published samplers of LLaDA and Dream leave it open).
+        The logits are float32, or float64 for a float64 model. The mask token gets -inf, so that no cell
+        becomes a mask (MDLM, Sahoo et al. 2024; the published samplers of LLaDA and Dream allow it).
         """
         last, _ = self._llama(given, store)
         scores = self._llama.head(last)

@@ -1,12 +1,12 @@
-"""Masked-diffusion checkpoints of the LLaDA and Dream families, read without the code that comes with them.
+"""Loads masked-diffusion checkpoints of the LLaDA and Dream families without running their own code.
 
-LLaDA (Nie et al. 2025, arXiv:2502.09992) is a Llama under other names, Dream (Ye et al. 2025,
-arXiv:2508.15487) a Qwen2 under the same names; in both a position sees all others. So their published config
-and weights are put into transformers' own modules, told that they are not causal. What a config asks for
-beyond that is refused.
+LLaDA (Nie et al. 2025, arXiv:2502.09992) is a Llama with other tensor names, Dream (Ye et al. 2025,
+arXiv:2508.15487) a Qwen2 with the same names; in both, every position attends to all others. The published
+config and weights are therefore loaded into transformers' own modules, configured as not causal. Any other
+feature that a config requires is rejected.
 
-A checkpoint of any size is in memory once: modules are built without storage, and each tensor is copied from
-its file to where it stays.
+A checkpoint is in memory only once, whatever its size: modules are built without storage, and each tensor is
+copied from its file to its final place.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from specviz.models.protocols import AnyTokenizer, Settings
 
 INDEX = "model.safetensors.index.json"
-# All that is fetched from a hub: no code, no pickles.
+# The only files fetched from a hub: no code, no pickles.
 FILES = (
     "config.json",
     "generation_config.json",
@@ -62,7 +62,7 @@ MODULES: dict[type, type[PreTrainedModel]] = {LlamaConfig: LlamaForCausalLM, Qwe
 Plain: TypeAlias = str | int | float | bool | None
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 
-# Field: its published default (of a config.json that does not name it), and the values that we compute.
+# Field: its published default (for a config.json without it), and the values that are supported here.
 LLADA: dict[str, tuple[Plain, tuple[Plain, ...]]] = {
     "block_type": ("sequential", ("llama",)),
     "layer_norm_type": ("default", ("rms",)),
@@ -86,7 +86,7 @@ DREAM: dict[str, tuple[Plain, tuple[Plain, ...]]] = {
     "use_sliding_window": (False, (False, None)),
     "quantization_config": (None, (None,)),
 }
-# Ours: theirs. A part's weight, and its bias where it has one.
+# Our names and LLaDA's, without the final `.weight` or `.bias`.
 LLADA_NAMES = {
     "model.embed_tokens": "model.transformer.wte",
     "model.norm": "model.transformer.ln_f",
@@ -99,7 +99,7 @@ LLADA_LAYER = {
     "self_attn.v_proj": "v_proj",
     "self_attn.o_proj": "attn_out",
     "post_attention_layernorm": "ff_norm",
-    "mlp.gate_proj": "ff_proj",  # the one that goes through the SiLU
+    "mlp.gate_proj": "ff_proj",  # its output goes through the SiLU
     "mlp.up_proj": "up_proj",
     "mlp.down_proj": "ff_out",
 }
@@ -107,7 +107,7 @@ LLADA_LAYER = {
 
 @dataclass(frozen=True)
 class Family:
-    """Where the families differ: how a config is read, what a weight is called, who predicts a cell."""
+    """The differences between families: config reader, weight names, and the shift of predictions."""
 
     config: Callable[[Fields], PreTrainedConfig]
     published: Callable[[str], str]
@@ -126,7 +126,7 @@ def family(config: Settings) -> str | None:
 
 
 def read_config(folder: Path) -> Settings:
-    """A folder's ``config.json``; empty where there is none that can be read."""
+    """Read a folder's ``config.json``; return an empty dict if it cannot be read."""
     try:
         fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -135,7 +135,7 @@ def read_config(folder: Path) -> Settings:
 
 
 def complete(folder: Path) -> bool:
-    """Whether all weight files are there: of a hub's cache, in which a download may have been cut off."""
+    """Whether all weight files exist; in a hub's cache a download may have been interrupted."""
     try:
         return bool(_weight_files(folder, folder.name))
     except ModelError:
@@ -155,26 +155,26 @@ def load_checkpoint(
     Parameters
     ----------
     folder : Path
-        With config.json, safetensors weights in one file or several with their index, and a tokenizer.
+        With config.json, safetensors weights (one file, or several with an index), and a tokenizer.
     name : str
     device : torch.device
     dtype : torch.dtype or ``auto``
-        ``auto`` is the format of the file; where several are mixed, of most of the weights.
+        ``auto`` is the stored format; if several are mixed, that of most weights.
     tokenizer : transformers tokenizer, optional
-        Default: the one beside the weights.
+        Default: the one in the folder.
     kernels : str, optional
-        As `Diffusion` takes it.
+        See `Diffusion`.
 
     Raises
     ------
     ModelError
-        If the config asks for what is not computed here, names no usable mask token, or the weights are not
-        those that it describes. Said before any weight is read.
+        If the config requires an unsupported feature, names no usable mask token, or does not match the
+        weights (all checked before any weight is read); or if the weights or the tokenizer do not load.
 
     Notes
     -----
-    In half precision the published LLaDA turns queries and keys in float32, transformers' modules in that of
-    the weights.
+    In half precision, the published LLaDA rotates queries and keys in float32; transformers' modules rotate
+    them in the format of the weights.
     """
     fields = Fields(read_config(folder), name)
     kind = FAMILIES[str(family(fields.config))]
@@ -183,11 +183,11 @@ def load_checkpoint(
     config.eos_token_id = _eos(folder, fields)
     config.is_causal = False
     stored = _stored(_weight_files(folder, name), name)
-    if config.num_hidden_layers > len(stored):  # said before so many modules are made
+    if config.num_hidden_layers > len(stored):  # checked before the modules are built
         raise fields.refuse(f"it has {len(stored):,} tensors for {config.num_hidden_layers:,} layers")
     net = _empty(config, device)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    # Name in the checkpoint: our name, and the parameter without storage.
+    # By name in the checkpoint: our name, and the parameter without storage.
     parameters = {kind.published(ours): (ours, p) for ours, p in net.named_parameters(remove_duplicate=False)}
     wanted = {key: (ours, p) for key, (ours, p) in parameters.items() if ours not in tied}
     _check(wanted, stored, {kind.published(ours) for ours in tied}, name)
@@ -208,17 +208,17 @@ def load_checkpoint(
 
 @dataclass(frozen=True)
 class Fields:
-    """A config.json, asked for one field after the other."""
+    """A config.json with checked access to its fields."""
 
     config: Settings
     name: str
 
     def refuse(self, why: str) -> ModelError:
-        """The error of a config that cannot be served."""
+        """The error for a config that is not supported."""
         return ModelError(f"{self.name} is not supported: {why}")
 
     def only(self, computed: Mapping[str, tuple[Plain, tuple[Plain, ...]]]) -> None:
-        """Refuse a value that is not computed here."""
+        """Reject fields with values that are not supported here."""
         for field, (default, values) in computed.items():
             value = self.config.get(field, default)
             if value not in values:
@@ -228,7 +228,7 @@ class Fields:
                 )
 
     def count(self, field: str, default: int | None = None) -> int:
-        """A positive whole number."""
+        """Read a positive integer."""
         value = self.config.get(field)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -238,14 +238,14 @@ class Fields:
         return value
 
     def number(self, field: str, default: float) -> float:
-        """A positive number."""
+        """Read a positive number."""
         value = self.config.get(field, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
             raise self.refuse(f"its config.json needs a positive number as {field}, but has {value!r:.60}")
         return float(value)
 
     def heads(self, hidden: int, heads: int, groups: int) -> None:
-        """Refuse heads that do not share a width evenly."""
+        """Reject head counts that do not divide the width evenly."""
         if hidden % (2 * heads) or heads % groups:
             raise self.refuse(
                 f"width {hidden}, {heads} heads and {groups} key-value heads do not fit together"
@@ -257,7 +257,7 @@ def _llada(fields: Fields) -> PreTrainedConfig:
     hidden, heads = fields.count("d_model"), fields.count("n_heads")
     groups = _llada_groups(fields, heads)
     fields.heads(hidden, heads, groups)
-    # A Llama with a bias for queries, keys and values has one for the output too; a Qwen2 has not.
+    # A Llama with a bias for queries, keys and values has one for the output, too; a Qwen2 does not.
     kind = Qwen2Config if fields.config.get("include_qkv_bias") else LlamaConfig
     return kind(
         vocab_size=fields.count("embedding_size", fields.count("vocab_size")),
@@ -275,7 +275,7 @@ def _llada(fields: Fields) -> PreTrainedConfig:
 
 
 def _llada_groups(fields: Fields, heads: int) -> int:
-    """Key-value heads: by their number, or by the older switch for a single one."""
+    """Number of key-value heads, from their count or from the older switch for a single one."""
     single = fields.config.get("multi_query_attention")
     switched = heads if single is None else 1 if single else heads
     groups = fields.count("n_kv_heads", switched)
@@ -306,12 +306,12 @@ def _dream(fields: Fields) -> PreTrainedConfig:
             tie_word_embeddings=bool(fields.config.get("tie_word_embeddings", False)),
             bos_token_id=None,
         )
-    except (StrictDataclassError, ValueError, KeyError, TypeError) as error:  # of the scaling's own fields
+    except (StrictDataclassError, ValueError, KeyError, TypeError) as error:  # from the rope fields
         raise fields.refuse(one_line(error, 200)) from None
 
 
 def _dream_rope(fields: Fields) -> Settings:
-    """How positions turn: in two fields, or in the one that later versions of transformers write."""
+    """Rotary parameters, from two fields or from the single field that newer transformers versions write."""
     field = "rope_parameters" if fields.config.get("rope_parameters") else "rope_scaling"
     rope = fields.config.get(field) or {}
     turned = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else None
@@ -344,7 +344,7 @@ def _mask(fields: Fields, vocabulary: int) -> int:
 
 
 def _eos(folder: Path, fields: Fields) -> int | list[int] | None:
-    """Ids that end a text: the generation config's, else the config's; one, several or None."""
+    """Ids that end a text, from the generation config, else from the config: one, several or None."""
     path = folder / "generation_config.json"
     generation = _json(path, fields.name) if path.is_file() else {}
     ids = generation.get("eos_token_id")
@@ -358,7 +358,7 @@ def _eos(folder: Path, fields: Fields) -> int | list[int] | None:
 
 
 class Stored(NamedTuple):
-    """A tensor in a file, by the file's header."""
+    """A stored tensor, as described by the file's header."""
 
     file: Path
     shape: tuple[int, ...]
@@ -366,10 +366,10 @@ class Stored(NamedTuple):
 
 
 def _empty(config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:
-    """The modules without storage, looking both ways."""
+    """Build the modules with bidirectional attention and without storage."""
     with torch.device("meta"):
         net = MODULES[type(config)](config)
-    net.model.rotary_emb = type(net.model.rotary_emb)(config).to(device)  # its buffers are in no file
+    net.model.rotary_emb = type(net.model.rotary_emb)(config).to(device)  # no file stores its buffers
     for layer in net.model.layers:
         layer.self_attn.is_causal = False
     return net
@@ -400,7 +400,7 @@ def _weight_files(folder: Path, name: str) -> list[Path]:
 
 
 def _stored(files: Sequence[Path], name: str) -> dict[str, Stored]:
-    """Every tensor of the files; only their headers are read."""
+    """List every tensor of the files; only their headers are read."""
     tensors = {}
     for file in files:
         try:
@@ -416,9 +416,9 @@ def _stored(files: Sequence[Path], name: str) -> dict[str, Stored]:
 
 
 def _check(wanted: Settings, stored: dict[str, Stored], tied: set[str], name: str) -> None:
-    """Check that the files hold what the config describes, no less and no more.
+    """Check that the files hold exactly the tensors that the config describes.
 
-    `spare` tensors may be there and are not read: the head of a tied checkpoint.
+    `tied` tensors (the head of a checkpoint with tied weights) may also exist; they are not read.
     """
     lacking = [key for key in wanted if key not in stored]
     beyond = [key for key in sorted(stored) if key not in wanted and key not in tied]
@@ -444,17 +444,17 @@ def _fill(
     net: PreTrainedModel, wanted: dict[str, tuple[str, nn.Parameter]], stored: dict[str, Stored],
     device: torch.device, dtype: torch.dtype | str, name: str,
 ) -> None:  # fmt: skip
-    """Put the tensors into the modules, file by file; each is copied once, to where it stays."""
+    """Load the tensors into the modules, file by file; each is copied once, to its final place."""
     sizes: dict[torch.dtype, int] = {}
     for key, (_, parameter) in wanted.items():
         own = FORMATS[stored[key].format]
         sizes[own] = sizes.get(own, 0) + parameter.numel()
     number = dtype if isinstance(dtype, torch.dtype) else max(sizes, key=sizes.__getitem__)
-    # Large ones first: what is mapped beside the copies is least when most of them are there.
+    # Largest first: a tensor is mapped on top of the copies made so far, so the last ones should be small.
     order = sorted(wanted, key=lambda key: (stored[key].file, -wanted[key][1].numel()))
     try:
         for key in order:
-            # Opened anew for each tensor: only closing gives the pages of the file back.
+            # Reopened for each tensor: only closing releases the mapped pages of the file.
             with safe_open(stored[key].file, "pt") as opened:
                 tensor = opened.get_tensor(key).to(device, number, copy=True)
             module, _, kind = wanted[key][0].rpartition(".")
@@ -470,9 +470,9 @@ def _fill(
 
 
 def _tokenizer(folder: Path, name: str, qwen: bool) -> AnyTokenizer:
-    """The tokenizer beside the weights, by transformers' own classes.
+    """Load the tokenizer in the folder with transformers' own classes.
 
-    Dream's class of its own splits and merges as Qwen2's does, from the same two files.
+    Dream's custom class splits and merges like Qwen2's, using the same two files.
     """
     kind: type[PreTrainedTokenizerBase] | None = None
     if (folder / "tokenizer.json").is_file():
@@ -483,7 +483,7 @@ def _tokenizer(folder: Path, name: str, qwen: bool) -> AnyTokenizer:
         need = "tokenizer.json, or vocab.json and merges.txt" if qwen else "tokenizer.json"
         raise ModelError(f"{name} has no tokenizer next to its weights ({need}); pass one with tokenizer=")
     try:
-        with _quiet():  # it would wonder about the model's type
+        with _quiet():  # transformers would warn about the unknown model type
             return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare exceptions
         raise ModelError(f"the tokenizer of {name} does not load: {one_line(error, 200)}") from None

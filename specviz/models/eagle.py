@@ -1,28 +1,27 @@
-"""EAGLE's drafters: one transformer layer that reads the target's hidden states beside its tokens.
+"""EAGLE drafters: one transformer layer that reads the target's hidden states together with its tokens.
 
 Generation 1 (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty"), whose
-weights EAGLE-2 (Li et al. 2024, "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees")
-drafts with too: with f_i the target's state at token i after its final norm and e_i the embedding of that
+weights are also used by EAGLE-2 (Li et al. 2024, "EAGLE-2: Faster Inference of Language Models with Dynamic
+Draft Trees"): with f_i the target's state at token i after its final norm and e_i the embedding of that
 token,
 
     x = fc [e_(i+1); f_i]          f^_(i+1) = layer(x)          q(t_(i+2)) = target's head of f^_(i+1)
 
-where the layer has no norm before its attention. After the last state that the target has given, its own f^
-stands for f: the drafter goes on by itself, feature by feature.
+where the layer has no norm before its attention. Beyond the target's last state, the drafter uses its own f^
+in place of f and continues autoregressively.
 
 Generation 3 (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
-Training-Time Test") does not imitate states. It reads those of a low, a middle and a high layer at once,
+Training-Time Test") does not imitate the target's states. It reads those of a low, a middle and a high layer,
 
-    g_i = fc [low_i; middle_i; high_i]          a_(i+1) = layer([norm e_(i+1); norm g_i]), beside g_i
-    q(t_(i+2)) = lm_head norm a_(i+1)           and further on a stands for g
+    g_i = fc [low_i; middle_i; high_i]          a_(i+1) = layer([norm e_(i+1); norm g_i]), residual from g_i
+    q(t_(i+2)) = lm_head norm a_(i+1)           beyond the target's last state, a replaces g
 
-with a head of its own, whose rows may be the commonest tokens only: row j is token j + d2t[j].
+with its own head, whose rows may cover only the most common tokens: row j is token j + d2t[j].
 
-Those published since then differ in their norms, and may bring embeddings and a head of their own
-(`Variant`).
+Drafters published since then differ in their norms and may have their own embeddings and head (`Variant`).
 
-A folder is as published: ``config.json`` of a Llama of one layer, ``model.safetensors`` with the names below
-(``layers.0.`` in generation 1, ``midlayer.`` in generation 3); `eagle_loading` knows the other ways.
+A folder has the published form: ``config.json`` of a Llama with one layer, and ``model.safetensors`` with the
+names below (``layers.0.`` in generation 1, ``midlayer.`` in generation 3); `eagle_loading` handles others.
 """
 
 from __future__ import annotations
@@ -34,30 +33,30 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
-LAYERS = "eagle_aux_hidden_state_layer_ids"  # where a config says which layers generation 3 reads
+LAYERS = "eagle_aux_hidden_state_layer_ids"  # config key for the layers that generation 3 reads
 
 
 @dataclass(frozen=True)
 class Variant:
-    """In what published drafters of one generation differ; the default is the authors' of generation 3.
+    """Differences between published drafters of one generation; defaults are those of the EAGLE-3 authors.
 
     Attributes
     ----------
     fc_bias, qkv_bias, o_bias : bool
-        Whether ``fc``, the projections to queries, keys and values, and the one after the attention have a
+        Whether ``fc``, the query, key and value projections, and the attention's output projection have a
         bias.
     norm_before_fc : bool
-        The target's states pass a norm, side by side, before they are fused (``input_norm``).
+        Whether the concatenated target states pass through a norm before they are fused (``input_norm``).
     fc_norm : bool
-        Each of them passes a norm of its own before.
+        Whether each target state passes through its own norm before they are fused.
     norm_before_residual : bool
-        What the attention's output is added to is g after its norm, not before.
+        Whether the residual of the attention is g after its norm rather than before.
     norm_output : bool
-        What goes on in the place of g is a after the last norm, not before.
+        Whether a replaces g after the last norm rather than before.
     embeddings : bool
-        It has embeddings of its own; else it reads the target's.
+        Whether the drafter has its own embeddings; otherwise it uses the target's.
     head : bool
-        It has a head of its own; else it speaks by the target's.
+        Whether the drafter has its own head; otherwise it uses the target's.
     """
 
     fc_bias: bool = False
@@ -71,8 +70,8 @@ class Variant:
     head: bool = True
 
 
-HEAD = "head"  # in a config: "target" where the rows of the head are the target's
-FIRST = Variant(head=False)  # the authors' of generation 1, but for the bias of some
+HEAD = "head"  # config key: "target" if the rows of the head are the target's
+FIRST = Variant(head=False)  # the authors' generation 1, although some of its drafters have a bias
 
 
 def attention_shape(config: LlamaConfig) -> tuple[int, int, int]:
@@ -83,7 +82,7 @@ def attention_shape(config: LlamaConfig) -> tuple[int, int, int]:
 
 
 class Attention(nn.Module):
-    """The projections of an attention that reads `width` numbers per token."""
+    """The projections of an attention whose input has `width` numbers per token."""
 
     def __init__(self, config: LlamaConfig, width: int, variant: Variant) -> None:
         super().__init__()
@@ -95,7 +94,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """The one layer: generation 3 has norms of what it reads."""
+    """The drafter's layer; in generation 3 it has norms for both of its inputs."""
 
     def __init__(self, config: LlamaConfig, generation: int, variant: Variant) -> None:
         super().__init__()
@@ -109,20 +108,20 @@ class Layer(nn.Module):
 
 
 class Eagle(nn.Module):
-    """A drafter's weights, and their arithmetic but for the attention: there training and drafting differ.
+    """A drafter's weights and arithmetic, except the attention, which differs between training and drafting.
 
     Parameters
     ----------
     config : LlamaConfig
-        Of the layer; `vocab_size` is the target's.
+        Config of the layer; `vocab_size` is the target's.
     generation : int
         1 or 3.
     draft_vocabulary : int, optional
         Rows of generation 3's head. Default: the whole vocabulary.
     states : int
-        Target's layers that generation 3 reads.
+        Number of the target's layers that generation 3 reads.
     variant : Variant, optional
-        Default: as the authors'.
+        Default: the authors' variant.
     target_size : int, optional
         Width of the target's states. Default: the layer's own.
     """
@@ -168,12 +167,12 @@ class Eagle(nn.Module):
         self.rotary = LlamaRotaryEmbedding(config)
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """Its own head, by transformers' name; None where it speaks by the target's."""
+        """The drafter's own head (transformers' method name); None if it uses the target's."""
         return self.lm_head
 
     @property
     def layer(self) -> Layer:
-        """The one layer."""
+        """The drafter's layer."""
         if self.generation == 3:
             return self.midlayer
         (layer,) = self.layers
@@ -182,13 +181,13 @@ class Eagle(nn.Module):
 
     @property
     def tokens(self) -> Tensor | None:
-        """The token of each row of the head, where it has not all."""
+        """The token of each row of the head; None if the head covers the whole vocabulary."""
         if self.d2t is None:
             return None
         return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
     def fuse(self, states: Tensor) -> Tensor:
-        """What the target's states [..., width * layers] count as: the layer's first input, [..., width]."""
+        """Fuse the target's states [..., width * layers] to the state [..., width] that the layer reads."""
         if self.generation == 1:
             return states
         if self.variant.norm_before_fc:
@@ -199,7 +198,7 @@ class Eagle(nn.Module):
         return self.fc(states)
 
     def enter(self, embedded: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """What the attention reads, and what its output is added to; `states` are fused, or its own."""
+        """Compute the attention's input and its residual; `states` are fused ones or the drafter's own."""
         if self.generation == 3:
             layer = self.layer
             normed = layer.hidden_norm(states)
@@ -209,7 +208,7 @@ class Eagle(nn.Module):
         return x, x
 
     def leave(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The layer's output: what stands for the next state."""
+        """Compute the layer's output, which replaces the next state of the target."""
         layer = self.layer
         x = x + layer.self_attn.o_proj(attended)
         return x + layer.mlp(layer.post_attention_layernorm(x))

@@ -1,16 +1,16 @@
-"""EAGLE drafters from folders as they are published, by the names and keys of those who publish them.
+"""Loads EAGLE drafters from published folders, with the various publishers' tensor names and config keys.
 
-- The authors' (SafeAILab/EAGLE): ``layers.0.*``, ``fc.*`` in generations 1 and 2; ``midlayer.*``,
-  ``fc.weight``, ``norm.weight``, ``lm_head.weight``, ``d2t``, ``t2d`` in generation 3. The config is a
-  Llama's of one layer.
-- SpecForge, SGLang, NVIDIA: the same, with or without ``model.`` in front; the layers that are read stand
-  under ``eagle_config``.
-- vLLM, speculators: ``layers.0.*`` for the layer of generation 3 too, its config under
-  ``transformer_layer_config``, and norms switched on by name; ``fusion_fc.*`` and ``transformer.*`` in
+- The authors (SafeAILab/EAGLE): ``layers.0.*``, ``fc.*`` in generations 1 and 2; ``midlayer.*``,
+  ``fc.weight``, ``norm.weight``, ``lm_head.weight``, ``d2t``, ``t2d`` in generation 3. The config is that of
+  a Llama with one layer.
+- SpecForge, SGLang, NVIDIA: the same, with or without the prefix ``model.``; ``eagle_config`` names the
+  target layers to read.
+- vLLM, speculators: ``layers.0.*`` for the layer of generation 3, too, with its config under
+  ``transformer_layer_config`` and flags that enable norms; ``fusion_fc.*`` and ``transformer.*`` in
   generation 1.
 
-What the tensors say goes before what the config says: a bias is there when its tensor is. What would change
-the arithmetic, and is not known here, is refused.
+Tensors take precedence over the config: a bias exists if its tensor does. Unknown settings that would change
+the arithmetic are rejected.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ KEYS = (
     "rope_parameters",
 )  # fmt: skip
 NEEDED = "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"
-FOLLOWS = "t2d", "rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq"  # from d2t, from the config
-FUSED = "norm.weight", "d2t", "layers.0.hidden_norm.weight"  # only generation 3 has them
+FOLLOWS = "t2d", "rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq"  # derivable, so ignored
+FUSED = "norm.weight", "d2t", "layers.0.hidden_norm.weight"  # present only in generation 3
 FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
-# A config's own word for what its layer computes otherwise: the value that changes nothing, what it means.
+# Config keys for unsupported arithmetic: the value that has no effect, and the meaning of others.
 OTHERWISE: dict[str, tuple[float | bool, str]] = {
     "kv_lora_rank": (0, "latent attention"),
     "attention_multiplier": (1.0, "scaled attention"),
@@ -59,41 +59,41 @@ OTHERWISE: dict[str, tuple[float | bool, str]] = {
 
 
 def is_eagle(path: Path, config: Settings) -> bool:
-    """Whether a folder's tensors are an EAGLE drafter's.
+    """Whether a folder holds the tensors of an EAGLE drafter.
 
     Raises
     ------
     SafetensorError
-        If they cannot be read.
+        If the tensors cannot be read.
     """
     names = set(_own(path))
     if any(name.startswith("midlayer.") for name in names) or "layers.0.hidden_norm.weight" in names:
         return True
     if not any(name.startswith("layers.0.") for name in names):
         return False
-    # Without fc, too: a model has a norm before its first attention or at its end, a drafter has neither.
+    # Even without fc: a model has a norm before its first attention or at its end, a drafter has neither.
     return "fc.weight" in names or (
         claims(config) and not names & {"norm.weight", "layers.0.input_layernorm.weight"}
     )
 
 
 def claims(config: Settings) -> bool:
-    """Whether a config may be an EAGLE drafter's; its tensors tell."""
+    """Whether a config may belong to an EAGLE drafter; only the tensors can decide."""
     called = " ".join(map(str, config.get("architectures") or ())).lower()
     marked = "eagle" in called or {"eagle_config", "draft_vocab_size", "speculators_model_type"} & set(config)
     return bool(marked) or config.get("num_hidden_layers") == 1
 
 
 def load_eagle(path: Path) -> tuple[Eagle, Settings]:
-    """The drafter of a folder in float32, and its ``config.json``.
+    """Load a folder's drafter in float32, and its ``config.json``.
 
-    Embeddings of its own stay in the format that they are stored in.
+    The drafter's own embeddings, if any, keep their stored format.
 
     Raises
     ------
     ModelError
-        If a tensor is missing, of another shape, or unknown (the line names it), or if the config lacks
-        what is needed or asks for what is not computed here.
+        If a tensor is missing, unknown or of a wrong shape or type (the message names it), or if the config
+        lacks a required field or requires an unsupported feature.
     """
     stated = json.loads((path / "config.json").read_text(encoding="utf-8"))
     stored: dict[str, Tensor] = {}
@@ -102,7 +102,7 @@ def load_eagle(path: Path) -> tuple[Eagle, Settings]:
             stored[name] = tensors.get_tensor(key)
     stored = unpack(stored)
     fused = any(name.startswith("midlayer.") or name in FUSED for name in stored)
-    if fused:  # published under the name of a plain layer, too
+    if fused:  # some publishers name this layer like a plain one
         stored = {name.replace("layers.0.", "midlayer."): value for name, value in stored.items()}
     config = _config(path.name, stated, stored)
     with torch.device("meta"):  # shapes only
@@ -140,12 +140,12 @@ def load_eagle(path: Path) -> tuple[Eagle, Settings]:
 
 
 def read_layers(config: Settings, states: int, depth: int) -> tuple[int, ...]:
-    """The layers whose states generation 3 reads, of a target of `depth`; 0 is the embedding.
+    """The layers of a target with `depth` layers whose states generation 3 reads; 0 is the embedding.
 
-    Where a config names them at its top, as vLLM and speculators do, number j is what layer j reads, counted
-    from 0: as it is here. Under ``eagle_config``, as SpecForge, SGLang and NVIDIA have it, number j is what
-    layer j gives, one more here. Where a config has both, the top goes first. Where none are named they are
-    those of the authors' code: 2, the middle, and the third from above.
+    At the top level of a config (vLLM, speculators), number j means the input of layer j, counted from 0,
+    which is the numbering used here. Under ``eagle_config`` (SpecForge, SGLang, NVIDIA), number j means the
+    output of layer j, which is j + 1 here. The top level takes precedence. If neither names layers, they are
+    those of the authors' code: 2, depth // 2 and depth - 3.
     """
     top, nested = _named(config)
     if top:
@@ -161,7 +161,7 @@ def _named(config: Settings) -> tuple[list[int], list[int]]:
 
 
 def _config(name: str, stated: Settings, stored: dict[str, Tensor]) -> LlamaConfig:
-    """The layer's config, if it asks for nothing that is not computed here."""
+    """Build the layer's config; raise `ModelError` for unsupported features."""
     layer = _table(name, stated, "transformer_layer_config") or stated
     _table(name, stated, "speculators_config")
     if missing := [key for key in NEEDED if not layer.get(key)]:
@@ -199,7 +199,7 @@ def _table(name: str, config: Settings, key: str) -> Settings:
 def _form(
     name: str, stated: Settings, config: LlamaConfig, stored: dict[str, Tensor], fused: bool
 ) -> tuple[int, int | None, int, Variant, int]:
-    """What `Eagle` takes after the config."""
+    """The arguments of `Eagle` after the config."""
     every = {**(stated.get("eagle_config") or {}), **(stated.get("transformer_layer_config") or {}), **stated}
     attention = "midlayer.self_attn." if fused else "layers.0.self_attn."
     qkv_bias = any(f"{attention}{part}_proj.bias" in stored for part in "qkv")
@@ -249,7 +249,7 @@ def _check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
 
 
 def _own(path: Path) -> dict[str, tuple[Path, str]]:
-    """Where each tensor lies: its name as the authors have it, the file and the name there."""
+    """Locate each tensor: from its name in the authors' scheme to its file and the name there."""
     places: dict[str, tuple[Path, str]] = {}
     for file in sorted(path.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:

@@ -1,4 +1,4 @@
-"""EAGLE's drafters at work: bound to a target, over a cache of their own."""
+"""EAGLE drafters bound to a target, with their own KV cache."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 
 class EagleModel:
-    """A drafter on its target: it reads the target's tokens and states, and guesses what comes next.
+    """A drafter bound to its target: it reads the target's tokens and hidden states and drafts what follows.
 
     Parameters
     ----------
     addition : EagleHead
     target : Model
-        Whose embeddings it reads and by whose head it speaks, where it has none of its own.
+        Its embeddings and head are used if the drafter has none of its own.
 
     Attributes
     ----------
     generation : int
         1 or 3.
     layers : tuple of int
-        Layers of the target whose states it reads, side by side in this order.
+        Layers of the target whose states it reads, concatenated in this order.
     width : int
-        Of the states that it reads: the target's, times so many layers.
+        Width of the concatenated states.
     geometry : dict
-        Counts and widths, as `specviz.models.geometry.eagle` gives them.
+        Counts and widths, from `specviz.models.geometry.eagle`.
     """
 
     kind = "eagle"
-    apart = True  # it reads states beside tokens: in a batch each row has a context of its own
+    apart = True  # it also reads hidden states, so in a batch each row has a separate context
 
     text: Text
     tokenizer: PreTrainedTokenizerBase | None
@@ -76,29 +76,29 @@ class EagleModel:
 
     @property
     def device(self) -> torch.device:
-        """The target's."""
+        """The target's device."""
         return self.target.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The target's."""
+        """The target's number format."""
         return self.target.dtype
 
     @property
     def kernels(self) -> str:
-        """How its matrices lie (`specviz.models.kernels`)."""
+        """Layout of the matrices (`specviz.models.kernels`)."""
         return of_drafter(self.target)
 
     def left(self, prompt: int) -> int:
-        """How many tokens can be written after a prompt of so many."""
+        """Number of tokens that can follow a prompt of `prompt` tokens."""
         return self.target.left(prompt)
 
     def on(self, target: Model) -> EagleModel:
-        """As `Addition.on`."""
+        """See `Addition.on`."""
         return self if target is self.target else self.addition.on(target)
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EagleContext:
-        """A context for a text that begins with a prompt, nothing read; `room` as `Model.open` takes it.
+        """Open an empty context for the text of a single prompt; for `room` see `Model.open`.
 
         Raises
         ------
@@ -114,10 +114,10 @@ class EagleModel:
 
 
 def bound(net: Eagle, target: Model) -> Eagle:
-    """A drafter's weights in a target's format, on its device.
+    """Copy a drafter's weights to a target's device and number format.
 
-    Embeddings and a head that equal the target's, as many folders have them, are left out: they are not
-    copied, and the target's are read.
+    Many folders contain embeddings and a head equal to the target's. These are not copied; the target's are
+    used instead.
     """
     theirs = {
         "embed_tokens": target.net.get_input_embeddings(),
@@ -137,13 +137,13 @@ def bound(net: Eagle, target: Model) -> Eagle:
     if net.lm_head is None and net.tokens is not None:  # its rows are some of the target's
         net.lm_head = head_rows(target.net, net.tokens)
     net = copy.deepcopy(net).to(target.device, target.dtype).requires_grad_(False)
-    # Made anew: its frequencies are float32 in any format, and what was converted would be rounded.
+    # Recreated because its frequencies must stay float32; the conversion has rounded them.
     net.rotary = LlamaRotaryEmbedding(net.config).to(target.device)
     return net
 
 
 class Arithmetic:
-    """The layer as one function over a storage, from the very parameters of `Eagle` and its target.
+    """The layer as one function over a storage, using the parameters of `Eagle` and its target directly.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class Arithmetic:
         attention, mlp = layer.self_attn, layer.mlp
         layout = of_drafter(target)
         self.net, self.config, self.generation = net, net.config, net.generation
-        # Of a target in shards each rank gathers a copy: the drafter lies whole on all of them.
+        # If the target is in shards, each rank gathers a copy: every rank holds the whole drafter.
         words = net.embed_tokens or own.get_input_embeddings()
         assert isinstance(words, nn.Embedding)
         self.embedding = whole(words.weight.detach())
@@ -170,7 +170,7 @@ class Arithmetic:
         self.after = layer.post_attention_layernorm.weight.detach()
         self.norm = RMSNorm(net.config.rms_norm_eps, self.embedding)
         self.vocabulary = target.vocabulary
-        self.ids = net.tokens  # of the head's rows, where it has not all tokens
+        self.ids = net.tokens  # tokens of the head's rows; None if it covers the vocabulary
         self.variant = net.variant
         if net.generation == 3:
             self.before = layer.input_layernorm.weight.detach(), layer.hidden_norm.weight.detach()
@@ -178,7 +178,7 @@ class Arithmetic:
         self.rotary = Rotary(net.rotary, self.embedding)
 
     def fuse(self, states: Tensor) -> Tensor:
-        """As `Eagle.fuse`: what the target's states [n, width * layers] count as, [n, width]."""
+        """Fuse the target's states [n, width * layers] to [n, width]; see `Eagle.fuse`."""
         if self.generation == 1:
             return states
         if self.variant.norm_before_fc:
@@ -192,12 +192,12 @@ class Arithmetic:
     def __call__(
         self, tokens: Tensor, states: Tensor, positions: slice, mask: Tensor | None, store: Store, keep: int
     ) -> tuple[Tensor, Tensor]:
-        """Read tokens [n] beside states [n, width], fused or its own, over an aimed storage.
+        """Read tokens [n] with states [n, width], fused or the drafter's own, over an aimed storage.
 
         Returns
         -------
         states, logits : tensors [keep, width], [keep, vocabulary] (float32)
-            Of the last `keep`. A token that the head lacks has −inf.
+            For the last `keep` tokens. Tokens that the head lacks get −inf.
         """
         (heads, groups, dim), n = attention_shape(self.config), len(tokens)
         embedded = F.embedding(tokens, self.embedding)
@@ -213,7 +213,7 @@ class Arithmetic:
         turned = turn(y.narrow(2, 0, heads + groups), cos[positions], sin[positions])
         new = y.narrow(2, heads, 2 * groups).view(1, n, 2, groups, dim).permute(2, 0, 3, 1, 4)
         keys, values = store.write_both(0, new)
-        queries = turned.narrow(2, 0, heads)[:, n - keep :]  # nobody asks what the others saw
+        queries = turned.narrow(2, 0, heads)[:, n - keep :]  # the other outputs are not needed
         out = attend(queries.transpose(1, 2), keys, values, mask, dim**-0.5)
         x = self.o.add(out.transpose(1, 2).reshape(keep, -1), x[n - keep :])
         gate, up = self.gate_up(self.norm(x, self.after)).chunk(2, -1)
@@ -231,10 +231,10 @@ class Arithmetic:
 
 
 class EagleContext:
-    """What a drafter has read of one text: a pair of state and token a slot, its keys and values kept.
+    """A drafter's KV cache for one text, with one slot per pair of state and token.
 
-    Pair i is the target's state at token i and token i + 1, so a text of n tokens has n − 1 pairs. A tree's
-    nodes are read after them, with the drafter's own states, and are overwritten by the pairs that follow.
+    Pair i consists of the target's state at token i and of token i + 1: a text of n tokens has n − 1 pairs.
+    A tree's nodes are read after them, with the drafter's own states, and the next pairs overwrite them.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class EagleContext:
     Attributes
     ----------
     length : int
-        Pairs read.
+        Number of pairs read.
     """
 
     def __init__(self, model: EagleModel, slots: int) -> None:
@@ -256,7 +256,7 @@ class EagleContext:
             raise memory_error(error, f"a cache of {slots} tokens for", model) from None
         self.group = heads // groups
         self.slots = slots
-        # Of a tree's nodes: one row each, 0 where it sees. Rows that are free see the text and themselves.
+        # One row per tree node, 0 for the slots that it sees. Unused rows see the text and themselves.
         self.mask = torch.full((64, slots), -torch.inf, dtype=model.dtype, device=model.device)
         self.nodes = self.depth = 0
 
@@ -266,14 +266,14 @@ class EagleContext:
 
     @torch.no_grad()
     def read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Read pairs of the text, and tell what is known after the last.
+        """Read pairs of the text; return the state and the prediction after the last one.
 
         Parameters
         ----------
         tokens : tensor of int [n]
-            Each token that follows a state.
+            For each state, the token that follows it.
         states : tensor [n, width]
-            The target's, its layers side by side.
+            The target's states, its layers concatenated.
 
         Returns
         -------
@@ -292,15 +292,15 @@ class EagleContext:
 
     @torch.no_grad()
     def grow(self, tokens: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Read a level of a tree below the text: k nodes, the states that stand for the target's above them.
+        """Read one level of a tree below the text: k nodes, with the drafter's states of their parents.
 
         Parameters
         ----------
         tokens : tensor of int [k]
         states : tensor [k, width of the layer]
-            The drafter's own, of each node's parent.
+            The drafter's own state at each node's parent.
         above : tensor of int [k], optional
-            Parents among the nodes read so far, in the order they were read; None: the root.
+            Index of each parent among the nodes read so far, in reading order. None: the root.
 
         Returns
         -------

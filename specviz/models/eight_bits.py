@@ -1,7 +1,7 @@
-"""Matrices stored in eight bits: whole numbers from −127 to 127, and a scale for each row.
+"""Matrices stored in eight bits: integers from −127 to 127, with one scale per row.
 
-Beside a tensor of int8 lies ``NAME.scale``, float32 of the same shape but for a last axis of one; what was
-stored is their product. That is half the bytes of float16, and no weight moves by more than half a scale.
+Each int8 tensor comes with ``NAME.scale``, float32 of the same shape except for a last axis of one; the
+weights are their product. This takes half the bytes of float16 and moves no weight by more than half a scale.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEVELS = 127
 
 
 def pack(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Matrices in eight bits; norms, offsets and ids as they are."""
+    """Quantise matrices to eight bits; norms, offsets and ids stay unchanged."""
     packed: dict[str, Tensor] = {}
     for name, value in tensors.items():
         if not value.is_floating_point() or value.ndim < 2 or name.endswith(SCALE):
@@ -31,7 +31,7 @@ def pack(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unpack(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file; matrices that lie in eight bits are given in float32."""
+    """Convert 8-bit matrices to float32; other tensors stay unchanged."""
     whole = dict(tensors)
     for scaled in [name for name in tensors if name.endswith(SCALE)]:
         name = scaled.removesuffix(SCALE)

@@ -1,4 +1,4 @@
-"""An encoder-decoder that is ready to run: T5, mT5, BART and Marian."""
+"""Encoder-decoder models ready to run: T5, mT5, BART and Marian."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ PLAIN = ("transformers.models.", "transformers.activations", "torch.nn.modules."
 
 
 class EncoderDecoder(TorchModel):
-    """A transformers encoder-decoder behind the seam's verbs.
+    """A transformers encoder-decoder with the interface of `specviz.models.protocols.Model`.
 
     The encoder is transformers' own; the decoder is a plain function over the model's weights.
 
     Parameters
     ----------
     net : PreTrainedModel
-        On its device, in its number format. It is read, never changed, but for bad words of one token: their
-        entries in ``final_logits_bias`` become −inf, and the generation config no longer names them.
+        Already on its device and in its number format. It is not changed, except for bad words of one token:
+        their entries in ``final_logits_bias`` become −inf, and they are removed from the generation config.
     tokenizer : transformers tokenizer, optional
-        Without one the model takes and gives token ids only.
+        Without one, the model takes and returns token ids only.
     name : str, optional
     layers : int, optional
-        Run only the decoder's first so many layers; see `first`.
+        Run only the decoder's first `layers` layers; see `first`.
     encoder : Encoder, optional
-        Another model's, to share.
+        Another model's encoder, to share.
     kernels : str, optional
-        Of the decoder, as `Model` takes it.
+        Layout of the decoder's matrices; see `Model`.
 
     Attributes
     ----------
@@ -55,21 +55,21 @@ class EncoderDecoder(TorchModel):
     eos : tuple of int
         Ids that end a text, from the generation config.
     prefix : list of int
-        What every text begins with, unseen: the decoder's start token and, where the model has one, the
-        token that its generation config forces after it (``forced_bos_token_id``).
+        The hidden start of every decoder text: the start token and, if the model has one, the token that its
+        generation config forces after it (``forced_bos_token_id``).
     max_length : int
-        Most tokens of a prompt, and of a written text with its prefix: the positions that the model knows.
+        Maximum tokens of a prompt, and of a decoder text with its prefix: the model's positions.
     layers : int
-        Of the decoder.
+        Number of the decoder's layers.
     group : int
         Query heads that share one key-value head: 1.
     geometry : dict or None
-        Counts and widths, as `specviz.models.geometry.encoder_decoder` gives them.
+        Counts and widths, from `specviz.models.geometry.encoder_decoder`.
 
     Raises
     ------
     ModelError
-        If the model is one that this backend cannot serve; the line says why.
+        If this backend cannot serve the model; the message says why.
     """
 
     kind = "encoder-decoder"
@@ -90,12 +90,12 @@ class EncoderDecoder(TorchModel):
         self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
-        """A context of `prompts`, not yet encoded; arguments and errors are those of `Model.open`."""
+        """Open a context of `prompts`, not yet encoded; for arguments and errors see `Model.open`."""
         self._refresh()
         return EncoderDecoderContext(self, prompts, room)
 
     def _refresh(self) -> None:
-        """Read the weights again, and try the order of sums again, where either has changed."""
+        """Rebuild the decoder if the weights or, for an invariant model, the number of threads changed."""
         stale = self.decoder.stale()
         if stale:
             self.decoder = self._laid()
@@ -104,7 +104,7 @@ class EncoderDecoder(TorchModel):
             self.make_invariant()
 
     def _laid(self) -> Decoder:
-        """The decoder as a plain function, its matrices laid out."""
+        """Choose a layout and build the decoder as a plain function."""
         self.kernels = layouts.choose(self._kernels, self.net, self._groups())
         return self.function(self.kernels)
 
@@ -112,22 +112,22 @@ class EncoderDecoder(TorchModel):
         return (t5 if self._family is t5.T5 else bart).groups(self.net)
 
     def function(self, layout: str, invariant: bool = False) -> Decoder:
-        """As `TorchModel.function`: the decoder."""
+        """See `TorchModel.function`; builds the decoder."""
         return self._family(self.net, self.layers, layout, invariant)
 
     def make_invariant(self) -> None:
-        """As `Model.make_invariant`; each prompt is encoded by a pass of its own."""
+        """See `Model.make_invariant`; each prompt is encoded in a separate pass."""
         decoder = self.ordered_function()
         assert isinstance(decoder, Decoder)
         self.decoder = decoder
         self.encoder.encodings.clear()
 
     def left(self, prompt: int) -> int:
-        """How many tokens can be written after a prompt of so many."""
+        """Number of tokens that can be written for a prompt of `prompt` tokens."""
         return self.max_length - len(self.prefix) if prompt <= self.max_length else 0
 
     def first(self, layers: int) -> EncoderDecoder:
-        """The decoder's first `layers` layers with the same encoder, norm and head: an early-exit drafter."""
+        """Early-exit drafter: the decoder's first `layers` layers with the same encoder, norm and head."""
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is out of range")
         name = f"{self.name}[:{layers}]"
@@ -137,31 +137,31 @@ class EncoderDecoder(TorchModel):
         return first
 
     def shape(self, rows: int, slots: int) -> StorageShape:
-        """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
+        """Shape of the storage for a context of `rows` x `slots` written tokens."""
         heads, dim = self.decoder.heads, self.decoder.dim
         return StorageShape(self.layers, rows, heads, slots, dim, self.dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
-        """Scores in float32 of final hidden states [..., size]."""
+        """Logits in float32 from final hidden states [..., size]."""
         return self.decoder.logits(last.flatten(0, 1)).view(*last.shape[:2], -1).float()
 
-    leaves = True  # whether a pass may leave early
+    leaves = True  # whether a pass may exit early
 
     def check_leaves(self) -> None:
-        """As `Model.check_leaves`: every pass may."""
+        """See `Model.check_leaves`; every pass may exit early."""
 
     def last(self, state: torch.Tensor) -> torch.Tensor:
-        """What the head reads of a hidden state [tokens, size], for `logits`."""
+        """Convert a hidden state [tokens, size] to the head's input, for `logits`."""
         return self.decoder.final(state)
 
     def run(self, given: PassInput, store: Store | Spread) -> States:
-        """Feed the decoder over an aimed store that has its source; see `PassInput`."""
-        assert isinstance(store, Store)  # its layers lie on one device
+        """Run the decoder over an aimed store whose source is set; see `PassInput`."""
+        assert isinstance(store, Store)  # the decoder's layers are on one device
         return self.decoder(given, store)
 
 
 def _prefix(net: PreTrainedModel, name: str) -> list[int]:
-    """The decoder's start token, and what is forced after it."""
+    """The decoder's start token, and the token that is forced after it, if any."""
     generation = getattr(net, "generation_config", None)
 
     def token(field: str) -> int | None:
@@ -178,7 +178,7 @@ def _prefix(net: PreTrainedModel, name: str) -> list[int]:
 
 
 def _served(net: PreTrainedModel, name: str) -> type[t5.T5] | type[bart.Bart]:
-    """The function of a model that can be served; otherwise the reason why not."""
+    """The decoder class for a model; raise `ModelError` with the reason if it cannot be served."""
     kind = net.config.model_type
     refuse = partial(unserved, name, kind)
 
@@ -194,7 +194,7 @@ def _served(net: PreTrainedModel, name: str) -> type[t5.T5] | type[bart.Bart]:
             raise refuse("its decoder has hooks, which would not be called")
     if len({p.device for p in net.parameters()}) > 1:
         raise refuse("its layers are on several devices; load it on one")
-    if reason := refusal(net):  # of float16 first: transformers keeps some of T5's weights in float32 then
+    if reason := refusal(net):  # before the next check: T5 in float16 keeps some weights in float32
         raise refuse(reason)
     if len({p.dtype for p in net.parameters()}) > 1:
         raise refuse("its weights have several number formats; load it with one dtype")

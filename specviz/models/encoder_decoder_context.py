@@ -1,8 +1,8 @@
-"""The encoder-decoder's context: the prompts' encoding beside the text that the decoder writes.
+"""The encoder-decoder's context: the prompts' encodings, and the text that the decoder writes.
 
-The decoder's text lies in the storage as a causal text does, its start token in slot 0. To those outside that
-token stands in the place of the prompt's last one: `length` counts the prompt and what was written, so that
-the token i of a text has the slot i - (len(prompt) - 1).
+The storage holds the decoder's text as it holds a causal text, with the start token in slot 0. Callers see a
+different numbering: `length` counts the prompt and the written text, and the start token takes the place of
+the prompt's last token. Token i of a text is therefore in slot i - (len(prompt) - 1).
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """What a decoder attends to beside its own text.
+    """The encoded prompts that a decoder attends to through cross-attention.
 
     Parameters
     ----------
     prompts : sequence of sequences of int
-        The rows' prompts.
+        One prompt per row.
     states : tensor [rows, tokens, size]
-        The encoder's last states.
+        The encoder's last hidden states.
     crossed : tensor [layers, 2, rows, heads, slots, dim]
-        Keys and values that the decoder's layers make of them: a slot a token; an invariant decoder's fill
-        whole blocks (`specviz.models.ordered`).
+        Keys and values that the decoder's layers compute from `states`, one slot per token. For an invariant
+        decoder the slots are padded to whole blocks (`specviz.models.ordered`).
     mask : tensor [rows, 1, 1, slots] or None
-        Added to the scores: shorter prompts are padded. An invariant decoder always has one.
+        Added to the attention scores to hide the padding of shorter prompts. An invariant decoder always has
+        one.
     """
 
     def __init__(
@@ -51,17 +52,17 @@ class Source:
         self.prompts = list(prompts)  # a copy: a context drops rows of its own list
         self.states, self.crossed, self.mask = states, crossed, mask
         self.pairs = [(pair[0], pair[1]) for pair in crossed.unbind(0)]
-        self.part: tuple[slice, Source] | None = None  # that of some rows, last asked for
+        self.part: tuple[slice, Source] | None = None  # the last result of `of`
 
     def repeated(self, rows: int) -> Source:
-        """The one row's, as often as said, without a copy."""
+        """Repeat the single row `rows` times, without copying."""
         layers, two, _, *rest = self.crossed.shape
         states = self.states.expand(rows, -1, -1)
         mask = None if self.mask is None else self.mask.expand(rows, -1, -1, -1)
         return Source(list(self.prompts) * rows, states, self.crossed.expand(layers, two, rows, *rest), mask)
 
     def apart(self) -> list[Source]:
-        """Each row's own, without padding."""
+        """Split into one source per row, without padding."""
         return [
             Source([prompt], self.states[row : row + 1, :n], self.crossed[:, :, row : row + 1, :, :n], None)
             for row, prompt in enumerate(self.prompts)
@@ -69,7 +70,7 @@ class Source:
         ]
 
     def of(self, rows: slice | None) -> Source:
-        """That of some rows, as views."""
+        """The source of some rows, as views; None selects all rows."""
         if rows is None or len(self.prompts) == 1 or rows == slice(0, len(self.prompts)):
             return self
         if self.part is None or self.part[0] != rows:
@@ -80,12 +81,12 @@ class Source:
 
 
 def joined(rows: list[Source], invariant: bool) -> Source:
-    """One for several rows, the shorter ones padded; for a decoder that is `invariant` or not."""
+    """Join sources of one row each, padding the shorter ones; `invariant` says whether the decoder is."""
     lengths = [len(row.prompts[0]) for row in rows]
     width, first = max(lengths), rows[0]
     layers, two, _, heads, _, dim = first.crossed.shape
     dtype, slots = first.states.dtype, width
-    if invariant:  # masks are in the format of attention
+    if invariant:  # masks have the number format in which attention computes
         dtype, slots = torch.promote_types(dtype, torch.float32), ordered.whole_blocks(width)
     states = first.states.new_zeros(len(rows), width, first.states.shape[-1])
     crossed = first.crossed.new_zeros(layers, two, len(rows), heads, slots, dim)
@@ -98,29 +99,29 @@ def joined(rows: list[Source], invariant: bool) -> Source:
 
 
 class Encoder:
-    """A model's encoder, which the model shares with those of its first layers.
+    """A model's encoder, shared with drafters made of the model's first layers.
 
-    A drafter that is the first layers of its target reads the prompts that the target has read: an encoding
-    is found again as long as some context holds it.
+    Such a drafter reads the same prompts as its target, so an encoding is reused as long as some context
+    holds it.
     """
 
     def __init__(self, net: PreTrainedModel) -> None:
         self.net, self.config = net.get_encoder(), net.config
-        # By whether the decoder is invariant, and the prompts.
+        # Keys: whether the decoder is invariant, and the prompts.
         self.encodings: weakref.WeakValueDictionary[tuple[bool, tuple[tuple[int, ...], ...]], Source] = (
             weakref.WeakValueDictionary()
         )
 
     def read(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> tuple[Source, int]:
-        """The prompts' encoding, with keys and values for the layers of `decoder`.
+        """Encode the prompts, with keys and values for the layers of `decoder`, or reuse an encoding.
 
-        For an invariant decoder each prompt is encoded by a pass of its own.
+        For an invariant decoder each prompt is encoded in a separate pass.
 
         Returns
         -------
         Source
         int
-            How many tokens were fed.
+            Number of tokens fed to the encoder.
         """
         key = decoder.invariant, tuple(map(tuple, prompts))
         source, fed, layers = self.encodings.get(key), 0, decoder.depth
@@ -138,7 +139,7 @@ class Encoder:
         return source, fed
 
     def _encoded(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> Source:
-        """The prompts' encoding by one pass."""
+        """Encode the prompts in one pass."""
         fed, width = sum(map(len, prompts)), max(map(len, prompts))
         device = self.net.device
         ids = torch.full((len(prompts), width), self.config.pad_token_id or 0)
@@ -156,20 +157,20 @@ class Encoder:
 
 
 class TargetsEncoder(Encoder):
-    """The target's encoder, of which the drafter's layers make keys and values of their own."""
+    """The target's encoder; the drafter's layers compute their own keys and values from its states."""
 
     def __init__(self, target: EncoderDecoder) -> None:
         super().__init__(target.net)
         self.target = target
 
     def read(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> tuple[Source, int]:
-        """As `Encoder.read`: nothing is fed where a context of the target has read these prompts."""
+        """See `Encoder.read`; nothing is fed if a context of the target has already read these prompts."""
         source, fed = self.target.encoder.read(prompts, self.target.decoder)
         return source_for(source, decoder), fed
 
 
 def source_for(source: Source, decoder: Decoder) -> Source:
-    """What `decoder` attends to of prompts that were encoded for another one."""
+    """Compute the source for `decoder` from prompts that were encoded for another decoder."""
     prompts, states, mask = source.prompts, source.states, source.mask
     fits = mask is None or (mask.dtype == states.dtype and mask.shape[-1] == states.shape[1])
     if fits and not decoder.invariant:
@@ -183,10 +184,10 @@ def source_for(source: Source, decoder: Decoder) -> Source:
 
 
 class EncoderDecoderContext(Context):
-    """Rows of prompts and of texts written after them; made by `EncoderDecoder.open`.
+    """Rows of prompts and the texts written after them; created by `EncoderDecoder.open`.
 
-    The prompts are encoded once, by `prefill` or the first pass; the rest is as in `Context`. A prompt cannot
-    be extended nor rewound.
+    The prompts are encoded once, by `prefill` or the first pass; the rest works as in `Context`. A prompt can
+    be neither extended nor rewound.
     """
 
     model: EncoderDecoder
@@ -199,11 +200,11 @@ class EncoderDecoderContext(Context):
         super().__init__(model, [model.prefix] * len(prompts), room)
         self.least = [len(prompt) for prompt in prompts]
         self.source: Source | None = None  # of all rows
-        self.own: list[Source | None] = [None] * self.rows  # of each, when rows have come or gone
+        self.own: list[Source | None] = [None] * self.rows  # of each row, after rows were replaced or dropped
 
     @property
     def length(self) -> list[int]:
-        """Committed tokens of each row: its prompt, and what was written after it."""
+        """Committed tokens of each row: its prompt and the text written after it."""
         start = len(self.model.prefix)
         return [least + filled - start for least, filled in zip(self.least, self.filled)]
 
@@ -215,7 +216,7 @@ class EncoderDecoderContext(Context):
         return [prompt + written[row][start : self.filled[row]] for row, prompt in enumerate(self.prompts)]
 
     def replace(self, row: int, prompt: Sequence[int], room: int = 0) -> None:
-        """As in `Context`; the row's new prompt is encoded when its row is next computed."""
+        """See `Context.replace`; the new prompt is encoded when its row is next computed."""
         longest([prompt], self.model.max_length, f"the encoder of {self.model.name}")
         new = to_device(list(prompt), self.model).tolist()
         super().replace(row, self.model.prefix, room)
@@ -224,7 +225,7 @@ class EncoderDecoderContext(Context):
         self.own[row] = None
 
     def drop(self, row: int) -> None:
-        """As in `Context`."""
+        """See `Context.drop`."""
         super().drop(row)
         self._apart()
         last = self.rows
@@ -232,18 +233,18 @@ class EncoderDecoderContext(Context):
         del self.own[last], self.prompts[last]
 
     def due(self, row: int) -> int:
-        """As in `Context`, the encoder's tokens counted."""
+        """See `Context.due`; counts the encoder's tokens, too."""
         encoded = self.source is not None or self.own[row] is not None
         return super().due(row) + (0 if encoded else len(self.prompts[row]))
 
     def prefill(self, rows: Sequence[int] | None = None, hidden: tuple[int, ...] = ()) -> int:
-        """Encode the prompts and compute all that is pending but the last token of each row.
+        """Encode the prompts and compute every pending token except the last of each row.
 
         Returns
         -------
         int
-            How many tokens were fed, the encoder's counted; 0 of these where a context of the same prompts
-            has the encoding.
+            Number of tokens fed, including the encoder's; the encoder is fed none if another context holds
+            the encoding of the same prompts.
         """
         return self._read() + super().prefill(rows, hidden)
 
@@ -265,7 +266,7 @@ class EncoderDecoderContext(Context):
 
     @torch.inference_mode()
     def _read(self) -> int:
-        """Encode the prompts that were not yet; give how many tokens were fed."""
+        """Encode the prompts that are not yet encoded; return the number of tokens fed."""
         fed = 0
         if self.source is None and not any(self.own):
             self.source, fed = self.model.encoder.read(self.prompts, self.model.decoder)
@@ -279,7 +280,7 @@ class EncoderDecoderContext(Context):
         return fed
 
     def _apart(self) -> None:
-        """Take the encoding apart into the rows', before one of them changes."""
+        """Split the encoding into one per row, before a row changes."""
         if self.source is not None:
             self.own = [*self.source.apart()]
         self.source = self.store.source = None
@@ -300,12 +301,12 @@ class EncoderDecoderContext(Context):
         self.store.source = self.source.of(self.store.rows)
         bias = self.model.decoder.bias
         if bias is not None and not isinstance(given.positions, slice):
-            assert given.mask is not None  # a pass with places of its own always has one
+            assert given.mask is not None  # a pass with explicit positions always has one
             given.mask = given.mask + bias.between(given.positions, self._places(given.positions))
         return super()._call(given)
 
     def _places(self, positions: torch.Tensor) -> torch.Tensor:
-        """Where the slots that a pass reads stand in the text, [rows, slots]: new ones where it says."""
+        """Text positions of the slots that a pass reads, [rows, slots]; new tokens are at `positions`."""
         end = self.store.read[0].shape[2]
         width = self.store.data.shape[4]
         places = torch.arange(width, device=positions.device).repeat(len(positions), 1)

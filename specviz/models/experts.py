@@ -1,8 +1,8 @@
-"""Experts of a mixture: how many weights a pass reads depends on which of them its tokens choose.
+"""Mixture-of-experts routing: which experts a pass reads, and thus how many weights.
 
-A token's pass through a layer reads its own few experts. A pass over n tokens reads all that any of them
-chose: were every choice even and by itself, ``E (1 - (1 - k/E)^n)`` of E experts, k a token. Neighbouring
-tokens of a real text choose alike, so `touched` counts what a model's own router does.
+Each token reads only k experts of a layer. A pass over n tokens reads every expert that any of them chose:
+with uniform, independent choices, ``E (1 - (1 - k/E)^n)`` of E experts. Neighbouring tokens of real text
+choose similar experts, so `touched` measures the model's own router.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from torch import nn
 
 
 class Counts(NamedTuple):
-    """How many experts a layer has, and the parameters of one."""
+    """The number of experts in a layer, and the number of parameters of each."""
 
     number: int
     elements: int
 
 
 class Experts(NamedTuple):
-    """Where a layer holds its experts: the module's name, the beginning of the names in the block around it,
-    and how many there are."""
+    """A layer's experts: the module's name, the name prefix of the block around it, and the counts."""
 
     name: str
     block: str
@@ -32,13 +31,13 @@ class Experts(NamedTuple):
 
 
 def holds(part: nn.Module) -> bool:
-    """Whether a module's own parameters are stacks of matrices, one for each expert."""
+    """Whether a module's own parameters are stacks of matrices with one matrix per expert."""
     own = list(part.parameters(recurse=False))
     return any(p.ndim == 3 for p in own) and len({p.shape[0] for p in own}) == 1
 
 
 def of_layer(layer: nn.Module) -> Experts | None:
-    """The experts of a layer, if it has any."""
+    """The experts of a layer, or None."""
     for name, part in layer.named_modules():
         if holds(part):
             own = list(part.parameters(recurse=False))
@@ -50,12 +49,12 @@ def of_layer(layer: nn.Module) -> Experts | None:
 
 @torch.inference_mode()
 def choices(net: nn.Module, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    """Which experts the tokens of each text choose.
+    """Record which experts the tokens of each text choose.
 
     Parameters
     ----------
     net : PreTrainedModel
-        A causal mixture.
+        A causal mixture-of-experts model.
     texts : sequence of sequence of int
 
     Returns
@@ -65,7 +64,7 @@ def choices(net: nn.Module, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
     chosen: list[torch.Tensor] = []
 
     def keep(_module: nn.Module, given: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> None:
-        """An experts' module is called with the ids of the chosen ones, the one tensor of whole numbers."""
+        """Keep the ids of the chosen experts: the only integer tensor among the module's arguments."""
         tensors = [each for each in (*given, *named.values()) if isinstance(each, torch.Tensor)]
         chosen.extend(each for each in tensors if not each.is_floating_point())
 
@@ -83,16 +82,16 @@ def choices(net: nn.Module, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
 
 
 def touched(chosen: Sequence[np.ndarray], count: int, sizes: Sequence[int]) -> dict[int, float]:
-    """Experts that a pass over so many neighbouring tokens reads in a layer, on average.
+    """Average number of experts per layer that a pass over neighbouring tokens reads, by pass size.
 
     Parameters
     ----------
     chosen : sequence of array of int, shape (layers, tokens, k)
-        As `choices` gives them.
+        The result of `choices`.
     count : int
         Experts of a layer.
     sizes : sequence of int
-        Numbers of tokens; those longer than every text are left out.
+        Numbers of tokens in a pass; sizes longer than every text are left out.
     """
     sums = []
     for text in chosen:

@@ -1,4 +1,4 @@
-"""From a folder in transformers' format, a hub id or a transformers model in memory to a `Model`."""
+"""Loads models from folders in transformers' format, hub ids or transformers models in memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TESTED = (
     "gemma",
     "gemma2",
     "gpt2",
-)  # families whose scores our tests compare
+)  # families whose logits our tests compare
 AUTO, STORED = "auto", "stored"
 DTYPES = {
     "float32": torch.float32,
@@ -64,14 +64,14 @@ DTYPES = {
     "float64": torch.float64,
 }
 
-Words: TypeAlias = "PreTrainedTokenizerBase | str | Path | None"  # a tokenizer, or where it is
+Words: TypeAlias = "PreTrainedTokenizerBase | str | Path | None"  # a tokenizer, or its location
 
 
 def adopt(
     spec: Spec, device: str | torch.device | None, dtype: str | torch.dtype | None, tokenizer: Words,
     kernels: str | None = None,
 ) -> Model | EncoderDecoder:  # fmt: skip
-    """A transformers model in memory; it keeps its device and dtype unless they are given."""
+    """Wrap a transformers model in memory; it keeps its device and dtype unless they are given."""
     if not isinstance(spec, PreTrainedModel):
         raise ModelError(
             "a model must be a bundled name, a folder, gguf:PATH, hf:<id> or a transformers model; got "
@@ -89,7 +89,7 @@ def fetch(
     text: str, path: Path | None, device: str | torch.device, dtype: str | torch.dtype, tokenizer: Words,
     revision: str | None, device_map: str | Mapping[str, int | str] | None = None, kernels: str | None = None,
 ) -> Model | EncoderDecoder | Diffusion | Addition:  # fmt: skip
-    """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
+    """Load a folder's model, or a hub model if there is no `path`, or an addition to a model."""
     if device_map is not None and find_spec("accelerate") is None:
         raise ModelError(f"device_map needs accelerate: {install('large')}")
     target = _device(device)
@@ -111,7 +111,7 @@ def fetch(
                     f"device_map spreads causal models alone, and {name} is none: drop device_map"
                 )
             if addition:
-                return addition  # on the device and in the format of the target that it will draft for
+                return addition  # moved and converted when it is bound to its target
             if adapter:
                 return adapters.load_adapter(folder, name, config, target, number, kernels)
             if diffuses:
@@ -127,7 +127,7 @@ def fetch(
 
 @contextmanager
 def _as_model_error(source: str, name: str) -> Iterator[None]:
-    """Turns whatever a library raises over a damaged model into one line."""
+    """Convert any exception that a library raises for a damaged model to a one-line `ModelError`."""
     try:
         yield
     except (SpecvizError, MemoryError):
@@ -139,7 +139,7 @@ def _as_model_error(source: str, name: str) -> Iterator[None]:
 def from_gguf(
     path: Path, device: str | torch.device, dtype: str | torch.dtype, name: str, kernels: str | None
 ) -> Model:
-    """A GGUF file's model on torch, its weights dequantised."""
+    """Load a GGUF file's model on torch, with dequantised weights."""
     from specviz.models.gguf.reading import load_gguf
 
     return load_gguf(path, _device(device), _dtype(dtype), name, kernels, fastest=dtype == AUTO)
@@ -148,7 +148,7 @@ def from_gguf(
 def from_bergamot(
     folder: Path, device: str | torch.device, dtype: str | torch.dtype, name: str, kernels: str | None
 ) -> Bergamot:
-    """The translator in a folder, its weights multiplied out."""
+    """Load the translator in a folder, with dequantised weights."""
     from specviz.models.bergamot.loading import load
 
     number = _dtype("float32" if dtype == AUTO else dtype)
@@ -158,7 +158,7 @@ def from_bergamot(
 
 
 def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision: str | None) -> Model:
-    """A causal model split over the ranks of torchrun: each reads its own shards."""
+    """Load a causal model split over the ranks of torchrun; each rank reads its own shards."""
     group = ranks.join()
 
     def place() -> tuple[str, str, bool]:
@@ -180,14 +180,14 @@ def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision:
         net, words = _fetch(source, name, local, revision, _dtype(dtype), spread, given)
         return net.eval().requires_grad_(False), words
 
-    # First what each must find: one that ends here would be waited for while shards are made.
+    # All ranks locate the files first: if one failed later, the others would wait for it while loading.
     source, name, local = group.tried(place)
     net, words = group.tried(read)
     return _probed(Model(net, words, name))
 
 
 def _source(text: str, path: Path | None) -> tuple[str, str, bool]:
-    """What transformers is asked for, the model's name, and whether it is here."""
+    """The source to pass to transformers, the model's name, and whether it is local."""
     return (text[3:], text[3:], False) if path is None else (str(path), path.resolve().name, True)
 
 
@@ -201,9 +201,9 @@ def _model(
 
 @torch.no_grad()
 def _probed(model: Model) -> Model:
-    """`model`, if a small tree's scores are those of transformers alone; asked of families not tested here.
+    """Check that a small tree's logits match those of transformers, for families that our tests do not cover.
 
-    A family may take positions from slots, keep a state of its own or look both ways: this finds out.
+    A family may derive positions from slots, keep a state of its own or attend both ways; this detects it.
     """
     if model.config.model_type in TESTED:
         return model
@@ -214,7 +214,7 @@ def _probed(model: Model) -> Model:
         paths: tuple[list[int], ...] = ([], tokens[:1], tokens[1:2], [tokens[0], tokens[2]])
         texts = [torch.tensor([head + path], device=model.device) for path in paths]
         want = torch.stack([model.net(text, use_cache=False).logits[0, -1].float().cpu() for text in texts])
-    except Exception as error:  # whatever a foreign model raises, it cannot be served
+    except Exception as error:  # whatever an untested model raises, it cannot be served
         reason = one_line(error, 150)
         raise ModelError(f"{model.name} ({model.config.model_type}) is not supported: {reason}") from None
     bound = (1e-3 if model.dtype in (torch.float32, torch.float64) else 5e-2) * float(want.abs().max())
@@ -230,16 +230,16 @@ def _fetch(
     source: str, name: str, local: bool, revision: str | None, dtype: torch.dtype | str, spread: Settings,
     given: AnyTokenizer | None = None,
 ) -> tuple[PreTrainedModel, AnyTokenizer]:  # fmt: skip
-    """Weights and tokenizer, unless one is given: from the disk or the hub's cache, else from the network.
+    """Load weights and tokenizer (unless given) from disk or the hub's cache, else from the network.
 
-    `spread` says to transformers where the weights go, if not to the CPU.
+    `spread` holds the options that tell transformers where to put the weights, if not on the CPU.
     """
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
     error: Exception | None = None
     bar = logging.is_progress_bar_enabled()
     try:
         for only in (True,) if local else (True, False):
-            # Reading the disk needs no bar; a download does.
+            # Show a progress bar for downloads only.
             (logging.disable_progress_bar if only or not bar else logging.enable_progress_bar)()
             try:
                 if not only:
@@ -270,7 +270,7 @@ def _fetch(
             except (SpecvizError, MemoryError):
                 raise
             except Exception as fault:  # tokenizers raises bare exceptions
-                # Why what is cached does not load says more than that the hub does not answer.
+                # Prefer the error from loading the cached files over the error that the hub is unreachable.
                 if error is None or isinstance(error, OSError) or not isinstance(fault, OSError):
                     error = fault
     finally:
@@ -280,13 +280,13 @@ def _fetch(
 
 
 def _cached(source: str, revision: str | None, files: Iterable[str] = FILES) -> dict[str, Path]:
-    """A hub model's files in the hub's cache; default: those of JSON."""
+    """A hub model's files in the hub's cache; by default its JSON files."""
     paths = {file: try_to_load_from_cache(source, file, revision=revision) for file in files}
     return {file: Path(path) for file, path in paths.items() if isinstance(path, str)}
 
 
 def _hub_folder(source: str, revision: str | None) -> Path | None:
-    """A hub model's files, if they are not transformers' to read: from the hub's cache, else the network."""
+    """Folder of a hub model, from cache or network, if transformers alone cannot load it; else None."""
     what: Settings = {"repo_id": source, "revision": revision}
     try:
         config = try_to_load_from_cache(filename="config.json", **what)
@@ -301,7 +301,7 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
         else:
             return None
         folder = Path(snapshot_download(local_files_only=True, **what))
-        if not diffusion_checkpoints.complete(folder):  # a download that was cut off
+        if not diffusion_checkpoints.complete(folder):  # an interrupted download
             _ask(source, revision)
             folder = Path(snapshot_download(**what))
             if not any(folder.glob("*.safetensors")):
@@ -317,15 +317,15 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
 
 
 def _ask(source: str, revision: str | None) -> None:
-    """Ask the hub for a model once: what does not answer would be retried for long by a download."""
+    """Query the hub for a model once: a download would retry an unreachable hub for a long time."""
     try:
         model_info(source, revision=revision, timeout=10)
-    except Exception as error:  # the client's own kinds of error differ between its versions
+    except Exception as error:  # the client's error classes differ between its versions
         raise OSError(str(error)) from error
 
 
 def _why(source: str, name: str, local: bool, revision: str | None, error: Exception | None) -> str:
-    """One line for what transformers says in many."""
+    """Summarise an error of transformers in one line."""
     words = " ".join(str(error).split())
     if "trust_remote_code" in words or "custom code" in words:
         return f"{name} comes with its own code, which is never run; use a model that transformers supports"
@@ -344,7 +344,7 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     if local:
         return f"{source} does not load as a language model: {one_line(words, 200)}"
     where = f" at revision {revision}" if revision else ""
-    if "does not appear to have a file named model.safetensors" in words:  # says a hub that answered
+    if "does not appear to have a file named model.safetensors" in words:  # the hub did answer
         return f"hf:{source}{where} has no safetensors weights, and other formats are not read: {CONVERT}"
     if isinstance(error, OSError):
         return (
@@ -355,7 +355,7 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
 
 
 def _split() -> DistributedConfig:
-    """What tells transformers to split a model over all ranks by its own plan."""
+    """The config that makes transformers split a model over all ranks by its own plan."""
     from transformers import distributed
 
     if "tp_plan" not in distributed.DistributedConfig.__dataclass_fields__:
@@ -364,7 +364,7 @@ def _split() -> DistributedConfig:
 
 
 def _tokenizer(source: Words) -> AnyTokenizer:
-    """The one that is given, or what is read from a folder or the hub."""
+    """Return the given tokenizer, or load it from a folder or the hub."""
     if not isinstance(source, str | Path):
         return source
     text = str(source)
@@ -378,7 +378,7 @@ def _tokenizer(source: Words) -> AnyTokenizer:
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype | str:
-    """A format, as transformers takes it: ``auto`` is that of the stored weights."""
+    """Convert a format to transformers' notation, in which ``auto`` is the format of the stored weights."""
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype == STORED:
@@ -391,7 +391,7 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype | str:
 
 
 def _chosen(net: PreTrainedModel, dtype: str | torch.dtype, kernels: str | None) -> PreTrainedModel:
-    """The network, in the format that is fastest where none was named, or that its kernels need."""
+    """Convert the network to the fastest format if none was named, or to the one that its kernels need."""
     return choices.convert(net, kernels, auto=dtype == AUTO)
 
 
@@ -407,7 +407,7 @@ def _device(device: str | torch.device) -> torch.device:
     if target.type == "mps" and not torch.backends.mps.is_available():
         raise ModelError("device mps is not available; use cpu")
     if target.type not in ("cpu", "cuda", "mps"):
-        available = getattr(getattr(torch, target.type, None), "is_available", None)  # torch.xpu's, say
+        available = getattr(getattr(torch, target.type, None), "is_available", None)  # for example torch.xpu
         if available is None or not available():
             raise ModelError(f"device {device} is not available; use cpu")
     return target

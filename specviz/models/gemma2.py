@@ -1,8 +1,8 @@
-"""Gemma 2 as one plain function, beside the Llama family's.
+"""Gemma 2 as one plain function, based on that of the Llama family.
 
-What it has more: scores of attention and of the head are soft-capped, ``cap * tanh(score / cap)``; every
-other layer sees a window of the last positions; norms stand before and after each part, and their weights are
-counted from 1; embeddings are scaled by the root of their width. (Gemma 2, arXiv 2408.00118, section 2.)
+Differences from Llama (Gemma 2, arXiv 2408.00118, section 2): attention scores and logits are soft-capped,
+``cap * tanh(score / cap)``; every other layer sees only a window of the last positions; norms precede and
+follow each part, and their weights are offsets from 1; embeddings are scaled by the root of their width.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")
 
 
 def describes(net: PreTrainedModel) -> bool:
-    """Whether `net` is a Gemma 2 that the function below computes."""
+    """Whether `net` is a Gemma 2 model that `Gemma2` computes."""
     return (
         type(net).__name__ == CLASS
         and type(net).__module__.startswith("transformers.models.")
@@ -37,7 +37,7 @@ def describes(net: PreTrainedModel) -> bool:
 
 
 class WideNorm(RMSNorm):
-    """RMSNorm whose weight, and arithmetic, are in float32 at least; the result is in the format of `x`."""
+    """RMSNorm with weight and arithmetic in at least float32; the result has the format of `x`."""
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if self.composed:
@@ -46,14 +46,14 @@ class WideNorm(RMSNorm):
 
 
 def scale_of(norm: torch.nn.Module) -> torch.Tensor:
-    """What a norm multiplies by, in float32 at least: bfloat16 has no digits for a small weight beside 1."""
+    """A norm's factor 1 + weight, in at least float32: bfloat16 would lose small weights."""
     weight = norm.weight
     assert isinstance(weight, torch.Tensor)
     return 1.0 + weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
 
 
 class Gemma2(llama.Llama):
-    """A forward pass of a Gemma 2 model over a context's storage; parameters as `Llama` takes them."""
+    """A forward pass of a Gemma 2 model over a context's storage; for the parameters see `Llama`."""
 
     def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
         super().__init__(net, layers, layout, invariant)
@@ -78,7 +78,7 @@ class Gemma2(llama.Llama):
         ]
 
     def __call__(self, given: PassInput, store: Storage) -> States:
-        """A pass; see `Model.run`. `keep` is a number: these are causal models."""
+        """Run a pass; see `Model.run`. `keep` is an int, since these are causal models."""
         ids, keep, hidden, leave = given.ids, given.keep, given.hidden, given.leave
         assert isinstance(keep, int) and isinstance(store, Store)
         rows, n = ids.shape
@@ -119,28 +119,28 @@ class Gemma2(llama.Llama):
         return last, wanted
 
     def scores(self, last: torch.Tensor) -> torch.Tensor:
-        """As `Llama.scores`, soft-capped."""
+        """See `Llama.scores`; soft-capped."""
         scores = self.head(last)
         return scores if self.head_cap is None else capped(scores, self.head_cap)
 
     def _sights(
         self, given: PassInput, masks: tuple[torch.Tensor | bool | None, torch.Tensor | bool | None]
     ) -> tuple[ordered.Sight, ordered.Sight] | None:
-        """Of an invariant model: what each line sees in a full layer, and in a sliding one."""
+        """For an invariant model, the masks of full and of sliding layers; else None."""
         if not self.invariant:
             return None
         rows = len(given.ids)
         whole, near = masks
         assert isinstance(whole, torch.Tensor) and isinstance(near, torch.Tensor)
         sight = ordered.sight(whole, rows, self.heads, self.groups, given.tails, self.sums)
-        # Weights are added in the order of positions: what lies before the window has its place in it.
+        # Weights are added in order of positions, which includes the positions before the window.
         lines = ordered.sight(near, rows, self.heads, self.groups, None, self.sums).mask
         return sight, sight._replace(mask=lines)
 
     def _near(self, given: PassInput, store: Store) -> torch.Tensor | bool | None:
-        """The mask of a sliding layer: `given.mask` without what lies before the window of a query.
+        """The mask of a sliding layer: `given.mask` without the positions before each query's window.
 
-        None stays None: the place of such a pass's queries is known, and `attend` takes the window.
+        None stays None, because `attend` then applies the window itself.
         """
         mask, positions, n = given.mask, given.positions, given.ids.shape[1]
         reach = positions.stop if isinstance(positions, slice) else store.reach
@@ -150,7 +150,7 @@ class Gemma2(llama.Llama):
         if isinstance(positions, slice):
             where = torch.arange(positions.start, positions.stop, device=device)[None]
             places = torch.arange(slots, device=device)[None]
-        else:  # a token that this pass feeds stands elsewhere than its slot says
+        else:  # tokens fed by this pass have positions other than their slot numbers
             where = positions
             places = torch.arange(slots, device=device).repeat(len(where), 1)
             if store.slots is None:
@@ -164,5 +164,5 @@ class Gemma2(llama.Llama):
 
 
 def capped(scores: torch.Tensor, cap: float) -> torch.Tensor:
-    """Scores soft-capped, in place."""
+    """Soft-cap logits in place."""
     return scores.div_(cap).tanh_().mul_(cap)

@@ -1,8 +1,8 @@
-"""Counts and widths of a model: all that the costs of its passes follow from.
+"""Counts and widths of a model, from which the costs of its passes are computed.
 
-A geometry is a plain dict of `schema.SHAPE_FIELDS`, which a run's metadata keeps
-(``run["model"]["shape"]``) and `specviz.metrics.costs` reads. It is believed only where the matrices that it
-says are there are those that the model has: one with packed weights, adapters or layers that differ has none.
+A geometry is a plain dict of `schema.SHAPE_FIELDS`, stored in a run's metadata (``run["model"]["shape"]``)
+and read by `specviz.metrics.costs`. It exists only if the model has exactly the matrices that it implies: a
+model with packed weights, adapters or layers that differ has none.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def causal(net: PreTrainedModel, layers: int) -> Settings | None:
     Returns
     -------
     dict or None
-        `schema.SHAPE_FIELDS`, and of a mixture `schema.EXPERT_FIELDS` under ``experts``. None where the model
-        has other matrices than these would be.
+        `schema.SHAPE_FIELDS`, and for a mixture `schema.EXPERT_FIELDS` under ``experts``. None if the model's
+        matrices differ from those that these fields imply.
     """
     config = net.config
     stack = _stack(net)
@@ -59,13 +59,13 @@ def encoder_decoder(net: PreTrainedModel, layers: int, prefix: int) -> Settings 
         Of the T5, mT5, BART and Marian families.
     layers : int
     prefix : int
-        Tokens that every text of the decoder begins with.
+        Number of tokens that every text of the decoder begins with.
 
     Returns
     -------
     dict or None
-        `schema.SHAPE_FIELDS` of the decoder, each of whose layers also reads the source; ``prefix``; and
-        under ``encoder`` `schema.ENCODER_FIELDS`.
+        `schema.SHAPE_FIELDS` of the decoder, whose layers also attend to the source; ``prefix``; and
+        `schema.ENCODER_FIELDS` under ``encoder``. None if the model's matrices differ.
     """
     config = net.config
     encoder, decoder = (_stack(part) for part in (net.get_encoder(), net.get_decoder()))
@@ -79,7 +79,7 @@ def encoder_decoder(net: PreTrainedModel, layers: int, prefix: int) -> Settings 
         return _layer_sizes(count, hidden, heads, heads, dim, _first_of(config, f"{side}_ffn_dim", "d_ff"))
 
     own, other = sizes("decoder", layers), sizes("encoder", len(encoder))
-    attention = 8 * hidden * own["heads"] * own["head_dim"]  # each layer's own, and that over the source
+    attention = 8 * hidden * own["heads"] * own["head_dim"]  # self-attention and cross-attention
     written = _checked(
         {"layers": layers, "prefix": prefix} | own | _ends(net), net.get_decoder(), decoder, attention
     )
@@ -88,7 +88,7 @@ def encoder_decoder(net: PreTrainedModel, layers: int, prefix: int) -> Settings 
 
 
 def eagle(net: Net, target: Net) -> Settings:
-    """The geometry of an EAGLE drafter that speaks by its own head, or by its target's.
+    """The geometry of an EAGLE drafter with its own head or its target's.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def eagle(net: Net, target: Net) -> Settings:
     Returns
     -------
     dict
-        `schema.SHAPE_FIELDS` of its layer, and under ``eagle`` `schema.EAGLE_FIELDS`.
+        `schema.SHAPE_FIELDS` of its layer, and `schema.EAGLE_FIELDS` under ``eagle``.
     """
     config, layer, fc = net.config, net.layer, net.fc.weight
     head = (net.lm_head or target.get_output_embeddings()).weight
@@ -131,18 +131,18 @@ def gguf(
     Parameters
     ----------
     meta : callable
-        The text of a key of the file's metadata, or None.
+        Maps a key of the file's metadata to its text, or None.
     parameters, size : int
-        Number and bytes of all that the file's tensors hold.
+        Total number of weights in the file's tensors, and their size in bytes.
     cache_bytes : int
-        Of an element of the KV cache.
+        Bytes of an element of the KV cache.
     vocabulary : int
 
     Returns
     -------
     dict or None
-        As `causal` gives it, but for ``vectors`` and ``last``, which the metadata does not tell apart: all of
-        them stand in ``last``. None where the number of parameters does not fit.
+        As from `causal`, except that the metadata does not distinguish ``vectors`` and ``last``: all are
+        counted in ``last``. None if the number of parameters does not fit.
     """
     kind = meta("general.architecture")
 
@@ -160,8 +160,8 @@ def gguf(
     count, chosen = number("expert_count"), number("expert_used_count")
     if count:
         inner = number("expert_feed_forward_length") or inner
-    shared = count * hidden + 3 * hidden * number("expert_shared_feed_forward_length")  # the router, for one
-    most = layers * (8 * hidden + inner) + 2 * hidden  # norms and biases, all that may be left over
+    shared = count * hidden + 3 * hidden * number("expert_shared_feed_forward_length")  # with the router
+    most = layers * (8 * hidden + inner) + 2 * hidden  # upper bound for the remaining norms and biases
     for gated, tied in ((True, True), (True, False), (False, True), (False, False)):
         feed_forward = (2 + gated) * hidden * inner
         each = attention + (shared + count * feed_forward if count else feed_forward)
@@ -191,14 +191,14 @@ def _layer_sizes(*values: int) -> dict[str, int]:
 
 
 def _stack(net: nn.Module) -> nn.ModuleList | None:
-    """The layers: the longest list of modules right under the model or its base."""
+    """The layers: the longest module list directly under the model or its base."""
     base = getattr(net, "base_model", net)
     lists = [part for part in base.children() if isinstance(part, nn.ModuleList)]
     return max(lists, key=len, default=None)
 
 
 def _ends(net: PreTrainedModel) -> dict[str, int]:
-    """What comes before and after the layers."""
+    """Sizes of the embedding and head, and bytes per element."""
     head, embedding = net.get_output_embeddings().weight, embeddings(net)
     size = head.element_size()
     return {
@@ -211,7 +211,7 @@ def _ends(net: PreTrainedModel) -> dict[str, int]:
 def _checked(
     sizes: dict[str, int], net: nn.Module, stack: nn.ModuleList, attention: int, chosen: int = 0
 ) -> Settings | None:
-    """`sizes` with the rest, if each layer is `attention` and a feed-forward network or experts."""
+    """Complete `sizes`; None unless each layer is `attention` and a feed-forward network or experts."""
     kinds = {_counted(layer) for layer in stack}
     kind = kinds.pop()
     inner = sizes["hidden"] * sizes["feed_forward"]
@@ -235,9 +235,9 @@ def _checked(
 
 
 def _counted(layer: nn.Module) -> tuple[int, int, int, experts.Counts | None] | None:
-    """Elements of a layer's matrices, of its vectors and of the matrices next to its experts, and these.
+    """Elements of a layer's matrices, its vectors and the matrices next to its experts, and expert counts.
 
-    None where it holds what is neither.
+    None if the layer has parameters that are neither floating-point matrices nor vectors.
     """
     parts = {name: p for name, p in layer.named_parameters() if "relative_attention_bias" not in name}
     mixed = experts.of_layer(layer)
@@ -252,10 +252,10 @@ def _counted(layer: nn.Module) -> tuple[int, int, int, experts.Counts | None] | 
 
 
 def _matrices(parts: Iterable[nn.Parameter]) -> int:
-    """Elements of the matrices among them."""
+    """Number of elements of the matrices among `parts`."""
     return sum(p.numel() for p in parts if p.ndim == 2)
 
 
 def _first_of(config: PreTrainedConfig, *names: str) -> int:
-    """The first field that the config has; 0 where it has none."""
+    """The first of these fields that the config has; 0 if it has none."""
     return next((value for name in names if (value := getattr(config, name, None)) is not None), 0)

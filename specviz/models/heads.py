@@ -1,16 +1,16 @@
 """Blockwise decoding heads on an encoder-decoder (Stern et al. 2018, "Blockwise Parallel Decoding").
 
-The model's own head is head 1: it scores the next token. Head i = 2, 3 ... scores the token i places ahead,
-from the same state of the decoder: with h the state after its last norm, [width],
+The model's own head is head 1 and predicts the next token. Head i = 2, 3 ... predicts the token i positions
+ahead from the same hidden state of the decoder. With h the state after its last norm, [width],
 
-    h_i = h + offset_i + relu(h up_i) down_i        (section 4 there: a feed-forward layer with a residual)
+    h_i = h + offset_i + relu(h up_i) down_i        (section 4: a feed-forward layer with a residual)
 
-and the model's own, shared embeddings turn h_i into scores.
+and the model's own head turns h_i into logits.
 
-A folder holds ``config.json`` with ``model_type`` "specviz-blockwise", ``target``, ``heads`` (besides the
+A folder holds ``config.json`` with ``model_type`` "specviz-blockwise", ``target``, ``heads`` (excluding the
 model's own), ``width`` and ``inner``. Its ``model.safetensors`` holds ``up`` [heads, width, inner],
-``down`` [heads, inner, width] and ``offset`` [heads, width]; row 0 belongs to head 2. Where it holds
-``tokens``, too, the heads can say these alone.
+``down`` [heads, inner, width] and ``offset`` [heads, width]; row 0 belongs to head 2. If it also holds
+``tokens``, the heads predict only these.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ TYPE = "specviz-blockwise"
 
 
 class BlockwiseHeads(nn.Module):
-    """States for heads 2, 3 ... from the decoder's last state.
+    """Computes the states of heads 2, 3 ... from the decoder's last state.
 
     Parameters
     ----------
     heads : int
-        How many, the model's own not counted.
+        Number of heads, not counting the model's own.
     width, inner : int
-        Of the state, and of the hidden layer of each head.
+        Width of the state, and of each head's hidden layer.
     tokens : tensor of int, optional
-        Those that they can say. Default: all of the target's.
+        Tokens that the heads can predict. Default: the target's whole vocabulary.
     """
 
     tokens: Tensor | None
@@ -56,25 +56,25 @@ class BlockwiseHeads(nn.Module):
         self.offset = nn.Parameter(torch.zeros(heads, width))
 
     def forward(self, state: Tensor, heads: int | None = None) -> Tensor:
-        """States [n, heads, width] of the first `heads` from the decoder's normed state [n, width]."""
+        """States [n, heads, width] of the first `heads` heads from the decoder's normed state [n, width]."""
         up, down, offset = (p[:heads] for p in (self.up, self.down, self.offset))
         inner = torch.einsum("nd,hdr->hnr", state, up).relu()
         return state[:, None] + offset + (inner @ down).transpose(0, 1)
 
 
 def load_heads(folder: Path) -> tuple[BlockwiseHeads, Settings]:
-    """Heads of a folder in float32, and its ``config.json``."""
+    """Load a folder's heads in float32, and its ``config.json``."""
     return loaded(folder, BlockwiseHeads, ("heads", "width", "inner"))
 
 
 def whose(config: Settings, target: TorchModel) -> bool:
-    """Whether a config is of what was trained on this target: by its content where known, else by name."""
+    """Whether a config names this target: by content hash if it has one, else by name."""
     content = config.get("content")
     return target.name == config["target"] if content is None else target.content == content
 
 
 def loaded(folder: Path, kind: Callable[..., Weights], sizes: Sequence[str]) -> tuple[Weights, Settings]:
-    """The weights of a folder in float32, of the `sizes` that its ``config.json`` names, and that config."""
+    """Load a folder's weights in float32 and its ``config.json``; `sizes` are config keys for `kind`."""
     from safetensors.torch import load_file
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -1,14 +1,14 @@
 """Layouts of linear layers, and which of them is fastest for a model on this machine.
 
-What a pass over several tokens costs beside a pass over one is the kernel's doing. On a CPU torch's default
-product is slow between 2 and 64 rows; oneDNN's product over a matrix that was laid out for it once reads nine
-rows for little more than one. Weights that float16 holds exactly can lie in it, half as many bytes to read,
-while the product is still computed in float32: FBGEMM does this on x86. A small model whose matrices fit into
-the cache is faster with its matrices transposed. So a layout is measured for each model, never assumed.
+The kernel determines how much more a pass over several tokens costs than a pass over one. On a CPU, torch's
+default product is slow between 2 and 64 rows; oneDNN's product, over a matrix packed for it once, processes
+nine rows in little more time than one. Weights that float16 represents exactly can be stored in float16,
+which halves the bytes read, while the product is still computed in float32: FBGEMM does this on x86. A small
+model whose matrices fit into the cache is faster with transposed matrices. The layout is therefore measured
+for each model, never assumed.
 
-The operators that lay a matrix out for oneDNN are the ones that torch's own compiler calls. They are private:
-where they are missing, or do not compute what a product computes, the plain product serves. So it is with
-FBGEMM's.
+The operators that pack a matrix for oneDNN are those that torch's own compiler calls. They are private: if
+they are missing or compute wrong results, the plain product is used. The same holds for FBGEMM's operators.
 """
 
 from __future__ import annotations
@@ -39,37 +39,35 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PLAIN, TRANSPOSED, ONEDNN, UNPADDED = "plain", "transposed", "onednn", "onednn-unpadded"
-LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN, UNPADDED)  # of the same numbers
-FP16 = "fp16"  # of the same numbers, where float16 holds them
+LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN, UNPADDED)  # these keep the weights unchanged
+FP16 = "fp16"  # keeps the weights unchanged if float16 represents them exactly
 INT8, INT4 = "int8", "int4"
-WHOLE_NUMBERS = (INT8, INT4)  # which change the model, so that they are taken by name alone
-W8A8 = "w8a8"  # weights and inputs in eight bits: it changes the model, too, and drafters have it unasked
-GROUP = 32  # weights that share a scale in four bits
-LEVELS = 127  # the largest number of eight bits
-EVEN = 16  # inputs of a product of weights in eight bits: of no multiple of it torch reads beyond a row's end
+WHOLE_NUMBERS = (INT8, INT4)  # these change the model, so they are used only on request
+W8A8 = "w8a8"  # 8-bit weights and inputs: changes the model, too; the default for drafters of large models
+GROUP = 32  # number of 4-bit weights that share a scale
+LEVELS = 127  # largest 8-bit integer used
+EVEN = 16  # input widths of 8-bit products must be multiples of this, or torch reads past the end of a row
 TINY = torch.finfo(torch.float32).tiny
 AUTO = "auto"
 VARIABLE = "SPECVIZ_KERNELS"
-FORMATS = (torch.float32, torch.bfloat16, torch.float16)  # that are laid out anew
+FORMATS = (torch.float32, torch.bfloat16, torch.float16)  # formats with more layouts than the plain one
 PADDED = 160  # rows up to which a product with float16 weights is padded
-LEAST = 4  # rows of a padded oneDNN product: on some processors fewer cost more than four do
-ROWS = (1, 5, 9)  # of the passes that a choice is measured by: plain decoding, a short and a longer draft
-SAMPLE = (
-    96 << 20
-)  # bytes of matrices that are timed in each layout; in turn, to displace each other in caches
-ROUNDS = 5  # timed turns, after one of warm-up
-CALM = 1.5  # median over least time above which other work disturbed the measurement
-MOST = 0.7  # seconds after which no further turn begins
+LEAST = 4  # rows of a padded oneDNN product: on some processors fewer rows cost more than four
+ROWS = (1, 5, 9)  # rows of the timed passes: plain decoding, a short draft and a longer one
+SAMPLE = 96 << 20  # bytes of matrices timed in each layout, enough that they evict each other from the caches
+ROUNDS = 5  # timed rounds, after one warm-up round
+CALM = 1.5  # ratio of median to least time above which other work disturbed the measurement
+MOST = 0.7  # seconds after which no further round begins
 
 
 class Measured(BaseModel):
-    """What `remembered` keeps."""
+    """A measurement that `remembered` saves."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Fastest(Measured):
-    """The least times of passes by layout and number of rows, and the layout that is fastest."""
+    """The least times of passes by layout and number of rows, and the fastest layout."""
 
     milliseconds: dict[str, dict[int, float]]
     fastest: Literal["plain", "transposed", "onednn", "onednn-unpadded", "fp16"]
@@ -77,31 +75,31 @@ class Fastest(Measured):
 
 Kept = TypeVar("Kept", bound=Measured)
 P = ParamSpec("P")
-# What a measurement depends on.
+# Everything a measurement depends on; identifies it in the cache.
 Place: TypeAlias = dict[str, str | int | list[str] | list[tuple[int, ...]]]
 
 
 def padded(x: torch.Tensor, least: int) -> torch.Tensor:
-    """`x` with at least so many rows, whatever those hold that are added."""
+    """`x` padded to at least `least` rows; the contents of added rows are arbitrary."""
     rows = len(x)
     if rows >= least:
         return x
-    return x.expand(least, -1) if rows == 1 else F.pad(x, (0, 0, 0, least - rows))  # the former copies less
+    return x.expand(least, -1) if rows == 1 else F.pad(x, (0, 0, 0, least - rows))  # expanding avoids a copy
 
 
 class Product:
-    """A product with weights that were laid out."""
+    """A matrix product with weights in some layout."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        """The product added to `to`."""
+        """Compute the product, added to `to`."""
         return self(x).add_(to)
 
 
 class Plain(Product):
-    """torch's own product with each matrix as the model holds it; nothing is copied."""
+    """torch's own product with each matrix as the model stores it; nothing is copied."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self.matrices = [weight.t() for weight in weights]
@@ -116,7 +114,7 @@ class Plain(Product):
 
 
 class Transposed(Product):
-    """The matrices side by side in one buffer whose rows are the inputs: one product does for all."""
+    """The matrices concatenated and transposed in one buffer, so that one product serves all."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self.matrix = torch.cat(list(weights)).t().contiguous()
@@ -129,7 +127,7 @@ class Transposed(Product):
 
 
 class Unpadded(Product):
-    """The matrices as one, in the blocked layout that oneDNN's product over several rows asks for."""
+    """The matrices concatenated, in the blocked layout of oneDNN's product over several rows."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         whole = weights[0] if len(weights) == 1 else torch.cat(list(weights))
@@ -145,7 +143,7 @@ class Unpadded(Product):
 
 
 class OneDNN(Unpadded):
-    """The same, and passes over fewer than `LEAST` rows are padded, where four rows cost less than one."""
+    """`Unpadded`, but passes over fewer than `LEAST` rows are padded: on some processors that is faster."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return super().__call__(padded(x, LEAST))[: len(x)]
@@ -155,10 +153,10 @@ class OneDNN(Unpadded):
 
 
 class HalfWeights(Product):
-    """The matrices as one, in float16; what they read and the product are float32.
+    """The matrices concatenated, in float16; inputs and outputs are float32.
 
-    FBGEMM computes a few rows at a time, and one or two alone in another order than more. So a pass is padded
-    to a number of rows of which each is computed alike.
+    FBGEMM computes a few rows at a time, and one or two rows alone in a different order than more. A pass is
+    therefore padded to a number of rows that are all computed in the same way.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
@@ -175,10 +173,10 @@ class HalfWeights(Product):
 
 @cache
 def rows_alike() -> tuple[int, ...]:
-    """For each number of rows up to `PADDED`, the next at which FBGEMM computes each row alike.
+    """For each number of rows up to `PADDED`, the next number for which FBGEMM computes all rows alike.
 
-    Found by trying: a row's bits are those that most numbers of rows give it. The processor's instructions
-    decide how rows are grouped, so no table holds everywhere.
+    Determined by experiment: the reference bits of a row are those that most numbers of rows give it. The
+    grouping of rows depends on the processor's instructions, so no fixed table works everywhere.
     """
     numbers = torch.Generator().manual_seed(0)
     weight, x = torch.randn(16, 96, generator=numbers), torch.randn(PADDED, 96, generator=numbers)
@@ -199,11 +197,11 @@ def rows_alike() -> tuple[int, ...]:
 
 
 class Int8(Product):
-    """The matrices as one, in whole numbers of eight bits with a scale for each output."""
+    """The matrices concatenated, as 8-bit integers with one scale per output."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         whole = torch.cat(list(weights)).float()
-        # The operator reads scales in the inputs' format, so the numbers are of those.
+        # The operator reads scales in the inputs' format, so the integers are computed from rounded scales.
         self.scale = (whole.abs().amax(1) / LEVELS).clamp_min(TINY).to(weights[0].dtype)
         numbers = whole.div_(self.scale.float()[:, None]).round_().clamp_(-LEVELS, LEVELS)
         self.lacking = -whole.shape[1] % EVEN
@@ -216,17 +214,17 @@ class Int8(Product):
 
 
 def in_eight_bits(weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The matrices as one in whole numbers of eight bits, int8 [out, in], and each output's scale [out]."""
+    """Quantise the concatenated matrices to int8 [out, in], with one scale per output [out]."""
     whole = torch.cat(list(weights)).float()
     scale = (whole.abs().amax(1) / LEVELS).clamp_min(TINY)
     return whole.div_(scale[:, None]).round_().to(torch.int8), scale
 
 
 class W8A8Product(Product):
-    """The matrices as one, in whole numbers of eight bits with a scale for each output; inputs likewise.
+    """The matrices concatenated, as 8-bit integers with one scale per output, by oneDNN's product.
 
-    An input row has a scale of its own, and whole numbers are added exactly, so a row's product does not
-    depend on the other rows. This one is oneDNN's.
+    Inputs are quantised likewise, with one scale per row. Integers are added exactly, so a row's product does
+    not depend on the other rows.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
@@ -238,7 +236,7 @@ class W8A8Product(Product):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
         scale = wide.abs().amax(1, keepdim=True).div_(LEVELS).clamp_min_(TINY)
-        # The operator takes numbers from 0 on: 128 stands for zero, and the half rounds what is cut off.
+        # The operator takes unsigned integers, with 128 for zero; adding 0.5 makes the truncation round.
         numbers = (wide / scale).add_(128.5).to(torch.uint8)
         y = self.product(
             numbers, 1.0, 128, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
@@ -247,22 +245,22 @@ class W8A8Product(Product):
 
 
 class W8A8Fbgemm(Product):
-    """The same by FBGEMM, which rounds inputs itself.
+    """`W8A8Product` by FBGEMM, which quantises the inputs itself.
 
-    On x86 it takes less of oneDNN's time the fewer rows there are: 0.6 of it for one, 0.8 for ten.
+    On x86 it is faster than oneDNN for few rows: it takes 0.6 of the time for one row, 0.8 for ten.
 
-    It has one scale for all rows. So each row is divided by its largest number, and two more inputs, which
-    meet weights of zero, hold the ends of the range: every row is rounded alike in any company.
+    It uses one scale for all rows. Each row is therefore divided by its largest magnitude, and two extra
+    inputs with zero weights fix the ends of the range: a row's rounding does not depend on the others.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         numbers, scale = in_eight_bits(weights)
         zero = torch.zeros(len(scale), dtype=torch.long)
-        with warnings.catch_warnings():  # tensors in eight bits will go; then oneDNN's product serves
+        with warnings.catch_warnings():  # torch deprecates quantised tensors; `W8A8Product` is the fallback
             warnings.simplefilter("ignore", UserWarning)
             table = torch._make_per_channel_quantized_tensor(F.pad(numbers, (0, 2)), scale.double(), zero, 0)
             self.packed = torch.ops.quantized.linear_prepack(table, None)
-        self.ends = torch.tensor([[1.0, -(LEVELS + 1) / LEVELS]])  # so that 128 stands for zero
+        self.ends = torch.tensor([[1.0, -(LEVELS + 1) / LEVELS]])  # the range for which 128 represents zero
         self.product = torch.ops.quantized.linear_dynamic.default
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -273,18 +271,18 @@ class W8A8Fbgemm(Product):
 
 
 def eight_by_eight(weights: Sequence[torch.Tensor]) -> Product:
-    """The faster product of eight bits by eight bits that adds exactly here."""
+    """The faster 8-bit by 8-bit product that adds exactly on this machine."""
     kind = W8A8Fbgemm if adds_exactly(W8A8Fbgemm) else W8A8Product
     return kind(weights)
 
 
 class Int4(Product):
-    """The matrices as one, in the four-bit numbers that their file held: what `four_bits` made of each."""
+    """The matrices concatenated, as the 4-bit integers stored in their file (see `four_bits`)."""
 
     def __init__(self, bits: Sequence[Sequence[torch.Tensor]], dtype: torch.dtype) -> None:
         numbers, scales, lows = (torch.cat(each) for each in zip(*bits))
         self.matrix = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers.flatten(1), 1)
-        # The operator takes a number q for scale * (q - 8) + zero.
+        # For the operator, an integer q means scale * (q - 8) + zero.
         pairs = torch.stack((scales, lows + 8 * scales), -1)[:, :, 0]
         self.scales = pairs.transpose(0, 1).to(dtype).contiguous()
 
@@ -293,10 +291,10 @@ class Int4(Product):
 
 
 def four_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """The numbers from 0 to 15 of a matrix held in four bits, and each group's scale and least value.
+    """Recover the 4-bit integers (0 to 15) of a dequantised matrix, with each group's scale and least value.
 
-    GGUF's Q4_1 holds groups of 32 from the least value to the greatest, Q4_0 from the one of greatest size,
-    which is -8, on. None for a matrix that is not of this kind, or whose shape torch's product does not take.
+    In each group of 32, GGUF's Q4_1 spans the least to the greatest value; Q4_0 maps the value of greatest
+    magnitude to -8. Returns None for other matrices, and for shapes that torch's product does not support.
 
     Parameters
     ----------
@@ -308,7 +306,7 @@ def four_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
     """
     if weight.shape[0] % 16 or weight.shape[1] % GROUP:
         return None
-    if len(weight) > 16 and not four_bits(weight[:16]):  # most that are not show it at once
+    if len(weight) > 16 and not four_bits(weight[:16]):  # most other matrices fail within the first rows
         return None
     groups = weight.detach().float().unflatten(1, (-1, GROUP))
     lows, highs = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
@@ -322,7 +320,7 @@ def four_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 
 def four_or_eight(weights: Sequence[torch.Tensor]) -> Int4 | Int8:
-    """The matrices in four bits if all of them came so, else in eight."""
+    """The matrices in four bits if all were stored in four bits, else in eight."""
     bits = [bits for weight in weights if (bits := four_bits(weight))]
     return Int4(bits, weights[0].dtype) if len(bits) == len(weights) else Int8(weights)
 
@@ -340,13 +338,13 @@ KINDS: dict[str, Callable[[Sequence[torch.Tensor]], Product]] = {
 
 
 def width(layout: str, dtype: torch.dtype) -> float:
-    """Bytes of a weight in a layout, its group's scales included."""
+    """Bytes per weight in a layout, including the scales of 4-bit groups."""
     narrow = {FP16: 2, INT8: 1, W8A8: 1, INT4: 0.5 + 2 * dtype.itemsize / GROUP}
     return narrow.get(layout, dtype.itemsize)
 
 
 class Pieces(Product):
-    """A product over parts of the input, added in turn: for a kernel that splits long sums by the rows."""
+    """A product summed over parts of the input, for kernels that split long sums by the number of rows."""
 
     def __init__(self, weights: Sequence[torch.Tensor], layout: str, pieces: int) -> None:
         parts = torch.cat(list(weights)).chunk(pieces, 1)
@@ -367,24 +365,24 @@ class Pieces(Product):
         return y
 
 
-# Matrices that were laid out, by the first weight of each: a model's first layers, and a drafter that reads
-# its target's head, share them.
+# Laid-out matrices, by the first weight of each product. They are shared, for example with a drafter made of
+# a model's first layers or one that uses its target's head.
 _laid: WeakIdKeyDictionary = WeakIdKeyDictionary()
-_chosen: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by model: where it was measured, and the fastest
+_chosen: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by model: device, format and candidates; the fastest
 
 
 def lay(weights: Sequence[torch.Tensor], layout: str) -> Product:
-    """The product with weights [out, in] that read the same input, in a layout; shared while they stay.
+    """The product with weights [out, in] that read the same input, in a layout; cached while it is in use.
 
-    With ``int4`` matrices that did not come in four bits lie in eight.
+    With ``int4``, matrices that were not stored in four bits use eight.
 
     Returns
     -------
     Product
-        Called with x [rows, in] it gives all outputs side by side, [rows, out]; ``add(x, to)`` adds a single
-        matrix's to `to`.
+        Called with x [rows, in], it returns all outputs, concatenated: [rows, out]. ``add(x, to)`` adds the
+        output of a single matrix to `to`.
     """
-    if layout == PLAIN:  # views, which cost nothing
+    if layout == PLAIN:  # views, so there is nothing to share
         return Plain([weight.detach() for weight in weights])
     key = layout, *((id(w), w.data_ptr(), w._version, w.dtype) for w in weights)
     shelf = _laid.setdefault(weights[0], weakref.WeakValueDictionary())
@@ -395,23 +393,23 @@ def lay(weights: Sequence[torch.Tensor], layout: str) -> Product:
 
 
 def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]]) -> str:
-    """The layout for a model: the one asked for, the environment's, or the fastest.
+    """Choose the layout for a model: the requested one, the environment's, or the fastest.
 
     Parameters
     ----------
     layout_name : str or None
-        One of `LAYOUTS` or `WHOLE_NUMBERS`, or `FP16` or `W8A8`; ``auto`` and None leave it to the variable
-        ``SPECVIZ_KERNELS``, then to a measurement, which takes ``fp16`` only where it changes no weight.
-        Where the variable says ``int4``, weights that did not come so lie in eight bits.
+        One of `LAYOUTS` or `WHOLE_NUMBERS`, or `FP16` or `W8A8`. ``auto`` and None use the environment
+        variable ``SPECVIZ_KERNELS``, else a measurement, which considers ``fp16`` only if it changes no
+        weight. If the variable is ``int4``, weights that were not stored in four bits use eight.
     net : transformers model
         On its device, in its format.
     groups : iterable of sequences of linear layers
-        Layers that read the same input stand together. As many of them are timed as fill a cache.
+        Each group holds the layers that read the same input. Enough groups are timed to exceed a cache.
 
     Raises
     ------
     ModelError
-        If there is no such layout, or it cannot serve this model here.
+        If the layout is unknown or cannot serve this model here.
     """
     layout_name = check(layout_name)
     pinned = check(os.environ.get(VARIABLE), VARIABLE) if layout_name is None else None
@@ -422,7 +420,7 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
         return W8A8
     possible = keeping(net)
     if pinned:
-        return pinned if pinned in possible else PLAIN  # it holds for every model, this one's format or not
+        return pinned if pinned in possible else PLAIN  # the variable must not fail for other models
     if layout_name:
         if layout_name not in possible:
             if layout_name == FP16 and takes_halves(net):
@@ -441,11 +439,12 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
 
 
 def check(layout_name: str | None, name: str = "kernels") -> str | None:
-    """A layout's name; None for ``auto`` and for nothing.
+    """Check a layout's name; return None for ``auto`` and for no name.
 
     Raises
     ------
     ModelError
+        If the name is unknown.
     """
     if layout_name in (None, "", AUTO):
         return None
@@ -459,7 +458,7 @@ def _whole_numbers(
     layout_name: str | None, pinned: str | None, net: PreTrainedModel,
     groups: Iterable[Sequence[torch.nn.Linear]],
 ) -> str:  # fmt: skip
-    """The layout in whole numbers that was asked for, or that the variable pins for every model."""
+    """The integer layout that was requested, or that the environment variable pins for every model."""
     name = layout_name or pinned
     if net.device.type != "cpu" or net.dtype != torch.bfloat16:
         here = f"{str(net.dtype).removeprefix('torch.')} on {net.device}"
@@ -468,7 +467,7 @@ def _whole_numbers(
         raise ModelError(f"torch has no products for kernels={name!r} on this machine: drop it")
     if name == INT8 or any(four_bits(part.weight) for group in groups for part in group):
         return INT8 if name == INT8 else INT4
-    if layout_name is None:  # a drafter's weights, say, beside a target's
+    if layout_name is None:  # for example a drafter's weights, with the variable set for the target
         return INT8
     raise ModelError(
         "kernels='int4' needs weights stored in four bits (a GGUF file of type Q4_0 or Q4_1), which this "
@@ -477,7 +476,7 @@ def _whole_numbers(
 
 
 def trial(tried: Callable[P, bool]) -> Callable[P, bool]:
-    """Whether what is tried is there and computes what it should; the caller's random numbers stay."""
+    """Decorate a test of an operator: errors mean False, and the random state is preserved."""
 
     @wraps(tried)
     def works(*args: P.args, **kwargs: P.kwargs) -> bool:
@@ -491,14 +490,14 @@ def trial(tried: Callable[P, bool]) -> Callable[P, bool]:
 
 
 def near(made: Iterable[torch.Tensor], want: torch.Tensor, bound: float) -> bool:
-    """Whether products are right, each of the first rows of a pass."""
+    """Whether each result is within `bound` of the first rows of `want`."""
     return all(bool((got.double() - want[: len(got)]).abs().max() <= bound) for got in made)
 
 
 @cache
 @trial
 def _multiplies_whole_numbers() -> bool:
-    """Whether torch's products with weights in eight and four bits are there and compute a product."""
+    """Whether torch's products with 8-bit and 4-bit weights exist and compute correct results."""
     x, whole = torch.randn(5, 64).bfloat16(), torch.randint(0, 16, (32, 2, 32)).bfloat16()
     whole[..., 0], whole[..., 1] = 0, 15
     weight = whole.flatten(1)
@@ -507,57 +506,57 @@ def _multiplies_whole_numbers() -> bool:
 
 
 def keeping(net: torch.nn.Module) -> tuple[str, ...]:
-    """The layouts that work for a model here and change none of its weights."""
+    """The layouts that work for a model on this machine and change none of its weights."""
     first = next(net.parameters())
     possible = candidates(first.device, first.dtype)
     return (*possible, FP16) if takes_halves(net) and all(map(in_halves, matrices(net))) else possible
 
 
 def matrices(net: torch.nn.Module) -> list[torch.Tensor]:
-    """The weights of all products, a tied one once."""
+    """The weights of all linear layers, tied ones once."""
     layers = [layer for layer in net.modules() if isinstance(layer, torch.nn.Linear)]
     return list({id(layer.weight): layer.weight.detach() for layer in layers}.values())
 
 
 def round_to_halves(net: torch.nn.Module) -> None:
-    """Round the weights of all products to what float16 holds, and lay them so from now on.
+    """Round the weights of all linear layers to float16 values, and use the `FP16` layout from now on.
 
     Raises
     ------
     ModelError
-        If one is too large.
+        If a weight is too large for float16.
     """
     if not in_reach(net):
         raise ModelError(f"kernels={FP16!r} cannot hold this model: a weight is too large for float16")
     for weight in matrices(net):
-        if not in_halves(weight):  # one that is shared stays as it is
+        if not in_halves(weight):  # leaves shared weights that are already rounded untouched
             weight.copy_(weight.half())
     first = next(net.parameters())
     _chosen[net] = (first.device, first.dtype, keeping(net)), FP16
 
 
 def in_reach(net: torch.nn.Module) -> bool:
-    """Whether no weight is too large for float16."""
+    """Whether all weights are within the range of float16."""
     most = torch.finfo(torch.float16).max
     return all(bool(max(-low, high) <= most) for low, high in map(torch.aminmax, matrices(net)))
 
 
 def takes_halves(net: torch.nn.Module) -> bool:
-    """Whether a model computes in float32 on a CPU that multiplies by weights in float16."""
+    """Whether a model is in float32 on a CPU that supports products with float16 weights."""
     first = next(net.parameters())
     return first.device.type == "cpu" and first.dtype == torch.float32 and multiplies_halves()
 
 
 def in_halves(weight: torch.Tensor) -> bool:
-    """Whether float16 holds a matrix exactly."""
-    # Most that it does not hold show it at once.
+    """Whether float16 represents a matrix exactly."""
+    # Most other matrices fail within the first rows.
     return all(torch.equal(part.half().float(), part) for part in (weight[:16], weight))
 
 
 @cache
 @trial
 def multiplies_halves() -> bool:
-    """Whether torch's product with weights in float16 is there and computes a product."""
+    """Whether torch's product with float16 weights exists and computes correct results."""
     numbers = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(*shape, generator=numbers) for shape in ((5, 64), (32, 64)))
     weight = weight.half().float()
@@ -569,35 +568,35 @@ def multiplies_halves() -> bool:
 @cache
 @trial
 def adds_exactly(kind: type[W8A8Product | W8A8Fbgemm]) -> bool:
-    """Whether a product of two matrices in eight bits is there and adds exactly.
+    """Whether a product of two 8-bit matrices exists and adds exactly.
 
-    A processor without instructions for it adds pairs of products in sixteen bits, and large ones overflow.
+    A processor without dedicated instructions adds pairs of products in 16 bits, which can overflow.
     """
     x, weight = torch.randint(-LEVELS, LEVELS + 1, (2, 5, 64)).float()
-    x[:, 0], weight[:, 0] = LEVELS, LEVELS  # so that the numbers are what is multiplied
+    x[:, 0], weight[:, 0] = LEVELS, LEVELS  # makes all scales 1, so that the integers are multiplied as given
     x[0], weight[0] = LEVELS, LEVELS
     return torch.equal(kind([weight])(x).round(), x @ weight.t())
 
 
 def multiplies_eight_bits() -> bool:
-    """Whether torch multiplies matrices in eight bits here and adds exactly."""
+    """Whether torch multiplies 8-bit matrices here and adds exactly."""
     return adds_exactly(W8A8Fbgemm) or adds_exactly(W8A8Product)
 
 
 def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
-    """The layouts that work for a device and a number format; in float64, which checks others, plain."""
+    """The layouts that work for a device and a number format; only plain for float64, the reference."""
     if torch.device(device).type != "cpu" or dtype not in FORMATS:
         return (PLAIN,)
     if _packs(dtype):
         return LAYOUTS
-    # A processor that packs no 16-bit matrix multiplies a transposed one element by element.
+    # A processor that cannot pack 16-bit matrices multiplies transposed ones element by element.
     return (PLAIN, TRANSPOSED) if dtype == torch.float32 else (PLAIN,)
 
 
 @cache
 @trial
 def _packs(dtype: torch.dtype) -> bool:
-    """Whether oneDNN's operators are there and compute a product in this format."""
+    """Whether oneDNN's operators exist and compute correct results in this format."""
     weight, x = torch.randn(96, 64).to(dtype), torch.randn(5, 64).to(dtype)
     packed = OneDNN([weight])
     want = x.double() @ weight.double().t()
@@ -606,9 +605,9 @@ def _packs(dtype: torch.dtype) -> bool:
 
 
 def fits(net: torch.nn.Module) -> bool:
-    """Whether a second copy of the matrices fits into the memory that is free."""
+    """Whether a second copy of the matrices fits into free memory, with a margin of the same size."""
     size = sum(p.numel() * p.element_size() for p in net.parameters())
-    free = 1 << 33  # where the system does not say
+    free = 1 << 33  # assumed if the system does not report it
     with suppress(OSError, ValueError), open("/proc/meminfo", encoding="utf8") as lines:
         free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     return 2 * size <= free
@@ -620,9 +619,9 @@ def _fastest(
     """The layout whose passes over `ROWS` rows take the least time, as measured now or at an earlier load."""
 
     def measured() -> tuple[Fastest, bool]:
-        size = 2 * SAMPLE if FP16 in possible else SAMPLE  # in either format more than a cache holds
+        size = 2 * SAMPLE if FP16 in possible else SAMPLE  # so that float16 weights exceed a cache, too
         times = measure(sample(([part.weight for part in group] for group in groups), size), possible)
-        # Other work on the machine only ever adds time, so the least is what a layout needs.
+        # Other work on the machine only ever adds time, so the minimum is the best estimate.
         least = {layout: {n: min(each) for n, each in by.items()} for layout, by in times.items()}
         best = min(least, key=lambda layout: sum(least[layout].values()))
         return Fastest.model_validate({"milliseconds": least, "fastest": best}), calm(times)
@@ -631,7 +630,7 @@ def _fastest(
 
 
 def about(net: PreTrainedModel) -> Place:
-    """What a measurement of a model's products depends on."""
+    """Everything a measurement of a model's products depends on."""
     return {
         "machine": processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -643,28 +642,28 @@ def about(net: PreTrainedModel) -> Place:
 
 
 def remembered(kind: type[Kept], where: Place, measure: Callable[[], tuple[Kept, bool]]) -> Kept:
-    """What was measured on this machine, now or at an earlier load.
+    """Load a measurement saved on this machine, or measure now.
 
     Parameters
     ----------
-    kind : class of `Measured`
+    kind : subclass of `Measured`
     where : dict
-        What it depends on.
+        Everything the measurement depends on.
     measure : callable
-        Returns what it measured, and whether that was undisturbed: only then is it kept for later loads.
+        Returns the measurement and whether it was undisturbed; only then is it saved for later loads.
     """
     path = home() / "kernels" / f"{hashlib.sha256(json.dumps(where).encode()).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         return kind.model_validate(json.loads(path.read_text(encoding="utf8"))["measured"])
     result, undisturbed = measure()
     if undisturbed:
-        with suppress(TraceError):  # a cache that cannot be written costs the next load a second, no more
+        with suppress(TraceError):  # if the cache cannot be written, the next load measures again
             write_text(path, json.dumps({**where, "measured": result.model_dump()}), force=True)
     return result
 
 
 def sample(groups: Iterable[list[torch.Tensor]], least: int) -> list[list[torch.Tensor]]:
-    """The first groups of matrices, of at least so many bytes in all where there are as many."""
+    """The first groups of matrices that together have at least `least` bytes, or all groups."""
     chosen, size = [], 0
     for group in groups:
         chosen.append(group)
@@ -675,7 +674,7 @@ def sample(groups: Iterable[list[torch.Tensor]], least: int) -> list[list[torch.
 
 
 def calm(times: Mapping[str, Mapping[int, Sequence[float]]]) -> bool:
-    """Whether no other work disturbed what `measure` returned."""
+    """Whether times from `measure` were undisturbed by other work."""
     return all(median(each) <= CALM * min(each) for by in times.values() for each in by.values())
 
 
@@ -688,13 +687,13 @@ def measure(
     Parameters
     ----------
     matrices : list of lists of tensor [out, in]
-        Those that read the same input stand together.
+        Each list holds the matrices that read the same input.
     """
     products = {layout: [lay(group, layout) for group in matrices] for layout in layouts}
     inputs = {n: [group[0].new_ones(n, group[0].shape[1]) for group in matrices] for n in rows}
     spent: dict[str, dict[int, list[float]]] = {layout: {n: [] for n in rows} for layout in layouts}
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so that the choice, and with it the text, is the same on any number
+    torch.set_num_threads(1)  # so that the choice, and thus the text, does not depend on the thread count
     start = time.perf_counter()
     try:
         for turn in range(1 + ROUNDS):
@@ -703,7 +702,7 @@ def measure(
                     begin = time.perf_counter()
                     for product, x in zip(products[layout], inputs[n]):
                         product(x)
-                    if turn:  # the first is warm-up
+                    if turn:  # the first round is warm-up
                         spent[layout][n].append(1e3 * (time.perf_counter() - begin))
             if turn and time.perf_counter() - start > MOST:
                 break
@@ -714,7 +713,7 @@ def measure(
 
 @cache
 def processor() -> str:
-    """What the processor is called."""
+    """Name of the processor."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf8") as lines:
         for line in lines:
             if line.startswith("model name"):

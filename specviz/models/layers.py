@@ -1,4 +1,4 @@
-"""What the plain functions of the model families share: linear layers, norms, rotary positions, a decoder."""
+"""Building blocks of the plain functions: linear layers, norms, rotary positions and a decoder."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ ACTIVATIONS: dict[str, Function] = {
     "swish": F.silu,
 }
 RECORDS = "transformers.utils.output_capturing"
-SMALL = 1 << 24  # elements of all projections that are copied side by side
+SMALL = 1 << 24  # most elements of all projections that `Rest` copies into one tensor
 
 
 class Lines:
-    """Linear layers that read the same input: one product, and the biases side by side.
+    """Linear layers that read the same input, computed as one product with concatenated outputs.
 
     Parameters
     ----------
     *parts : torch.nn.Linear
         Read, never changed.
     layout : str
-        How their matrices lie (`specviz.models.kernels`).
+        Layout of their matrices (`specviz.models.kernels`).
     invariant : bool, optional
-        Whether a row of the product must not depend on how many there are.
+        Whether a row of the product must not depend on the number of rows.
 
     Attributes
     ----------
     weights : list of tensor [out, in]
-        Each layer's own, as the model holds it.
+        Each layer's weight, as the model holds it.
     cut : ordered.Cut
         How an invariant product is computed.
     """
@@ -62,7 +62,7 @@ class Lines:
         self.layout, self.invariant = layout, invariant
         self.cut = ordered.WAYS[0]
         self.weights = [whole(part.weight.detach()) for part in parts]
-        # A matrix that is laid out is shared by all who read the parameter; one in shards is only gathered.
+        # Layouts are shared by parameter, so `lay` gets the parameters; for PLAIN it gets gathered shards.
         own = self.weights if layout == PLAIN else [part.weight for part in parts]
         self.product: Product = lay(own, layout)
         self.bias = (
@@ -70,17 +70,17 @@ class Lines:
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """All outputs side by side, [tokens, out]."""
+        """Compute all outputs, concatenated: [tokens, out]."""
         y = self._in_order(x) if self.invariant else self.product(x)
         return y if self.bias is None else y.add_(self.bias)
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        """The output of a single layer added to `to`."""
+        """Compute the output of a single layer, added to `to`."""
         y = self._in_order(x, to) if self.invariant else self.product.add(x, to)
         return y if self.bias is None else y.add_(self.bias)
 
     def _in_order(self, x: torch.Tensor, to: torch.Tensor | None = None) -> torch.Tensor:
-        """The product of at least and at most so many rows at once: other numbers may take other kernels."""
+        """Compute the product in blocks of row counts that `cut` allows: others may use other kernels."""
         rows = len(x)
         if rows > self.cut.most:
             y = torch.cat([self._in_order(part) for part in x.split(self.cut.most)])
@@ -89,26 +89,26 @@ class Lines:
         return y if to is None else y.add_(to)
 
     def divide(self, cut: ordered.Cut) -> None:
-        """Compute an invariant product as `cut` says."""
+        """Compute the invariant product according to `cut`."""
         if cut.pieces != self.cut.pieces:
             self.product = Pieces(self.weights, self.layout, cut.pieces)
         self.cut = cut
 
 
 class Rest:
-    """What each layer makes of one state that it is given to read: for the layers that a token skipped.
+    """Keys and values of the layers that a token skipped by an early exit (CALM's state propagation).
 
-    CALM's state propagation: the state in which a token left stands for the input of every layer after. Of
-    these only the norms and the projections to keys and values are computed, all layers at once.
+    The hidden state at the exit replaces the input of every later layer. Only the norms and the projections
+    to keys and values of these layers are computed, all layers at once.
 
     Parameters
     ----------
     lines : list of Lines
         Each layer's projections to queries, keys and values.
     queries : int
-        Columns of the queries.
-    norm : RMSNorm, optional
-        Through which the layers read, where they do.
+        Number of output columns that are queries.
+    norm : RMSNorm or None
+        The norm before each layer's projections, if there is one.
     scales : list of tensor [size]
         The weights of each layer's norm.
     """
@@ -119,16 +119,16 @@ class Rest:
         self.lines, self.norm = lines, norm
         self.scales = torch.stack(list(scales))[:, None] if scales else torch.empty(0)
         self.ones = torch.ones_like(scales[0]) if scales else torch.empty(0)
-        # Small matrices are copied side by side: one batched product does for all.
+        # Small matrices are copied into one tensor, so that one batched product serves all layers.
         small = sum(w.numel() for line in lines for w in line.weights[1:]) <= SMALL
         self.matrices = torch.stack([torch.cat(line.weights[1:]).t() for line in lines]) if small else None
         biases = [line.bias for line in lines if line.bias is not None]
         self.bias = torch.stack([bias[queries:] for bias in biases])[:, None] if biases else None
 
     def __call__(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        """Keys and values side by side, of the layers after the first `layer`: [layers, 1, out].
+        """Compute keys and values, concatenated, of all layers after the first `layer`: [layers, 1, out].
 
-        `x` [1, size] is the state.
+        `x` [1, size] is the hidden state at the exit.
         """
         skipped = self.lines[layer:]
         if self.norm is None:
@@ -144,9 +144,9 @@ class Rest:
 
 
 def hooked(part: torch.nn.Module) -> bool:
-    """Whether a module has hooks that change what it computes, so that they must be called.
+    """Whether a module has hooks that may change its output, so that the module itself must be called.
 
-    Those that transformers leaves where states were asked for do not: they take notes while somebody asks.
+    The hooks that transformers installs to record hidden states do not count: they only observe.
     """
     hooks = (*part._forward_pre_hooks.values(), *part._forward_hooks.values())
     return any(getattr(hook, "__module__", None) != RECORDS for hook in hooks)
@@ -160,12 +160,12 @@ def embeddings(net: PreTrainedModel) -> torch.Tensor:
 
 
 def head_rows(net: PreTrainedModel, tokens: torch.Tensor) -> torch.nn.Linear:
-    """A model's head, of some tokens alone.
+    """A model's head, cut to the rows of some tokens.
 
     Raises
     ------
     ModelError
-        If a token is named twice, or is none of the model's.
+        If a token occurs twice or is outside the head.
     """
     weight = net.get_output_embeddings().weight.detach()
     if len(tokens.unique()) < len(tokens) or int(tokens.min()) < 0 or int(tokens.max()) >= len(weight):
@@ -180,16 +180,16 @@ def head_rows(net: PreTrainedModel, tokens: torch.Tensor) -> torch.nn.Linear:
 
 
 def stamp(net: torch.nn.Module) -> list[tuple[int, int]]:
-    """What changes when a model is moved, converted or trained."""
+    """Fingerprint of the parameters that changes when a model is moved, converted or trained."""
     return [(here(p).data_ptr(), p._version) for p in net.parameters()]
 
 
 class RMSNorm:
-    """RMSNorm of `x` [tokens, size] by a weight, for models in the format and on the device of `like`."""
+    """RMSNorm of `x` [tokens, size] with a given weight, in the format and on the device of `like`."""
 
     def __init__(self, eps: float, like: torch.Tensor, invariant: bool = False) -> None:
         self.eps, self.invariant = eps, invariant
-        # The CPU has no fused RMSNorm: torch composes it of eight kernels.
+        # The CPU has no fused RMSNorm: torch composes it from eight kernels.
         self.composed = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
         shape = (1, 1) if invariant else (1, 1, 1)
         self.ground = torch.full(shape, eps, dtype=like.dtype, device=like.device)
@@ -197,7 +197,7 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if not self.composed:
             return F.rms_norm(x, weight.shape, weight, self.eps)
-        if self.invariant:  # the product below adds a row alone in another order than several
+        if self.invariant:  # the product below sums a single row in a different order
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             square = torch.addcmul(self.ground, length, length, value=1 / len(weight))
             return (x * square.rsqrt_()).mul_(weight)
@@ -207,7 +207,7 @@ class RMSNorm:
 
 
 def layer_norm(module: torch.nn.LayerNorm) -> Function:
-    """A layer norm as a plain function."""
+    """Convert a layer norm module to a plain function."""
     weight, bias = module.weight.detach(), module.bias.detach()
     return partial(
         F.layer_norm, normalized_shape=module.normalized_shape, weight=weight, bias=bias, eps=module.eps
@@ -215,19 +215,19 @@ def layer_norm(module: torch.nn.LayerNorm) -> Function:
 
 
 def activation(name: str, invariant: bool = False) -> Function:
-    """A feed-forward layer's nonlinearity by transformers' name, in one kernel where torch has one."""
+    """A nonlinearity by its name in transformers, as a single kernel if torch has one."""
     function: Function = ACTIVATIONS.get(name) or ACT2FN[name]
     return ordered.steady(function) if invariant and name != "relu" else function
 
 
 class Rotary:
-    """A model's rotary positions as tables, which grow with the length that is asked for.
+    """Tables of a model's rotary positions, which grow with the requested length.
 
     Parameters
     ----------
     module : transformers' rotary embedding
     like : tensor
-        Of the model's number format, on its device.
+        In the model's number format, on its device.
     """
 
     def __init__(self, module: torch.nn.Module, like: torch.Tensor) -> None:
@@ -237,7 +237,7 @@ class Rotary:
     def __call__(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines of at least the first `length` positions, each [positions, 1, dim]."""
         if self.table is None or len(self.table[0]) < length:
-            length = 1 << (length - 1).bit_length()  # sizes come in classes: the table seldom grows
+            length = 1 << (length - 1).bit_length()  # a power of two, so that the table seldom grows
             cos, sin = self.module(self.like, torch.arange(length, device=self.like.device)[None])
             sign = torch.ones_like(sin[0, 0])
             sign[: len(sign) // 2] = -1.0  # rotate_half's minus, folded into the table
@@ -246,7 +246,7 @@ class Rotary:
 
 
 def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Queries or keys turned by their positions, in place."""
+    """Rotate queries or keys by their positions, in place."""
     left, right = x.chunk(2, -1)
     swapped = torch.cat((right, left), -1)
     return x.mul_(cos).addcmul_(swapped, sin)
@@ -263,25 +263,25 @@ class PlainFunction:
     """
 
     dim: int  # of a head
-    bias: Bias | None = None  # what attention adds to scores for the distance of two places, if it does
-    cap: float | None = None  # of attention's scores, where they are soft-capped
+    bias: Bias | None = None  # relative position bias that attention adds to its scores, if any
+    cap: float | None = None  # soft cap of attention's scores, if any
 
     def __init__(self, net: PreTrainedModel, invariant: bool = False) -> None:
         self.net, self.read, self.invariant = net, stamp(net), invariant
-        self.sums = ordered.SUMS[0]  # how an invariant attention computes its own
-        self.rest: Rest | None = None  # made when a pass first leaves early
+        self.sums = ordered.SUMS[0]  # how invariant attention computes its sums
+        self.rest: Rest | None = None  # created when a pass first exits early
 
     @abstractmethod
     def lines(self) -> Iterator[Lines]:
-        """Its products, whose order is settled where it is invariant."""
+        """Yield the products whose summation order must be fixed for an invariant model."""
 
     def stale(self) -> bool:
-        """Whether the model was moved, converted or trained since it was read."""
+        """Whether the model was moved, converted or trained since this function was built."""
         return stamp(self.net) != self.read
 
 
 class Sights(NamedTuple):
-    """What each line of an invariant decoder's pass sees: of the text, and of the encoder's states."""
+    """The masks of an invariant decoder's pass: over the text, and over the encoder's states."""
 
     text: ordered.Sight
     source: ordered.Sight
@@ -291,7 +291,7 @@ Sees: TypeAlias = "torch.Tensor | bool | Sights | None"  # a mask, as `attention
 
 
 class DecoderLayer(NamedTuple):
-    """A layer's norms, of its attention, cross-attention and feed-forward part, and their products."""
+    """A layer's norms (of attention, cross-attention and feed-forward) and its products."""
 
     norms: tuple[Function, Function, Function]
     qkv: Lines
@@ -303,31 +303,31 @@ class DecoderLayer(NamedTuple):
 
 
 class Decoder(PlainFunction):
-    """What the decoders of encoder-decoders share: a family adds how it embeds, and what a layer computes.
+    """Base of the decoders of encoder-decoders; a family adds its embedding and its layer.
 
     Parameters
     ----------
     net : transformers model
     layout : str
-        How its matrices lie (`specviz.models.kernels`).
+        Layout of its matrices (`specviz.models.kernels`).
     heads, dim : int
-        Of its attention.
+        Number of attention heads, and the width of each.
     crossed : list of linear layers
-        Those that make keys and values of the encoder's states, layer by layer.
+        Projections of the encoder's states to keys and values, layer by layer.
     norms : sequence
-        Of each layer, as `DecoderLayer` has them.
+        The norms of each layer, as in `DecoderLayer`.
     groups : iterator
-        Its linear layers, six groups a layer, each of those that read the same input.
+        The linear layers: six groups per layer, each of layers that read the same input.
     invariant : bool, optional
-        As `PlainFunction` takes it.
+        See `PlainFunction`.
     """
 
     size: int
     heads: int
     head: Lines
-    scale: float | None = None  # of the attention's scores; None: by the heads' width
-    norm: RMSNorm | None = None  # with which its layers begin, if they do
-    scales: Sequence[torch.Tensor] = ()  # that norm's weights, of each layer
+    scale: float | None = None  # of attention's scores; None: derived from the width of a head
+    norm: RMSNorm | None = None  # the norm at the start of each layer, if there is one
+    scales: Sequence[torch.Tensor] = ()  # that norm's weights, one per layer
 
     def __init__(
         self, net: PreTrainedModel, layout: str, heads: int, dim: int, crossed: list[torch.nn.Linear],
@@ -336,39 +336,39 @@ class Decoder(PlainFunction):
     ) -> None:  # fmt: skip
         super().__init__(net, invariant)
         self.heads, self.dim = heads, dim
-        self.crossed = Lines(*crossed, layout=layout)  # of one prompt at a time where it is invariant
+        self.crossed = Lines(*crossed, layout=layout)  # applied to one prompt at a time if invariant
         products = (Lines(*group, layout=layout, invariant=invariant) for group in groups)
         self.weights = [DecoderLayer(each, *islice(products, 6)) for each in norms]
 
     @property
     def depth(self) -> int:
-        """How many layers there are."""
+        """Number of layers."""
         return len(self.weights)
 
     def lines(self) -> Iterator[Lines]:
-        """As `PlainFunction.lines`."""
+        """See `PlainFunction.lines`."""
         yield self.head
         for layer in self.weights:
             yield from layer[1:]
 
     @abstractmethod
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
-        """What the first layer reads, [rows, n, size]."""
+        """The first layer's input, [rows, n, size]."""
 
     @abstractmethod
     def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
-        """Layer `i`'s output of `x` [rows * n, size]."""
+        """Layer `i`'s output for input `x` [rows * n, size]."""
 
     @abstractmethod
     def final(self, x: torch.Tensor) -> torch.Tensor:
-        """What the head reads of the last layer's output [tokens, size]."""
+        """The head's input for the last layer's output [tokens, size]."""
 
     @abstractmethod
     def logits(self, last: torch.Tensor) -> torch.Tensor:
-        """Scores of final states [tokens, size]."""
+        """Logits of final states [tokens, size]."""
 
     def __call__(self, given: PassInput, store: Store) -> States:
-        """A pass; see `EncoderDecoder.run`."""
+        """Run a pass; see `EncoderDecoder.run`."""
         (rows, n), keep, hidden, leave = given.ids.shape, given.keep, given.hidden, given.leave
         x = self.embed(given.ids, given.positions)
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
@@ -390,14 +390,14 @@ class Decoder(PlainFunction):
         return last, wanted
 
     def _sights(self, given: PassInput, store: Store) -> Sights:
-        """What the lines of a pass see, the same in all layers."""
+        """The masks of an invariant pass, which are the same in all layers."""
         (rows, n), heads, sums, source = given.ids.shape, self.heads, self.sums, store.source
         assert isinstance(given.mask, torch.Tensor) and source is not None and source.mask is not None
         text = ordered.sight(given.mask, rows, heads, heads, given.tails, sums)
         return Sights(text, ordered.sight(source.mask.expand(-1, -1, n, -1), rows, heads, heads, None, sums))
 
     def attend(self, i: int, y: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
-        """Layer `i`'s attention over the text, of queries, keys and values side by side in `y`."""
+        """Layer `i`'s attention over the text; `y` holds queries, keys and values, concatenated."""
         y = y.view(rows, -1, 3, self.heads, self.dim).permute(2, 0, 3, 1, 4)
         both = store.write_both(i, y[1:])
         if isinstance(mask, Sights):
@@ -406,7 +406,7 @@ class Decoder(PlainFunction):
         return out.transpose(1, 2).reshape(-1, self.heads * self.dim)
 
     def attend_source(self, i: int, y: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
-        """Layer `i`'s attention over the encoder's states, of queries `y`."""
+        """Layer `i`'s attention over the encoder's states; `y` holds the queries."""
         assert store.source is not None
         y = y.view(rows, -1, self.heads, self.dim)
         if isinstance(mask, Sights):
@@ -416,7 +416,7 @@ class Decoder(PlainFunction):
         return out.transpose(1, 2).reshape(-1, self.heads * self.dim)
 
     def propagate(self, layer: int, x: torch.Tensor, store: Store) -> None:
-        """Keys and values of the layers after the first `layer`, of one token's state `x` [1, size]."""
+        """Store keys and values of layers after the first `layer`, from one token's state `x` [1, size]."""
         if self.rest is None:
             lines = [each.qkv for each in self.weights]
             self.rest = Rest(lines, self.heads * self.dim, self.norm, self.scales)
@@ -424,7 +424,7 @@ class Decoder(PlainFunction):
         store.fill(layer, y.view(-1, 2, 1, self.heads, 1, self.dim))
 
     def cross(self, states: torch.Tensor) -> torch.Tensor:
-        """Keys and values that every layer makes of the encoder's states [rows, tokens, size].
+        """Compute every layer's keys and values from the encoder's states [rows, tokens, size].
 
         Returns
         -------

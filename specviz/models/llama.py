@@ -1,8 +1,8 @@
 """The Llama family as one plain function over the model's own weights.
 
-It reads the very parameters of the transformers modules and computes the same numbers in fewer steps: for a
-small model on a CPU the modules' Python costs as much as the arithmetic. Models that it does not describe run
-through transformers' modules.
+It uses the parameters of the transformers modules directly and computes the same numbers in fewer steps: for
+a small model on a CPU, the modules' Python code costs as much as the arithmetic. Models outside the family
+run through transformers' modules.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Net, Storage
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the length so far
+ROPES = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the current length
 
 
 def describes(net: PreTrainedModel) -> bool:
-    """Whether `net` is a plain member of the family: what the function below computes and no more."""
+    """Whether `net` is a plain member of the family, which `Llama` computes completely."""
     return (
         type(net).__name__ in CLASSES
         and type(net).__module__.startswith("transformers.models.")
@@ -39,7 +39,7 @@ def describes(net: PreTrainedModel) -> bool:
 
 
 def runs_plainly(net: PreTrainedModel) -> bool:
-    """Whether nothing stands between the weights of a network of this build and a plain function."""
+    """Whether a plain function can use a network's weights directly, without its modules."""
     rope = net.config.rope_parameters or {}
     linear = [net.lm_head, *(part for group in groups(net) for part in group)]
     return (
@@ -48,19 +48,19 @@ def runs_plainly(net: PreTrainedModel) -> bool:
         and all(type(part) is torch.nn.Linear for part in linear)  # not quantised, no adapter
         and not any(hooked(part) for part in net.modules())
         and len({p.device for p in net.parameters()}) == 1
-        and (getattr(net, "tp_size", None) or 1) == 1  # else they are shards, which only the modules add up
+        and (getattr(net, "tp_size", None) or 1) == 1  # only the modules combine results from shards
     )
 
 
 def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
-    """The linear layers of each layer in turn; those that read the same input together."""
+    """The linear layers of each layer in turn, grouped by shared input."""
     for layer in net.model.layers:
         a, m = layer.self_attn, layer.mlp
         yield from ((a.q_proj, a.k_proj, a.v_proj), (a.o_proj,), (m.gate_proj, m.up_proj), (m.down_proj,))
 
 
 class LayerWeights(NamedTuple):
-    """A layer's norms and products; `norms` are those of queries and keys, where it has them."""
+    """A layer's norms and products; `norms` are those of queries and keys, if it has them."""
 
     before: torch.Tensor
     qkv: Lines
@@ -77,11 +77,11 @@ class Llama(PlainFunction):
     Parameters
     ----------
     net : transformers model that ``describes`` accepts
-        Read, never changed; `stale` says when its parameters are no longer those that were read.
+        Read, never changed; `stale` tells whether its parameters have changed since.
     layers : int
-        How many of its layers to run: fewer than it has make the early-exit drafter.
+        Number of layers to run; fewer than all give an early-exit drafter.
     layout : str
-        How its matrices lie (`specviz.models.kernels`).
+        Layout of its matrices (`specviz.models.kernels`).
     invariant : bool, optional
         Whether a row's numbers must not depend on the other rows of a pass (`specviz.models.ordered`).
     """
@@ -110,7 +110,7 @@ class Llama(PlainFunction):
         self.rotary = Rotary(net.model.rotary_emb, self.embedding)
 
     def __call__(self, given: PassInput, store: Storage) -> States:
-        """A pass; see `Model.run`. With places to keep, their final states come back, [places, size]."""
+        """Run a pass; see `Model.run`. If `keep` holds places, return their final states [places, size]."""
         ids, positions, mask, keep = given.ids, given.positions, given.mask, given.keep
         hidden, leave = given.hidden, given.leave
         (rows, n), dim, heads, groups = ids.shape, self.dim, self.heads, self.groups
@@ -124,7 +124,7 @@ class Llama(PlainFunction):
         x = x.view(-1, self.size)
         depth = len(self.weights)
         seen, windows = None, given.windows
-        # Nobody reads the other places of the last layer: their keys and values are written, that is all.
+        # In the last layer, places that are not kept only need their keys and values written.
         last_kept = keep if rows == 1 and isinstance(keep, torch.Tensor) and not windows else None
         if self.invariant and not windows:
             assert isinstance(mask, torch.Tensor)
@@ -134,7 +134,7 @@ class Llama(PlainFunction):
             entered = x
             y = qkv(norm(x, before)).view(rows, n, turning + groups, dim)
             turned = self._rotated(y, norms, cos, sin)
-            if norms is None:  # keys and values still lie side by side
+            if norms is None:  # keys and values are still contiguous
                 new = y.narrow(2, heads, 2 * groups).view(rows, n, 2, groups, dim).permute(2, 0, 3, 1, 4)
                 keys, values = store.write_both(i, new)
             else:
@@ -182,7 +182,7 @@ class Llama(PlainFunction):
         cos: torch.Tensor,
         sin: torch.Tensor,
     ) -> torch.Tensor:
-        """A layer's queries and keys [rows, n, heads + groups, dim], normed and turned."""
+        """Normalise and rotate a layer's queries and keys [rows, n, heads + groups, dim]."""
         turned = y.narrow(2, 0, self.heads + self.groups)
         if norms is not None:
             queries, keys = turned.split((self.heads, self.groups), 2)
@@ -191,23 +191,23 @@ class Llama(PlainFunction):
         return turn(turned, cos, sin)
 
     def lines(self) -> Iterator[Lines]:
-        """Its products."""
+        """See `PlainFunction.lines`."""
         yield self.head
         for layer in self.weights:
             yield from (layer.qkv, layer.o, layer.gate_up, layer.down)
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
-        """The final norm of states [tokens, size]."""
+        """Apply the final norm to states [tokens, size]."""
         return self.norm(x, self.last)
 
     def scores(self, last: torch.Tensor) -> torch.Tensor:
-        """What the head makes of final states [tokens, size]."""
+        """Logits of final states [tokens, size]."""
         return self.head(last)
 
     def propagate(
         self, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, store: Store
     ) -> None:
-        """Keys and values of the layers after the first `layer`, of one token's state `x` [1, size]."""
+        """Store keys and values of layers after the first `layer`, from one token's state `x` [1, size]."""
         groups, dim = self.groups, self.dim
         if self.rest is None:
             lines, scales = [each.qkv for each in self.weights], [each.before for each in self.weights]

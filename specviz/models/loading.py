@@ -1,7 +1,7 @@
-"""From a name, a folder, a file, a hub id or a model in memory to a model that runs.
+"""Loads a model from a name, a folder, a file, a hub id or a model in memory.
 
-Importing this loads neither torch nor transformers: what reads a folder and what reads a GGUF file is loaded
-when it is needed.
+Importing this loads neither torch nor transformers; the loaders of the various formats are imported when
+needed.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ BERGAMOT = "bergamot:"
 VARIABLE = "SPECVIZ_INVARIANT"
 BACKENDS = ("torch", "llama.cpp")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # owner and name, as on the hub
-# No pickle is read at a load: `specviz.models.converting` takes tensors alone out of one, when a user asks.
+# Loading never reads pickles; on request, `specviz.models.converting` extracts only the tensors from one.
 CONVERT = "convert pytorch_model.bin once: specviz models convert FOLDER"
 
 
 def find(text: str) -> Path | None:
-    """The folder of a model: bundled under that name, or the user's own. None where it is not a folder.
+    """Find the folder of a bundled, downloaded or local model; return None if the model is not a folder.
 
     Raises
     ------
     ModelError
-        If there is none, it holds no model that can be read, or it is not downloaded yet.
+        If there is no such folder, it holds no readable model, or the model is not downloaded yet.
     """
     if (name := text.removeprefix(GGUF)) in DOWNLOADS:
         path = require(name)
@@ -83,17 +83,17 @@ def load(
     spec : str, Path, PreTrainedModel or Model
         A bundled name, a downloaded one (``smollm2``, see ``specviz models get``), a folder in transformers'
         format or in that of LLaDA and Dream, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file
-        (a path, or the name of a bundled or downloaded model) that llama.cpp runs, ``bergamot:`` and a folder
-        with a Marian binary and its tokenizer (or a downloaded pair of languages, ``bergamot:en-pt``), or a
-        model in memory: one of transformers is changed to the device and dtype that are given, one that was
-        loaded here stays as it is and is refused if they differ.
+        (a path, or the name of a bundled or downloaded model) for llama.cpp, ``bergamot:`` and a folder
+        with a Marian binary and its tokenizer (or a downloaded language pair, ``bergamot:en-pt``), or a
+        model in memory: a transformers model is converted to the given device and dtype; a model loaded
+        here is reused, and rejected if the given device or dtype differs.
     device : str, default ``cpu``
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. For a GGUF file it sets ``gpu_layers``: none for ``cpu``,
         otherwise all.
     dtype : str, default ``auto``
         ``float32``, ``float16``, ``bfloat16``, ``float64``, ``stored`` for the weights' own format, or
         ``auto``: float32, but for a large Llama-family model on a CPU the fastest of float32, bfloat16, and
-        float32 with weights rounded to float16, measured once; the last two only where its passes can be
+        float32 with weights rounded to float16, measured once; the last two only if its passes can be
         invariant. A model in memory keeps its own format, and a GGUF file on llama.cpp has its own.
     tokenizer : transformers tokenizer, folder or hub id, optional
         Default: the one stored with the weights.
@@ -114,35 +114,35 @@ def load(
         ranks on the CPU and was never run on several GPUs.
 
     backend : {"torch", "llama.cpp"}, optional
-        What runs a GGUF file. Default: llama.cpp for ``gguf:``, torch for a downloaded name. On torch the
-        weights of a Llama-family file are dequantised, and the model's name says so.
+        Library that runs a GGUF file. Default: llama.cpp for ``gguf:``, torch for a downloaded name. On
+        torch, the weights of a Llama-family file are dequantised, and the model's name says so.
     kernels : {"auto", "plain", "transposed", "onednn", "onednn-unpadded", "fp16", "int8", "int4", \
 "w8a8"}, optional
         Layout of the matrices in memory on torch (`specviz.models.kernels`). It changes the speed and the
         last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
-        ``fp16`` rounds the weights to float16 and computes in float32 (on x86); where no dtype is named, a
-        large model's weights are rounded so if that is fastest. ``int8`` rounds the weights to eight bits;
-        ``int4`` keeps weights stored in four bits and rounds the others to eight. Both compute in bfloat16 on
-        a CPU. ``w8a8`` rounds weights and what they multiply to eight bits, on a processor with instructions
-        for it. EAGLE heads and drafts cut from a large model have it unless SPECVIZ_KERNELS is set: it
-        changes no text of an exact method.
+        ``fp16`` rounds the weights to float16 and computes in float32 (on x86); if no dtype is named, a
+        large model's weights are rounded in this way if that is fastest. ``int8`` rounds the weights to eight
+        bits; ``int4`` keeps weights stored in four bits and rounds the others to eight. Both compute in
+        bfloat16 on a CPU. ``w8a8`` rounds weights and inputs to eight bits, on a processor with instructions
+        for it. It is the default for EAGLE heads and drafters cut from a large model, unless SPECVIZ_KERNELS
+        is set, because it does not change the text of an exact method.
     invariant : bool, optional
         Compute each row of a pass bit for bit as if it were alone (`specviz.models.ordered`): verification in
-        one pass then gives the same result as decoding token by token. On a CPU, for the Llama family,
-        encoder-decoders and masked-diffusion models on torch. Default: the environment variable
-        SPECVIZ_INVARIANT (1 or 0) for models that can; otherwise on for large causal models where it costs
-        at most 10 %, measured once, and where ``auto`` chose bfloat16.
+        one pass then gives the same result as decoding token by token. Supported on a CPU, for the Llama
+        family, encoder-decoders and masked-diffusion models on torch. Default: the environment variable
+        SPECVIZ_INVARIANT (1 or 0), for models that can be invariant; without it, on for large causal models
+        if it costs at most 10 %, measured once, or if ``auto`` chose bfloat16.
 
     Returns
     -------
-    Model, EncoderDecoder, Diffusion, LlamaCpp, or Heads, Slots and EagleHead, which are passed as a draft
-    alone
+    Model, EncoderDecoder, Diffusion or LlamaCpp; or an addition such as Heads, Slots or EagleHead, which can
+    be used only as a drafter
 
     Raises
     ------
     ModelError
-        If there is no such model, it cannot be served, or the device is absent or full; with `tp_plan` if
-        there are no ranks or they cannot share it. No code that comes with a model is ever run, and only
+        If there is no such model, it cannot be served, or the device is absent or full; with `tp_plan`, if
+        there are no ranks or they cannot share the model. Code that comes with a model is never run, and only
         safetensors weights are read.
     """
     _check_spread(spec, device, device_map, tp_plan)
@@ -181,7 +181,7 @@ def load(
             backend=None if backend == "torch" else backend,
             threads=threads, gpu_layers=gpu_layers, context=context,
         )  # fmt: skip
-        path = None  # found before the libraries are loaded, which takes seconds
+        path = None  # looked up before importing the libraries, which takes seconds
         if isinstance(spec, (str, Path)) and tp_plan is None:
             path = find(str(spec))
         if path is not None:
@@ -205,14 +205,14 @@ def load(
         from specviz.models import choices
 
         if choices.unasked(model, dtype in (None, "auto"), os.environ.get(VARIABLE)):
-            with suppress(ModelError):  # the variable holds for every model that can
+            with suppress(ModelError):  # the variable applies only to models that can be invariant
                 model.make_invariant()
     _warn_of_slow(str(getattr(model, "device", "")), dtype)
     return model
 
 
 def _warn_of_slow(device: str, dtype: str | torch.dtype | None) -> None:
-    """Say that a format was named which this processor emulates."""
+    """Warn if the requested format is one that this processor emulates."""
     number = str(dtype).removeprefix("torch.")
     if devices.emulates(device, number):
         print(
@@ -223,7 +223,7 @@ def _warn_of_slow(device: str, dtype: str | torch.dtype | None) -> None:
 
 
 def _format(dtype: str | torch.dtype | None, kernels: str | None) -> str | torch.dtype:
-    """The number format that was asked for; where none was, the one that the kernels compute in."""
+    """The requested number format; if there is none, bfloat16 for integer kernels, else ``auto``."""
     if dtype not in (None, "auto"):
         return dtype
     whole = (kernels or os.environ.get("SPECVIZ_KERNELS")) in ("int8", "int4")
@@ -239,7 +239,7 @@ def _is_bergamot(spec: str) -> bool:
 
 
 def _bergamot(spec: str) -> Path:
-    """The folder of a translator: downloaded under that name or pair of languages, or the user's own."""
+    """The folder of a translator: a downloaded one, by name or language pair, or a local one."""
     text = spec.removeprefix(BERGAMOT)
     for name in (text, f"bergamot-{text}"):
         if name in DOWNLOADS and not DOWNLOADS[name].is_gguf:
@@ -250,8 +250,8 @@ def _bergamot(spec: str) -> Path:
 def _check_loaded(
     model: Drafter, device: str | torch.device | None, dtype: str | torch.dtype | None, kernels: str | None
 ) -> None:
-    """Refuse what a model that is loaded is not: it stays as it is."""
-    # What was trained on top of a target has neither a device nor a format before it is on one.
+    """Reject options that differ from the properties of a loaded model, which is not changed."""
+    # An addition has neither a device nor a format before it is bound to a target.
     place, number = (str(getattr(model, name, "")).removeprefix("torch.") for name in ("device", "dtype"))
     if device is not None and place and str(device) not in (place, place.partition(":")[0]):
         raise ModelError(f"{model.name} is on {place}, not on {device}: load it there, or drop device=")
@@ -262,7 +262,7 @@ def _check_loaded(
 
 
 def _drop(message: str, **options: object) -> None:
-    """Refuse options where they mean nothing; the message has places for a name and its value."""
+    """Reject options that have no meaning here; `message` has placeholders for name and value."""
     for name, value in options.items():
         if value is not None:
             raise ModelError(message.format(name, value))
@@ -272,12 +272,12 @@ def _gguf(
     spec: str, backend: str | None, device: str | torch.device | None, dtype: str | torch.dtype | None,
     threads: int | None, gpu_layers: int | None, context: int | None, kernels: str | None,
 ) -> Model | LlamaCpp:  # fmt: skip
-    """A GGUF file's model, on torch or on llama.cpp."""
+    """Load a GGUF file's model on torch or llama.cpp."""
     if backend not in (None, *BACKENDS):
         raise ModelError(f"backend must be {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
     if name in DOWNLOADS:
-        require(name)  # told before the libraries are loaded, which takes seconds
+        require(name)  # fail before importing the libraries, which takes seconds
     if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
         message = "{0} works only on llama.cpp: drop {0}={1!r}, or set backend='llama.cpp'"
         _drop(message, threads=threads, gpu_layers=gpu_layers, context=context)
@@ -296,7 +296,7 @@ def _gguf(
 
 
 def _gguf_file(name: str) -> Path:
-    """A downloaded model's file, a bundled one's, or the user's own."""
+    """The GGUF file of a downloaded, bundled or local model."""
     if name in DOWNLOADS:
         return require(name)
     if name in bundled():
@@ -310,7 +310,7 @@ def _check_spread(
     spec: Spec, device: str | torch.device | None, device_map: str | Mapping[str, int | str] | None,
     tp_plan: str | None,
 ) -> None:  # fmt: skip
-    """Refuse what does not go together, before anything is loaded."""
+    """Reject conflicting placement options before anything is loaded."""
     if device_map is not None and tp_plan is not None:
         raise ModelError(
             "device_map puts layers on devices and tp_plan splits each layer over ranks: drop one of them"

@@ -1,4 +1,4 @@
-"""A causal model that is ready to run: weights, tokenizer and what the loop needs to know of them."""
+"""Causal language models ready to run: weights, tokenizer and the facts that the decoding loop needs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-ORIGINAL = "original_max_position_embeddings"  # of a config: up to where a model was trained at first
-# What a config asks for, by its field, that is not computed here.
+ORIGINAL = "original_max_position_embeddings"  # config field: context length of the original training
+# Config fields of features that this backend does not compute, and their names in errors.
 UNKNOWN = {
     "attn_logit_softcapping": "attention soft-capping",
     "final_logit_softcapping": "soft-capped scores",
@@ -34,51 +34,51 @@ UNKNOWN = {
     "attention_chunk_size": "chunked attention",
 }
 
-GEMMA2 = ("attn_logit_softcapping", "final_logit_softcapping")  # which it has, and which are computed
+GEMMA2 = ("attn_logit_softcapping", "final_logit_softcapping")  # fields of `UNKNOWN` computed for Gemma 2
 
 
 class Model(TorchModel):
-    """A transformers causal language model behind the seam's verbs.
+    """A transformers causal language model with the interface of `specviz.models.protocols.Model`.
 
     Parameters
     ----------
     net : PreTrainedModel
-        On its device, in its number format. It is read, never changed.
+        Already on its device and in its number format. It is read, never changed.
     tokenizer : transformers tokenizer, optional
-        Without one the model takes and gives token ids only.
+        Without one, the model takes and returns token ids only.
     name : str, optional
     plain : bool, optional
-        Force (True) or forbid (False) the plain function for the Llama family; default: where it fits.
+        Force (True) or forbid (False) the plain function for the Llama family. Default: use it if it applies.
     layers : int, optional
-        Run only the first so many layers; see `first`.
+        Run only the first `layers` layers; see `first`.
     kernels : str, optional
-        How its matrices lie: see `specviz.models.kernels.choose`. Default: what is fastest here.
+        Layout of the matrices: see `specviz.models.kernels.choose`. Default: the fastest on this machine.
 
     Attributes
     ----------
     kernels : str
-        How they do lie; ``plain`` where transformers' modules run.
+        The layout in use; ``plain`` if transformers' modules run.
     vocabulary : int
         Rows of the head.
     eos : tuple of int
         Ids that end a text, from the generation config.
     max_length : int
-        Most tokens of one text: the positions the model knows, or its sliding window if that is shorter.
+        Maximum tokens of one text: the model's positions, or its sliding window if that is shorter.
     layers, group : int
-        Layers; query heads that share one key-value head.
+        Number of layers; query heads that share one key-value head.
     geometry : dict or None
-        Counts and widths, as `specviz.models.geometry.causal` gives them.
+        Counts and widths, from `specviz.models.geometry.causal`.
     places : list of (torch.device, int) or None
-        Of a model on several devices: each of them, in order of layers, and how many it holds. Ids go to the
-        first one, scores come back to it.
+        For a model on several devices: each device, in layer order, with its number of layers. Ids go to the
+        first device and logits come back to it.
     ranks : specviz.models.ranks.Ranks
-        The processes that it is split over, of which this is one; mostly it is alone. Contexts hold the keys
-        and values of the heads that lie here.
+        The processes that the model is split over, including this one; usually it is the only one. Contexts
+        hold the keys and values of this process's heads.
 
     Raises
     ------
     ModelError
-        If the model is one that this backend cannot serve; the line says why.
+        If this backend cannot serve the model; the message says why.
     """
 
     kind = "causal"
@@ -102,25 +102,25 @@ class Model(TorchModel):
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         if self.ranks.size > 1:
             self.heads = ranks.heads_here(config, self.heads)
-        # Within the window a sliding layer is an ordinary one; beyond it only Gemma 2 goes.
+        # Within the window a sliding layer equals a full one; only Gemma 2 supports texts beyond the window.
         self.window = _window(config)
         self.geometry = geometry.causal(net, self.layers)
         self._family = gemma2.Gemma2 if gemma2.describes(net) else Llama if describes(net) else None
         self.plain = self._family is not None if plain is None else plain
         if self.plain and self._family is None:
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
-        # Gemma 2's norms compute in float32 whatever they are stored in.
+        # Gemma 2's norms compute in float32 whatever their stored format.
         narrow = 1 if self._family is gemma2.Gemma2 else 0
         if self.plain and len({p.dtype for p in net.parameters() if p.ndim > narrow}) > 1:
             raise unserved(
                 self.name, config.model_type,
                 "its weights have several number formats; load it with dtype='float32'",
             )  # fmt: skip
-        if not (self.plain and self._family is gemma2.Gemma2):  # whose plain function goes beyond
+        if not (self.plain and self._family is gemma2.Gemma2):  # its plain function computes the window
             self.max_length = min(self.max_length, self.window or UNBOUNDED)
         rope = getattr(config, "rope_parameters", None) or {}
         if rope.get("rope_type") == "longrope":
-            # Beyond it a whole pass turns by other angles than the keys in the cache did.
+            # Beyond this length a full pass uses rotary angles that differ from those of the cached keys.
             short = rope.get(ORIGINAL) or getattr(config, ORIGINAL, None)
             self.max_length = min(self.max_length, short or UNBOUNDED)
         self._llama = self._laid()
@@ -130,20 +130,20 @@ class Model(TorchModel):
     # -- running ----------------------------------------------------------------------------------
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> Context:
-        """A context holding `prompts` (token ids, one list per row), not yet computed.
+        """Open a context that holds `prompts` (token ids, one list per row), not yet computed.
 
         Parameters
         ----------
         prompts : list of lists of int
         room : int
-            Most tokens that will follow the longest prompt at any time, draft nodes included.
+            Maximum number of tokens that follow the longest prompt at any time, draft nodes included.
 
         Raises
         ------
         PromptError
-            If a prompt is empty, longer than the model's context, or holds an id that the model lacks.
+            If a prompt is empty, longer than the model's context, or holds an id outside the vocabulary.
         ModelError
-            If the storage does not fit into memory, or the model cannot be invariant on so many threads.
+            If the storage does not fit into memory, or the model cannot be invariant on this many threads.
         """
         stale = self._llama is not None and self._llama.stale()
         if stale:
@@ -153,7 +153,7 @@ class Model(TorchModel):
         return Context(self, prompts, room)
 
     def _laid(self) -> Llama | None:
-        """The plain function, its matrices laid out; None where transformers' modules run."""
+        """Choose a layout and build the plain function; None if transformers' modules run."""
         if not self.plain:
             if self._kernels not in (None, layouts.PLAIN):
                 raise ModelError(
@@ -167,28 +167,28 @@ class Model(TorchModel):
         return self.function(self.kernels)
 
     def _weigh(self) -> None:
-        """Say in the geometry how many bytes a weight has in the layout."""
+        """Record in the geometry how many bytes a weight takes in the layout."""
         if self.geometry is not None:
             size = layouts.width(self.kernels, self.dtype)
             self.geometry = {**self.geometry, "weight_bytes": size}
 
     @property
     def layouts(self) -> tuple[str, ...]:
-        """How its matrices can lie here without a change of any weight."""
+        """Layouts available on this machine that change no weight."""
         return layouts.keeping(self.net) if self.plain else (layouts.PLAIN,)
 
     def function(self, layout: str, invariant: bool = False) -> Llama:
-        """As `TorchModel.function`."""
+        """See `TorchModel.function`."""
         assert self._family is not None
         return self._family(self.net, self.layers, layout, invariant)
 
     def make_invariant(self) -> None:
-        """Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`).
+        """Make each row of a pass bit-identical to the same row computed alone (`specviz.models.ordered`).
 
         Raises
         ------
         ModelError
-            If that was not found to hold here, for this model, layout, format and number of threads.
+            If tests show that this fails here, for this model, layout, format and number of threads.
         """
         function = self.ordered_function(plain=self._llama is not None)
         assert isinstance(function, Llama)
@@ -197,11 +197,11 @@ class Model(TorchModel):
 
     @property
     def plain_function(self) -> Llama | None:
-        """What computes its passes; None where transformers' modules run."""
+        """The function that computes passes; None if transformers' modules run."""
         return self._llama
 
     def first(self, layers: int) -> Model:
-        """The first `layers` layers with the same norm and head: an early-exit drafter of shared weights."""
+        """Early-exit drafter: the first `layers` layers with the same norm and head, sharing the weights."""
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is out of range")
         name = f"{self.name}[:{layers}]"
@@ -211,11 +211,11 @@ class Model(TorchModel):
         return first
 
     def shape(self, rows: int, slots: int) -> StorageShape:
-        """Arguments of the storage that a context of `rows` x `slots` tokens needs."""
+        """Shape of the storage for a context of `rows` x `slots` tokens."""
         return StorageShape(self.layers, rows, self.heads, slots, self.dim, self.dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
-        """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""
+        """Logits in float32 from final hidden states [..., size] (logits given instead pass through)."""
         if self._llama is not None:
             last = self._llama.scores(last.flatten(0, 1)).view(*last.shape[:2], -1)
         elif last.dtype == torch.float32:
@@ -224,15 +224,16 @@ class Model(TorchModel):
 
     @property
     def leaves(self) -> bool:
-        """Whether a pass may leave early: the plain function's may, transformers' modules run to the end."""
+        """Whether a pass may exit early: only the plain function can; transformers' modules cannot."""
         return self._llama is not None
 
     def check_leaves(self) -> None:
-        """Check that a pass may leave early.
+        """Check that a pass may exit early.
 
         Raises
         ------
         ModelError
+            If it may not.
         """
         if not self.leaves:
             raise ModelError(
@@ -241,14 +242,14 @@ class Model(TorchModel):
             )
 
     def last(self, state: torch.Tensor) -> torch.Tensor:
-        """The final norm of a hidden state [tokens, size], for `logits`; where a pass may leave early."""
+        """Apply the final norm to a hidden state [tokens, size], for `logits`; needs the plain function."""
         assert self._llama is not None
         return self._llama.final(state)
 
     def run(self, given: PassInput, store: Store | Spread) -> States:
-        """Feed ids over an aimed store; see `PassInput`. Only the plain function can leave early."""
+        """Run a pass over an aimed store; see `PassInput`. Only the plain function can exit early."""
         if self._llama is not None:
-            assert isinstance(store, Store)  # it lies on one device
+            assert isinstance(store, Store)  # the plain function runs on one device
             return self._llama(given, store)
         ids, positions, keep, hidden = given.ids, given.positions, given.keep, given.hidden
         if isinstance(positions, slice):
@@ -259,7 +260,7 @@ class Model(TorchModel):
             store.cache = Cache(layers=[_Layer(weakref.proxy(store), i) for i in range(self.layers)])
         base = self._shallow.base_model
         assert isinstance(base, PreTrainedModel)
-        with _attention(self.config, base.config):  # one, but for a first part
+        with _attention(self.config, base.config):  # the same object, except for a model cut by `first`
             out = self._shallow(
                 input_ids=ids,
                 position_ids=positions,
@@ -274,9 +275,9 @@ class Model(TorchModel):
 
 
 class _Layer(CacheLayerMixin):
-    """One layer of the storage as transformers' cache sees it.
+    """One layer of the storage, in the form of a transformers cache layer.
 
-    The storage holds the cache, so `store` is a weak reference: a cycle would be freed late.
+    The storage holds the cache, so `store` is a weak reference: a reference cycle would be freed late.
     """
 
     is_sliding = False
@@ -295,7 +296,7 @@ class _Layer(CacheLayerMixin):
         pass  # the storage was allocated when the context was opened
 
     def get_seq_length(self) -> int:
-        return 0  # positions are always given
+        return 0  # positions are always passed explicitly
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.store.read[0].shape[2], 0
@@ -305,7 +306,7 @@ class _Layer(CacheLayerMixin):
 
 
 def _check_served(net: PreTrainedModel, name: str) -> None:
-    """Refuse a model that cannot be served."""
+    """Raise `ModelError` with the reason if a model cannot be served."""
     config, parts = net.config, list(net.modules())
 
     def has(field: str) -> bool:
@@ -347,7 +348,7 @@ def _check_served(net: PreTrainedModel, name: str) -> None:
 
 @contextmanager
 def _attention(*configs: PreTrainedConfig) -> Iterator[None]:
-    """Our attention for one pass; the model's own is put back, so its `generate` stays what it was."""
+    """Use our attention within the block, then restore the model's own so that its `generate` still works."""
     before = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation = attention.NAME
@@ -359,7 +360,7 @@ def _attention(*configs: PreTrainedConfig) -> Iterator[None]:
 
 
 def _window(config: PreTrainedConfig) -> int | None:
-    """The sliding window, where some layer uses it."""
+    """The sliding window if some layer uses it, else None."""
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     used = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
@@ -367,12 +368,12 @@ def _window(config: PreTrainedConfig) -> int | None:
 
 
 def _places(net: PreTrainedModel, name: str) -> list[tuple[torch.device, int]] | None:
-    """The devices of a model that was loaded with a `device_map`, layer by layer; None: one device.
+    """Devices of a model loaded with a `device_map`, each with its number of layers; None for one device.
 
     Raises
     ------
     ModelError
-        If it lies on several and nothing carries states from one to the next.
+        If the model is on several devices and nothing moves states between them.
     """
     if len({p.device for p in net.parameters()}) == 1:
         return None
@@ -387,14 +388,14 @@ def _places(net: PreTrainedModel, name: str) -> list[tuple[torch.device, int]] |
 
 
 def _stack(base: torch.nn.Module) -> torch.nn.ModuleList:
-    """The layers of the model below the head; empty where it does not name them `layers` or `h`."""
+    """The layers of a model without its head; empty if they are not named `layers` or `h`."""
     named = dict(base.named_children())
     stack = named.get("layers", named.get("h"))
     return stack if isinstance(stack, torch.nn.ModuleList) else torch.nn.ModuleList()
 
 
 def _first(net: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """`net` with its first layers only: shallow copies of the two outer modules around the same layers."""
+    """`net` cut to its first layers: shallow copies of the two outer modules around the same layers."""
     shallow, base = copy.copy(net), copy.copy(net.base_model)
     stack = _stack(net.base_model)
     name = next((name for name, part in base._modules.items() if part is stack), None)

@@ -1,19 +1,19 @@
-"""Attention whose every row depends on its own text alone, bit for bit.
+"""Attention in which every row's result depends only on its own text, bit for bit.
 
-A product of matrices may add in another order when it has more rows or columns, so a token that is verified
-among others can get other bits than one that is decoded alone, and a text parts from the target's. Here every
-sum has one order, whatever shares the pass:
+A matrix product may sum in a different order if it has more rows or columns. A token verified together with
+others can then get different bits than one decoded alone, and the text can diverge from the target's. Here
+every sum has a fixed order, whatever else is in the pass:
 
-- scores are products over a head's width, whose order does not depend on the number of rows or slots as long
-  as they are computed in a certain way (`Sums`) over at least `BLOCK` slots;
-- a row's softmax adds its weights in rising order of positions: a tree's rows are put into that order for it,
-  and a masked slot, which comes last, adds exactly 0;
-- values are added in blocks of `BLOCK` positions, in rising order of slots within a block. Along a path slots
-  rise with positions, so nodes of other paths between them, with weights of 0, change nothing. The blocks are
-  added in rising order.
+- Scores are products over a head's width. Their order does not depend on the number of rows or slots if they
+  are computed in a certain way (`Sums`) over at least `BLOCK` slots.
+- A row's softmax adds its weights in ascending order of positions. A tree's rows are permuted into that order
+  for it; masked slots come last and add exactly 0.
+- Values are added in blocks of `BLOCK` positions, in ascending order of slots within a block. Along a path,
+  slots ascend with positions, so nodes of other paths between them, with weights of 0, change nothing. The
+  blocks are added in ascending order.
 
-Which products keep their order is not promised by any library: `keeps` and `fixed_order` test it where the
-code runs, on the shapes at hand, before a model may call itself invariant.
+No library guarantees which products keep their order: `keeps` and `fixed_order` test it on the machine at
+hand, with the shapes in use, before a model is marked as invariant.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
     from specviz.models.layers import Function, Lines
 
 BLOCK = 64  # positions whose values are added in one product
-LINES = 384  # of a long pass that are computed at once
-QUERIES = (2, 5, 9, 40, 66, 150, LINES)  # of the passes that attention is tried with
-CHECK = 5  # of `keeps` and `fixed_order`: raised when they try more, so that kept verdicts are made anew
+LINES = 384  # most lines of a long pass that are computed at once
+QUERIES = (2, 5, 9, 40, 66, 150, LINES)  # numbers of queries with which attention is tested
+CHECK = 5  # version of the tests in `keeps` and `fixed_order`; raise it to invalidate saved results
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
-MOST_NODES = 128  # of a draft whose values are added in common: a longer product may change its order
-# Of texts after which attention is tried. Some end shortly after a block's end: the last product of a draft's
-# values is then short, and torch may leave a short one to another kernel.
+MOST_NODES = 128  # largest draft whose values are added in one product: longer ones may change their order
+# Text lengths with which attention is tested. Some end shortly after a block boundary: the last product of a
+# draft's values is then short, and torch may use another kernel for it.
 LENGTHS = (1, 40, BLOCK, BLOCK + 1, BLOCK + 2, BLOCK + 3, 150, 700, 5000)
-SINGLES = 8  # tokens of each of them that are tried alone
-WIDTHS = (2, 3, 4, 5, 8, 9, 13, 16, 17, 31, 32, 33, 64, 129)  # rows at which products are compared
-ROUNDED = 30_000  # sums of 16 bits that are compared at each of them
-LANES = 64  # numbers that a vector loop may take at once: what is left over is computed one by one
-SERIAL = 1 << 15  # elements up to which torch gives a loop to one thread
+SINGLES = 8  # tokens tested alone for each length
+WIDTHS = (2, 3, 4, 5, 8, 9, 13, 16, 17, 31, 32, 33, 64, 129)  # numbers of rows at which products are compared
+ROUNDED = 30_000  # 16-bit sums that are compared for each of these
+LANES = 64  # most numbers that a vector loop processes at once; a remainder is computed one by one
+SERIAL = 1 << 15  # elements up to which torch runs a loop on one thread
 
 
 class Sums(NamedTuple):
-    """How attention computes its sums, so that they keep their order.
+    """How attention computes its sums so that they keep their order.
 
     Attributes
     ----------
     least : int
-        Lines of a product: fewer are filled up, for another kernel may serve them.
+        Minimum lines of a product. Fewer are padded, because torch may use another kernel for them.
     fused : bool
-        Whether the mask is added within the product of queries and keys, which is faster. MKL then has other
-        kernels for about 60 lines or more; of ten widths of a head that were tried, not for 16, 64 and 256.
+        Whether the mask is added within the product of queries and keys, which is faster. MKL then uses other
+        kernels from about 60 lines on, except for head widths 16, 64 and 256 (of ten widths tested).
     """
 
     least: int
@@ -71,9 +71,9 @@ class Cut(NamedTuple):
     Attributes
     ----------
     pieces : int
-        Parts of the input, whose products are added in turn.
+        Number of parts of the input, whose products are added in turn.
     least, most : int
-        Rows that are computed at once: fewer are padded, more are computed in parts.
+        Rows computed at once: fewer are padded, more are computed in parts.
     """
 
     pieces: int
@@ -81,9 +81,9 @@ class Cut(NamedTuple):
     most: int
 
 
-MOST_ROWS = 128  # of one product
-FEW_ROWS = 32  # up to which one kernel serves on processors that multiply tiles of 16 rows
-# What a product is tried with, cheapest first in the short passes of decoding. Some pad by themselves.
+MOST_ROWS = 128  # most rows of one product
+FEW_ROWS = 32  # rows up to which processors that multiply tiles of 16 rows use a single kernel
+# Ways to test for a product, cheapest for short decoding passes first. Some layouts also pad by themselves.
 WAYS = tuple(
     Cut(pieces, least, most)
     for pieces, least, most in (
@@ -95,20 +95,20 @@ WAYS = tuple(
 
 
 LEAST = (8, 16, 32)
-SUMS = tuple(Sums(least, fused) for fused in (True, False) for least in LEAST)  # tried in turn
+SUMS = tuple(Sums(least, fused) for fused in (True, False) for least in LEAST)  # tested in this order
 
 
 class Tail(NamedTuple):
-    """Slots from the block of a draft's root on, which do not stand in the order of their positions.
+    """Slots from the block of a draft's root on, which are not in order of positions.
 
     Attributes
     ----------
     start : int
-        Their first slot, a multiple of `BLOCK`: up to here a slot's number is its position.
+        The first of these slots, a multiple of `BLOCK`; before it, slot and position numbers are equal.
     blocks : list of slice or tensor of int
-        The slots of each further block of positions, rising, counted from `start`.
+        The slots of each further block of positions, ascending and relative to `start`.
     most : int
-        Slots of the longest of them.
+        Number of slots in the longest block.
     """
 
     start: int
@@ -117,14 +117,14 @@ class Tail(NamedTuple):
 
 
 def tail(root: int, offsets: np.ndarray, first: int, device: torch.device) -> Tail:
-    """The `Tail` of a draft below the token at position `root`.
+    """Build the `Tail` of a draft below the token at position `root`.
 
     Parameters
     ----------
     root : int
-        Position of the draft's root, and its slot.
+        Position and slot of the draft's root.
     offsets : array of int [n]
-        How far after the root each node's position lies.
+        Distance of each node's position from the root.
     first : int
         Slot of the first node.
     """
@@ -136,24 +136,24 @@ def tail(root: int, offsets: np.ndarray, first: int, device: torch.device) -> Ta
 
 
 def _range(slots: np.ndarray, device: torch.device) -> slice | torch.Tensor:
-    """Rising slots as a slice where none is left out: what it takes is no copy."""
+    """Convert ascending slots to a slice if they are contiguous, which avoids a copy; else to a tensor."""
     first, last = int(slots[0]), int(slots[-1])
     return slice(first, last + 1) if last - first + 1 == len(slots) else send(slots, device)
 
 
 class Sight(NamedTuple):
-    """What each line of a pass sees: a line is a query of one head.
+    """Masks for the lines of a pass; a line is one query of one head.
 
     Attributes
     ----------
     mask : tensor [texts * key-value heads, lines, slots]
-        Added to the scores: -inf where a line does not see a slot. The heads that share keys are neighbours.
+        Added to the scores: -inf if a line does not see a slot. Heads that share keys are adjacent.
     tails : sequence of Tail, optional
-        For each text, where its slots are not in the order of their positions. None: they are.
+        One per text, if slots are not in order of positions.
     orders : list of (tensor, tensor) of int [key-value heads, lines, slots of the tail]
-        For each tail, which of its slots comes where in the order of positions, and the way back.
+        For each tail, the permutation of its slots to the order of positions, and the inverse.
     sums : Sums
-        How they are computed.
+        How the sums are computed.
     """
 
     mask: torch.Tensor
@@ -166,20 +166,22 @@ def sight(
     mask: torch.Tensor, texts: int, heads: int, groups: int,
     tails: Sequence[Tail] | None = None, sums: Sums = SUMS[0],
 ) -> Sight:  # fmt: skip
-    """The `Sight` of all layers of a pass.
+    """Build the `Sight` for all layers of a pass.
 
     Parameters
     ----------
     mask : tensor [texts or 1, 1 or heads, queries, slots]
-        0, or what a head adds to the score, where a query sees a slot, else -inf. Each head has a mask of its
-        own only where it has keys of its own.
+        Where a query sees a slot, 0 or the bias that a head adds to the score; else -inf. A mask per head
+        requires that heads do not share keys.
     heads, groups : int
-        Heads, and how many of them have keys and values of their own.
+        Number of query heads, and of key-value heads.
+    tails : sequence of Tail, optional
+        See `Sight`.
     sums : Sums
-        How they are computed.
+        How the sums are computed.
     """
     lines = mask.repeat_interleave(heads // groups, 2)
-    if (missing := sums.least - lines.shape[2]) > 0:  # padded lines see all, and are dropped
+    if (missing := sums.least - lines.shape[2]) > 0:  # padding lines see everything and are dropped later
         lines = F.pad(lines, (0, 0, 0, missing))
     lines = lines.expand(texts, groups, -1, -1)
     orders = []
@@ -195,13 +197,13 @@ def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Sight, scale: float,
     cap: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Grouped-query attention in one order of additions.
+    """Grouped-query attention with a fixed order of additions.
 
     Parameters
     ----------
     query : tensor [texts, queries, heads, dim]
     key, value : tensor [texts, key-value heads, slots, dim]
-        As many slots as fill whole blocks.
+        The number of slots must be a multiple of `BLOCK`.
     cap : float, optional
         Scores become ``cap * tanh(score / cap)``.
 
@@ -235,18 +237,18 @@ def attend(
 
 
 class Windows(NamedTuple):
-    """Canvases that share a pass: each sees keys and values of its own among those that are stored.
+    """Canvases that share a pass; each sees its own selection of the stored keys and values.
 
     Attributes
     ----------
     rows : tensor of int [canvases, 1, 1]
-        The row of the storage that holds each.
+        The storage row of each canvas.
     slots : tensor of int [canvases, 1, positions]
-        Where its keys and values lie, in the order of positions; whole blocks.
+        Slots of its keys and values, in order of positions, padded to whole blocks.
     queries : tensor of int [canvases, width]
-        Which of the pass's tokens are its own. Canvases with fewer have some twice.
+        Indices of its tokens in the pass. Canvases with fewer tokens are padded with index 0.
     mask : tensor [canvases, 1, width, positions]
-        0 for a position that it has, else -inf.
+        0 for a position of the canvas, -inf for padding.
     """
 
     rows: torch.Tensor
@@ -255,13 +257,13 @@ class Windows(NamedTuple):
     mask: torch.Tensor
 
     def sight(self, heads: int, groups: int, sums: Sums) -> Sight:
-        """As the function of this name, of a whole pass."""
+        """Build the `Sight` for all layers; see the function of the same name."""
         return sight(self.mask, len(self.slots), heads, groups, None, sums)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Sight, scale: float
     ) -> torch.Tensor:
-        """As the function of this name, each canvas after the other: [canvases * width, heads * dim].
+        """Attend within each canvas; see the function of this name. Returns [canvases * width, heads * dim].
 
         Parameters
         ----------
@@ -278,7 +280,7 @@ class Windows(NamedTuple):
 def _parts(
     x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: Sight
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight]]:
-    """The arguments of `_attended` for a part of the lines at a time."""
+    """Yield the arguments of `_attended` for one part of the lines at a time."""
     count = -(-x.shape[1] // LINES)
     orders = [list(zip(*(index.tensor_split(count, 1) for index in both))) for both in seen.orders]
     for i, (lines, mask) in enumerate(zip(x.tensor_split(count, 1), seen.mask.tensor_split(count, 1))):
@@ -289,7 +291,7 @@ def _attended(
     x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: Sight, scale: float,
     cap: float | None,
 ) -> torch.Tensor:  # fmt: skip
-    """What lines [n, lines, dim] read of keys [n, dim, slots] and values [n, slots, dim]."""
+    """Attention of lines [n, lines, dim] over keys [n, dim, slots] and values [n, slots, dim]."""
     if cap is None and seen.sums.fused:
         scores = torch.baddbmm(seen.mask, x, keys, alpha=scale)
     elif cap is None:
@@ -311,12 +313,12 @@ def _attended(
 
 
 def _arranged(columns: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    """The last columns of scores or weights in another order."""
+    """Permute the last columns of scores or weights."""
     return columns.gather(-1, order)
 
 
 def whole_blocks(slots: int) -> int:
-    """The slots of the blocks that hold so many: what a pass in order reads."""
+    """Round `slots` up to a multiple of `BLOCK`, the number that an invariant pass reads."""
     return -(-slots // BLOCK) * BLOCK
 
 
@@ -327,7 +329,7 @@ def _blocks(weights: torch.Tensor, values: torch.Tensor) -> Iterator[tuple[torch
 def _by_position(
     weights: torch.Tensor, values: torch.Tensor, tail: Tail, orders: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
-    """The sum of one text's values, whose last slots stand out of order."""
+    """Sum one text's values, whose last slots are not in order of positions."""
     if tail.most > BLOCK + MOST_NODES:
         return _line_by_line(weights, values, tail, orders[0][0])
     last, own = _arranged(weights[..., tail.start :], orders[1]), values[:, tail.start :]
@@ -344,10 +346,10 @@ def _taken(x: torch.Tensor, dim: int, slots: slice | torch.Tensor) -> torch.Tens
 def _line_by_line(
     weights: torch.Tensor, values: torch.Tensor, tail: Tail, order: torch.Tensor
 ) -> torch.Tensor:
-    """`_by_position` of a large draft: each line reads the last values in the order of its own positions."""
+    """`_by_position` for a large draft: each line reads the last values in its own order of positions."""
     (groups, lines, _), dim = weights.shape, values.shape[2]
 
-    def padded(rows: torch.Tensor) -> torch.Tensor:  # each line is a product of its own
+    def padded(rows: torch.Tensor) -> torch.Tensor:  # each line is a separate product
         return F.pad(rows.reshape(groups * lines, 1, -1), (0, 0, 0, LEAST[-1] - 1))
 
     whole = list(_blocks(weights[..., : tail.start], values[:, : tail.start])) if tail.start else []
@@ -363,7 +365,7 @@ def _line_by_line(
 def _summed(blocks: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     out = torch.bmm(*next(blocks))
     for weights, values in blocks:
-        if values.shape[1] == 1:  # MKL adds a single slot in one rounding, those of a longer block in two
+        if values.shape[1] == 1:  # MKL rounds once for a single slot, but twice in longer blocks
             out.add_(weights * values)
         else:
             out.baddbmm_(weights, values)
@@ -371,10 +373,10 @@ def _summed(blocks: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor
 
 
 def steady(function: Function) -> Function:
-    """A nonlinearity [rows, width] whose numbers do not depend on the number of rows.
+    """Wrap a nonlinearity [rows, width] so that its results do not depend on the number of rows.
 
-    What a vector loop leaves over is computed by other code, so rows are filled up to whole vectors; and rows
-    are given to a loop in such a number that torch does not cut it between threads.
+    Different code computes the remainder of a vector loop, so rows are padded to whole vectors. Rows are
+    processed in chunks small enough that torch does not split the loop between threads.
     """
 
     def computed(x: torch.Tensor) -> torch.Tensor:
@@ -392,16 +394,16 @@ def steady(function: Function) -> Function:
 _tanh = steady(torch.tanh)
 
 
-# ---------------------------------------------------------------- whether it is so here
+# ---------------------------------------------------------------- tests on this machine
 
 
 def settle(lines: Iterable[Lines]) -> str:
-    """Make products keep their order, in fewer rows or pieces of the input where a whole one does not.
+    """Make products keep their order, if necessary by limiting rows or splitting the input.
 
     Returns
     -------
     str
-        Which one cannot; empty if all do.
+        A description of the product that cannot; empty if all can.
     """
     alike: dict[tuple[torch.Size, ...], list[Lines]] = {}
     for line in lines:
@@ -420,9 +422,9 @@ def settle(lines: Iterable[Lines]) -> str:
 
 
 def keeps(product: Lines) -> bool:
-    """Whether a product gives rows of random numbers the bits that it gives each of them alone.
+    """Whether a product of random rows gives each row the same bits as when it is computed alone.
 
-    Of products alike in shape, layout and format one is tried, once for each number of threads.
+    One product of each shape, layout and format is tested, once for each number of threads.
     """
     first = product.weights[0]
     key = (
@@ -438,7 +440,7 @@ def keeps(product: Lines) -> bool:
 def _keeps(product: Lines) -> bool:
     size, width = product.weights[0].shape
     numbers = torch.Generator().manual_seed(size)
-    # Sums that differ are mostly rounded to the same number of 16 bits, so many must be looked at there.
+    # Different sums mostly round to the same 16-bit number, so many must be compared in 16-bit formats.
     short = product.weights[0].dtype.itemsize == 2
     least = ROUNDED // size if short else 0
     x = torch.randn(max(least, WIDTHS[-1]), width, generator=numbers).to(product.weights[0])
@@ -449,11 +451,11 @@ def _keeps(product: Lines) -> bool:
 
 @torch.inference_mode(
     False
-)  # a layout is kept by its parameter's version, which tensors of inference have not
+)  # layouts are cached by the parameter's version, which inference tensors do not have
 def _cancelling(product: Lines, numbers: torch.Generator) -> tuple[Lines, torch.Tensor]:
-    """A product alike in all but its numbers, and rows whose sums cancel but for one small term.
+    """A product of the same shape with other weights, and rows whose sums cancel except for one small term.
 
-    What is left of a sum is then as small as its rounding errors, which depend on its order.
+    The remaining sum is then as small as its rounding errors, which depend on the order.
     """
     layers = []
     for weight in product.weights:
@@ -473,13 +475,13 @@ def _cancelling(product: Lines, numbers: torch.Generator) -> tuple[Lines, torch.
 
 
 def _alike(product: Lines, x: torch.Tensor, whole: bool) -> bool:
-    """Whether rows have in each of `WIDTHS` the bits that they have alone: all, or three of the first."""
+    """Whether rows get the same bits in each of `WIDTHS` as alone; tests all rows if `whole`, else three."""
     size = product.weights[0].shape[0]
 
     def added(rows: torch.Tensor) -> torch.Tensor:
         return product.add(rows, rows.new_ones(len(rows), size))
 
-    for computed in (product, added)[: 1 + (len(product.weights) == 1)]:  # one matrix's output may be added
+    for computed in (product, added)[: 1 + (len(product.weights) == 1)]:  # `add` takes single matrices only
         alone: dict[int, torch.Tensor] = {}  # each row is computed alone once, for all widths
         for n in WIDTHS:
             for first in range(0, len(x) - n + 1, n) if whole else [0]:
@@ -494,14 +496,14 @@ def _alike(product: Lines, x: torch.Tensor, whole: bool) -> bool:
 
 @cache
 def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None = None) -> Sums | None:
-    """How attention's sums keep their order on this machine; None if they do not.
+    """The first of `SUMS` with which attention keeps its order on this machine; None if there is none.
 
-    Tried on random numbers: a token among others and alone, among other texts, slots after and between that
-    are masked, and passes of many lengths; with numbers that are added to the scores if `biased`, or
-    soft-capped by `cap`.
+    Tested on random numbers: a token alone, with other tokens and with other texts; masked slots after and
+    between the visible ones; and passes of many lengths. Scores have a bias if `biased` and are soft-capped
+    by `cap`.
     """
     with torch.random.fork_rng([]), torch.inference_mode():
-        torch.default_generator.manual_seed(dim)  # the CPU's alone: other devices keep their streams
+        torch.default_generator.manual_seed(dim)  # the CPU's generator only
         every = (each for each in SUMS if all(_tried(dim, n, each, biased, cap) for n in LENGTHS))
         return next(every, None)
 
@@ -533,7 +535,7 @@ def _tried(dim: int, length: int, sums: Sums, biased: bool, cap: float | None) -
                 return False
     if not all(torch.equal(each, alone) for each in attended(one, nothing[:, :, :1], texts=3)):
         return False
-    # The last tokens move to later slots, as those of a path through a tree do.
+    # Move the last tokens to later slots, like those of a path through a tree.
     moved, root = min(length - 1, 5), length - 1 - min(length - 1, 5)
     later = np.sort(np.random.default_rng(length).choice(MOST_NODES, moved, replace=False)) + root + 1
     offsets = np.ones(MOST_NODES, np.int64)

@@ -1,7 +1,7 @@
-"""The seam between methods and models: what the loop, a method and the audit may ask of each.
+"""Interfaces between methods and models, as used by the decoding loop, the methods and the audit.
 
-These are structural types: whatever has the members is accepted, and nothing needs to inherit from them.
-`specviz.models.Model`, `EncoderDecoder` and `LlamaCpp` are models here, and their contexts are contexts.
+These are structural types: any object with the members is accepted, and nothing needs to inherit from them.
+`specviz.models.Model`, `EncoderDecoder` and `LlamaCpp` satisfy `Model`, and their contexts satisfy `Context`.
 Importing this loads no torch.
 """
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 Tokens: TypeAlias = "Sequence[int] | Tensor"
 Path: TypeAlias = "Sequence[int]"  # node indices, from a child of the root down
-Positions: TypeAlias = "slice | Tensor"  # places in the text: the same of all rows, or [rows, n]
+Positions: TypeAlias = "slice | Tensor"  # positions in the text: the same for all rows, or [rows, n]
 Prompt: TypeAlias = "str | Sequence[int] | Sequence[Mapping[str, str]]"  # a text, ids, or chat messages
 ExitRule: TypeAlias = "Callable[[Exit], bool]"
-Settings: TypeAlias = "dict[str, Any]"  # what a JSON file of a model holds: its reader checks every field
-Net: TypeAlias = "Any"  # a transformers model of a family that was checked: its parts have no declared types
-Spec: TypeAlias = "str | os.PathLike[str] | PreTrainedModel | Model"  # what is loaded: see `load`
-AnyTokenizer: TypeAlias = "Any"  # transformers', fast or slow, or llama.cpp's with the same face
+Settings: TypeAlias = "dict[str, Any]"  # contents of a model's JSON file; its reader checks every field
+Net: TypeAlias = "Any"  # a transformers model of a checked family; its parts have no declared types
+Spec: TypeAlias = "str | os.PathLike[str] | PreTrainedModel | Model"  # a model to load: see `load`
+AnyTokenizer: TypeAlias = "Any"  # a fast or slow tokenizer of transformers, or llama.cpp's equivalent
 
 
 class Pass(Protocol):
@@ -38,16 +38,16 @@ class Pass(Protocol):
     Attributes
     ----------
     logits : list of tensor [1 + nodes, vocabulary]
-        One for each row, float32: entry 0 predicts the token after the last committed one (the root), entry
-        1 + i the token after node i.
+        One per row, float32. Entry 0 predicts the token after the last committed one (the root), entry 1 + i
+        the token after node i.
     fed : list of int
-        Tokens fed of each row, padding not counted.
+        Tokens fed per row, not counting padding.
     tokens : int
-        Their sum.
+        The sum of `fed`.
     hidden : dict of int to list of tensor [1 + nodes, width]
-        Hidden states at the same places, by layer and row.
+        Hidden states at the same positions, by layer and row.
     layers : int or None
-        Layers that the token went through, of a pass with an exit rule.
+        For a pass with an exit rule, the number of layers that the token went through.
     """
 
     logits: list[Tensor]
@@ -60,7 +60,7 @@ class Pass(Protocol):
 
 
 class Context(Protocol):
-    """Rows of committed tokens over one model; one text is a batch of one row.
+    """A batch of rows of committed tokens over one model; a single text is a batch of one row.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Context(Protocol):
     room : int
         Tokens that still fit after the longest row, draft nodes included.
     cached : list of int
-        Slots of each row whose keys and values are computed.
+        Number of slots of each row whose keys and values are computed.
     """
 
     rows: int
@@ -88,29 +88,29 @@ class Context(Protocol):
     def room(self) -> int: ...
 
     def prefill(self, rows: Sequence[int] | None = None) -> int:
-        """Compute every pending token but each row's last; return how many tokens were fed."""
+        """Compute every pending token except the last of each row; return the number of tokens fed."""
 
     def forward(self, drafts: Draft | Sequence[Draft], hidden: Sequence[int] = ()) -> Pass:
-        """Run one pass over the pending tokens and the nodes of a draft (one draft for each row)."""
+        """Run one pass over the pending tokens and the nodes of a draft (one draft per row)."""
 
     def commit(self, paths: Sequence[int] | Sequence[Path]) -> None:
-        """Keep a path of nodes of each row's draft, and drop the other nodes."""
+        """Commit a path of nodes of each row's draft and drop the other nodes."""
 
     def extend(self, tokens: Tokens | Sequence[Tokens]) -> None:
-        """Commit tokens that no draft held: a bonus token, a correction, new source text."""
+        """Commit tokens that were not in a draft: a bonus token, a correction, new source text."""
 
     def rewind(self, length: int | Sequence[int]) -> None:
-        """Forget everything after the first `length` tokens of each row."""
+        """Drop everything after the first `length` tokens of each row."""
 
     def reserve(self, room: int) -> None:
-        """Make sure that `room` more tokens fit after the longest row."""
+        """Ensure that `room` more tokens fit after the longest row."""
 
     def close(self) -> None:
         """Free the storage."""
 
 
 class TextModel(Protocol):
-    """A tokenizer and a vocabulary: what stands behind token ids.
+    """The part of a model that maps between text and token ids.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class TextModel(Protocol):
     eos: tuple[int, ...]
 
     def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Token ids of a text, of chat messages or of ids."""
+        """Convert a text, chat messages or ids to checked token ids."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens."""
@@ -137,7 +137,7 @@ class TextModel(Protocol):
 
 
 class Drafter(Protocol):
-    """What proposes tokens for a target: a smaller model, or heads, slots and EAGLE layers bound to a target.
+    """A proposer of tokens for a target: a smaller model, or heads, slots or EAGLE layers bound to a target.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Drafter(Protocol):
         `kind` is ``causal``, ``encoder-decoder``, ``diffusion``, ``heads``, ``slots`` or ``eagle``.
     parameters : int
     vocabulary : int
-        Columns of its logits; token ids mean what they mean to the target.
+        Columns of its logits; token ids have the same meaning as for the target.
     """
 
     name: str
@@ -154,16 +154,16 @@ class Drafter(Protocol):
     vocabulary: int
 
     def left(self, prompt: int) -> int:
-        """How many tokens can follow a prompt of `prompt` tokens."""
+        """Number of tokens that can follow a prompt of `prompt` tokens."""
 
 
 class Unbound(Protocol):
-    """Weights that draft for one target, before they are bound to it."""
+    """A drafter's weights that are not yet bound to a target."""
 
     kind: str
 
     def on(self, target: Model) -> Model:
-        """What drafts for `target`."""
+        """Bind to `target` and return the drafter."""
 
 
 class Model(Drafter, TextModel, Protocol):
@@ -173,11 +173,11 @@ class Model(Drafter, TextModel, Protocol):
     ----------
     layers : int
     max_length : int
-        Most tokens of one text.
+        Maximum tokens of one text.
     device : torch.device
-        Where ids are taken and logits arrive.
+        Device of ids and logits.
     dtype : torch.dtype or str
-        The number format; llama.cpp's is a name.
+        The number format; a name for llama.cpp.
     """
 
     layers: int
@@ -190,17 +190,17 @@ class Model(Drafter, TextModel, Protocol):
     def dtype(self) -> torch.dtype | str: ...
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> Context:
-        """A context of `prompts`, not yet computed; `room` tokens fit after the longest one."""
+        """Open a context of `prompts`, not yet computed; `room` tokens fit after the longest one."""
 
     def first(self, layers: int) -> Model:
-        """Its first `layers` layers with the same head: an early-exit drafter."""
+        """Early-exit drafter: the first `layers` layers with the same head."""
 
     def check_vocabulary(self, other: TextModel) -> None:
         """Raise `ModelError` unless token ids mean the same in both."""
 
 
 class Rows(Protocol):
-    """What is asked of a context before tokens are added: its slots, and how long the model lets a row be."""
+    """The part of a context that is checked before tokens are added: its slots and its model's limit."""
 
     slots: int
 
@@ -209,21 +209,21 @@ class Rows(Protocol):
 
 
 class Worded(Protocol):
-    """A model of so many token ids."""
+    """A model's name and vocabulary size."""
 
     name: str
     vocabulary: int
 
 
 class Limited(Protocol):
-    """A model of so many positions."""
+    """A model's name and maximum text length."""
 
     name: str
     max_length: int
 
 
 class Device(Protocol):
-    """What an error about memory names: the model, where its weights are, and in which number format."""
+    """The facts in an error about memory: the model's name, device and number format."""
 
     name: str
 
@@ -235,12 +235,12 @@ class Device(Protocol):
 
 
 class Storage(Protocol):
-    """Where a decoder's layers keep their keys and values during a pass.
+    """The KV cache as a decoder's layers use it during a pass.
 
     Attributes
     ----------
     reach : int
-        Positions that a pass may use, counted from 0.
+        Number of positions, counted from 0, that a pass may use.
     """
 
     reach: int
@@ -249,4 +249,4 @@ class Storage(Protocol):
         """Store keys and values [rows, heads, tokens, dim]; return all that the pass may read."""
 
     def write_both(self, layer: int, new: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, of one tensor [2, rows, heads, tokens, dim]."""
+        """Same as `write`, with keys and values in one tensor [2, rows, heads, tokens, dim]."""

@@ -1,17 +1,18 @@
-"""Ranks of torchrun: processes that hold a shard of a model each and decode the same texts in lock-step.
+"""Ranks of torchrun: processes that each hold a shard of a model and decode the same texts in lock-step.
 
-Every rank runs the whole loop: drafts, judges, records. Only the target's matrices are cut, by heads and by
-columns, so the ranks meet inside its passes: an all-reduce after the embedding, after attention and after
-the feed-forward network of each layer, and one all-gather of the scores. Why all choose the same tokens:
+Every rank runs the whole loop: it drafts, verifies and records. Only the target's matrices are split, by
+heads and by columns, so the ranks communicate inside its passes: an all-reduce after the embedding, after
+attention and after the feed-forward network of each layer, and one all-gather of the logits. All ranks choose
+the same tokens because
 
-- each score is computed on one rank and copied to the others, bit for bit, and an all-reduce leaves the same
-  sum on all of them;
-- random numbers are functions of (seed, prompt, cycle), not of a state, and no choice looks at a clock;
-- a drafter lies whole on each rank, where the same code reads the same tokens. This is the part that the
-  hardware must keep: processors of different kinds may round differently.
+- each logit is computed on one rank and copied to the others bit for bit, and an all-reduce gives the same
+  sum on all ranks;
+- random numbers are functions of (seed, prompt, cycle), not of a state, and no choice depends on a clock;
+- every rank holds the whole drafter and runs the same code on the same tokens. This requires identical
+  hardware: different kinds of processors may round differently.
 
-So nothing is sent to agree on tokens, and each finished text is compared (`Ranks.check`): a rank that parted
-is found. Importing this loads no torch.
+So tokens need no communication. Each finished text is compared (`Ranks.check`) to detect a rank that has
+diverged. Importing this loads no torch.
 """
 
 from __future__ import annotations
@@ -32,36 +33,36 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Drafter
 
 T = TypeVar("T")
-# Longest wait for another rank: the slowest one's reading of its weights is inside. torchrun notices one that
-# has died in a moment.
+# Longest wait for another rank, including the time to read its weights. torchrun detects dead ranks at once.
 LIMIT = timedelta(minutes=30)
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which torchrun sets
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 COMMAND = "torchrun --nproc-per-node {} -m specviz"
-KEYS = ("k_proj", "qkv_proj", "query_key_value")  # what makes keys, in transformers' plans
+KEYS = ("k_proj", "qkv_proj", "query_key_value")  # names of the key projections in transformers' plans
 
 
 class RankError(SpecvizError):
-    """What stopped one rank alone: it says so itself, whichever it is."""
+    """An error that stopped a single rank, which prints it itself, whichever rank it is."""
 
 
 def size() -> int:
-    """How many ranks there are; 1 outside torchrun."""
+    """Number of ranks; 1 outside torchrun."""
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in VARIABLES) else 1
 
 
 def leads() -> bool:
-    """Whether this process is the one that writes, prints and shows progress: rank 0, or the only one."""
+    """Whether this process writes, prints and shows progress: it is rank 0 or the only process."""
     return size() == 1 or os.environ["RANK"] == "0"
 
 
 class Ranks:
-    """The ranks as one of them sees them; where nothing is split there is one.
+    """Communication between the ranks, from the view of one of them; without a split there is one rank.
 
-    Words (what is told, what is compared) travel over the CPU as JSON, beside the passes' own tensors.
+    Messages and compared values are sent as JSON over the CPU, separately from the tensors of the passes.
 
     Attributes
     ----------
     rank, size : int
+        This process's rank, and the number of ranks.
     """
 
     def __init__(self, several: bool) -> None:
@@ -71,7 +72,7 @@ class Ranks:
             self._meet()
 
     def _meet(self) -> None:
-        """Join torch's process group: over NCCL where there are GPUs, else over gloo."""
+        """Join torch's process group, with NCCL if there are GPUs, else with gloo."""
         import torch
         import torch.distributed as dist
 
@@ -99,12 +100,12 @@ class Ranks:
         return self.rank == 0
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's value, which JSON can hold, in the order of ranks.
+        """Collect every rank's JSON-serialisable value, in order of ranks.
 
         Raises
         ------
         RankError
-            If another rank has died, or does not answer within `LIMIT`.
+            If another rank has died or does not answer within `LIMIT`.
         """
         if self.size == 1:
             return [value]
@@ -123,23 +124,23 @@ class Ranks:
         return [json.loads(bytes(part[: int(n)].tolist())) for part, n in zip(parts, sizes)]
 
     def from_leader(self, make: Callable[[], T]) -> T:
-        """The value that rank 0 makes, which JSON can hold, on all ranks.
+        """Call `make` on rank 0 and return its JSON-serialisable result on all ranks.
 
         Raises
         ------
         SpecvizError
-            On all of them, if it could not be made.
+            On all ranks, if the call failed.
         """
         made = self.tried(lambda: [make()] if self.leads else [])
         return self.gather(made)[0][0]
 
     def tried(self, make: Callable[[], T]) -> T:
-        """What each rank makes for itself.
+        """Call `make` on each rank and return its own result.
 
         Raises
         ------
         SpecvizError
-            On all ranks, if one could not make it.
+            On all ranks, if the call failed on one.
         """
         mine: SpecvizError | None = None
         made: list[T] = []
@@ -157,12 +158,12 @@ class Ranks:
         return made[0]
 
     def check(self, value: T, what: str) -> None:
-        """Check that all ranks have the same.
+        """Check that all ranks have the same value.
 
         Raises
         ------
         SpecvizError
-            On all of them, naming the first that has something else.
+            On all ranks, naming the first whose value differs from rank 0's.
         """
         values = self.gather(value)
         for rank, other in enumerate(values):
@@ -173,21 +174,21 @@ class Ranks:
                 )
 
     def stop(self, error: Exception) -> None:
-        """After an error in mid-decode: raise it, unless every rank met it, for the others would wait.
+        """Handle an error during decoding: raise it unless every rank has met it, since others would wait.
 
-        What follows from the prompt and the parameters is the same on all; memory may be full on one.
+        Errors caused by the prompt or the parameters occur on all ranks; running out of memory may not.
         """
         if self.size == 1:
             return
         user_error = isinstance(error, (PromptError, ParameterError, ModelError))
         if user_error and "out of memory" not in str(error):
             return
-        if type(error) in (SpecvizError, RankError):  # said here, by all of them or by this one
+        if type(error) in (SpecvizError, RankError):  # raised here, on all ranks or this one
             raise error
         raise self.alone(error) from error
 
     def alone(self, error: Exception) -> RankError:
-        """The line for an error that this rank met alone."""
+        """The `RankError` for an error that only this rank has met."""
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return RankError(f"rank {self.rank} of {self.size} stopped or lost another rank: {reason}")
 
@@ -197,7 +198,7 @@ _met: list[Ranks] = []
 
 
 def everyone() -> Ranks:
-    """The ranks that this process is one of, met at the first call."""
+    """The ranks of this process's group, which is joined on the first call."""
     if size() == 1:
         return ALONE
     if not _met:
@@ -206,12 +207,12 @@ def everyone() -> Ranks:
 
 
 def join() -> Ranks:
-    """As `everyone`, where there must be several.
+    """Return `everyone`, which must be several ranks.
 
     Raises
     ------
     ModelError
-        If there are not: the line says how to start some.
+        If there is only one; the message says how to start more.
     """
     if size() < 2:
         raise ModelError(
@@ -232,18 +233,18 @@ def holding(model: Drafter) -> Ranks:
 
 
 def heads_here(config: PreTrainedConfig, heads: int) -> int:
-    """How many of a sharded model's key-value heads lie on each rank."""
+    """Number of a sharded model's key-value heads on each rank."""
     return heads // size() if cuts_heads(config) else heads
 
 
 def cuts_heads(config: PreTrainedConfig) -> bool:
-    """Whether an architecture's plan leaves each rank some of the heads; a few gather them again."""
+    """Whether an architecture's plan splits the heads between ranks; a few plans gather them again."""
     plan = config.base_model_tp_plan or {}
     return any(key.rsplit(".", 1)[-1] in KEYS and how == "colwise" for key, how in plan.items())
 
 
 def check_plan(config: PreTrainedConfig, name: str) -> None:
-    """Check, before a weight is read, that a model can be split over these ranks.
+    """Check, before any weight is read, that a model can be split over these ranks.
 
     Raises
     ------
@@ -265,10 +266,10 @@ def check_plan(config: PreTrainedConfig, name: str) -> None:
 
 
 def whole(weight: torch.Tensor) -> torch.Tensor:
-    """A parameter in one piece, gathered from all ranks where it is in shards: every rank must ask."""
+    """The complete parameter, gathered from all ranks if it is in shards; every rank must then call this."""
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 
 
 def here(weight: torch.Tensor) -> torch.Tensor:
-    """The part of a parameter that lies in this process: all of it, or its shard."""
+    """The part of a parameter in this process: its shard, or all of it."""
     return weight.to_local() if hasattr(weight, "to_local") else weight

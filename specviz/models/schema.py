@@ -1,4 +1,4 @@
-"""What the JSON files of a model's folder hold, as the gate checks them before transformers reads them."""
+"""Schemas of the JSON files in a model's folder, checked before transformers reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specviz.files import read_json
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=2**27)]
-TokenId = Annotated[int, Field(ge=-1, lt=2**31)]  # -1: some configs name no token so
+TokenId = Annotated[int, Field(ge=-1, lt=2**31)]  # some configs use -1 for no token
 VocabularyId = Annotated[int, Field(ge=0, lt=2**27)]
 TokenIds = TokenId | Annotated[list[TokenId], Field(max_length=10_000)] | None
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -26,7 +26,7 @@ def _file(name: str) -> str:
 
 
 class Config(TypedDict, total=False):
-    """``config.json``: what every family has, if it has it."""
+    """``config.json``: the fields common to all families, each optional."""
 
     model_type: str
     architectures: list[str] | None
@@ -65,19 +65,19 @@ class TokenizerConfig(TypedDict, total=False):
 
 
 class AddedToken(TypedDict, total=False):
-    """A token beside the vocabulary."""
+    """A token added to the vocabulary."""
 
     id: VocabularyId
 
 
 class Vocabulary(TypedDict, total=False):
-    """Ids by token, or tokens with their scores."""
+    """Ids by token, or a list of tokens with scores."""
 
     vocab: dict[str, VocabularyId] | list[Any]
 
 
 class Tokenizer(TypedDict, total=False):
-    """``tokenizer.json``. The tokenizers library walks through all ids up to the largest."""
+    """``tokenizer.json``. Ids are limited because the tokenizers library iterates up to the largest."""
 
     model: Vocabulary
     added_tokens: list[AddedToken]
@@ -90,39 +90,39 @@ class Index(TypedDict):
 
 
 class Tensor(TypedDict, total=False):
-    """A tensor in the header of a safetensors file; its metadata stand there, too."""
+    """A tensor's entry in the header of a safetensors file; the file's metadata is an entry, too."""
 
     shape: list[Count]
     dtype: str
 
 
 class Share(TypedDict):
-    """How well a pair of languages is translated."""
+    """Translation quality for a pair of languages."""
 
     bleu: Number
     share: Number
 
 
 class Guesses(TypedDict):
-    """How many tokens in a row are guessed right."""
+    """Number of consecutive tokens predicted correctly."""
 
     mean: Annotated[list[Number], Field(min_length=1)]
 
 
 class Ahead(TypedDict):
-    """How often the likeliest token is right, by how far ahead it stands."""
+    """How often the likeliest token is correct, by its distance ahead."""
 
     right: Annotated[list[Number], Field(min_length=1)]
 
 
 class Acceptance(TypedDict):
-    """Accepted tokens of drafted ones."""
+    """Fraction of drafted tokens that were accepted."""
 
     all: Number
 
 
 class Card(TypedDict, total=False):
-    """``training.json`` and ``scores.json`` of a model that was trained here."""
+    """``training.json`` and ``scores.json`` of a model trained with this package."""
 
     tokens: Count
     tau: Number
@@ -143,17 +143,17 @@ REMEDY = "the model's folder is damaged: fetch or save it again"
 
 
 def check_files(files: dict[str, Path]) -> None:
-    """Refuse damaged files of a model: transformers passes over some of them without a word.
+    """Reject damaged files of a model, some of which transformers would silently ignore.
 
     Parameters
     ----------
     files : dict
-        Path by name, as far as they are there.
+        Paths of the existing files, by name.
 
     Raises
     ------
     ModelError
-        Naming the file, the place in it and the fault.
+        Naming the file, the location in it and the fault.
     """
     for name, path in files.items():
         read_json(path, FILES[name], REMEDY, ModelError)

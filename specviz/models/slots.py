@@ -1,18 +1,18 @@
 """The parallel drafter of an encoder-decoder: the Spec-Drafter of Xia et al. 2023 ("Speculative Decoding").
 
-A small T5 decoder over the target's encoder reads what was written, then masked slots, and says in one pass
-what stands in each of them. Its input is
+A small T5 decoder over the target's encoder reads the text so far, then masked slots, and predicts the token
+of every slot in one pass. Its input is
 
-    <start> y_1 ... y_n  slot_1 ... slot_k        (k <= the slots there are; all causal)
+    <start> y_1 ... y_n  slot_1 ... slot_k        (k <= number of slots; causal attention throughout)
 
-where a written token is embedded by the target's own embeddings and a slot by its own row of `slots`. The
-state at slot j, after the final norm, gives by the target's head the scores of y_(n + j). So slot j stands
-where the token that it guesses would stand, a cache of the written tokens stays good from pass to pass, and
-fewer slots give the same guesses in those there are.
+where a text token uses the target's embedding and a slot uses its own row of `slots`. The state at slot j,
+after the final norm, gives the logits of y_(n + j) through the target's head. Slot j therefore has the
+position of the token that it predicts, the cache of the text stays valid from pass to pass, and a slot's
+prediction does not depend on the number of slots after it.
 
 A folder holds ``config.json`` with ``model_type`` "specviz-slots", ``target``, ``slots``, ``layers`` and the
 target's ``width``, ``heads``, ``feed_forward``, and ``model.safetensors`` with the tensors of a transformers
-T5Stack below ``decoder.``: ``decoder.embed_tokens.weight`` [slots, width] are the slots.
+T5Stack under ``decoder.``: ``decoder.embed_tokens.weight`` [slots, width] holds the slots.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TYPE = "specviz-slots"
 
 
 class SlotDrafter(nn.Module):
-    """A T5 decoder whose own embeddings are the slots'.
+    """A T5 decoder whose embedding table holds the slots.
 
     Parameters
     ----------
@@ -63,13 +63,14 @@ class SlotDrafter(nn.Module):
         Parameters
         ----------
         embedded : Tensor [rows, n, width]
-            Embeddings of written tokens (the target's) and, after them, of slots (`slot_embeddings`).
+            Embeddings of text tokens (the target's), followed by those of slots (`slot_embeddings`).
         encoded : Tensor [rows, source, width]
-            What the target's encoder made of the prompt.
+            The target's encoding of the prompt.
         mask : Tensor [rows, source], optional
-            1 where there is a prompt, 0 where it is padded.
+            1 for prompt tokens, 0 for padding.
         cache : transformers EncoderDecoderCache, optional
-            Of the tokens before; the pass appends to it, slots included: crop them before the next.
+            KV cache of the preceding tokens. The pass appends to it, slots included: crop them before the
+            next pass.
         """
         return self.decoder(
             inputs_embeds=embedded, encoder_hidden_states=encoded, encoder_attention_mask=mask,
@@ -78,10 +79,10 @@ class SlotDrafter(nn.Module):
 
     @property
     def slot_embeddings(self) -> Tensor:
-        """[slots, width]."""
+        """Embeddings of the slots [slots, width]."""
         return self.decoder.embed_tokens.weight
 
 
 def load_slots(folder: Path) -> tuple[SlotDrafter, Settings]:
-    """The drafter of a folder in float32, and its ``config.json``."""
+    """Load a folder's drafter in float32, and its ``config.json``."""
     return loaded(folder, SlotDrafter, ("slots", "layers", "width", "heads", "feed_forward"))

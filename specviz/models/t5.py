@@ -1,7 +1,7 @@
 """The decoder of T5 and mT5 as one plain function over the model's own weights.
 
-It computes what the transformers modules compute, but takes the relative position bias from the places in
-the text, where they take it from slots: the siblings of a token tree stand at the same place.
+It computes the same results as the transformers modules, but derives the relative position bias from text
+positions rather than cache slots, because siblings in a token tree have the same position.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Net, Positions
 
 CLASSES = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
-FEW = 64  # tokens of a chain whose biases are kept
+FEW = 64  # longest chain whose biases are cached
 
 
 class Bias:
-    """What each head adds to the score of a key, by how far it stands before the query.
+    """Relative position bias: the number that each head adds to a key's score, by distance from the query.
 
     Parameters
     ----------
     attention : T5Attention
-        The decoder's first one, whose buckets all layers share.
+        The decoder's first self-attention, whose buckets all layers share.
 
     Attributes
     ----------
     table : tensor [heads, distances]
-        Beyond the last distance nothing changes any more.
+        The last entry applies to all larger distances.
     """
 
     def __init__(self, attention: T5Attention) -> None:
@@ -54,8 +54,8 @@ class Bias:
     def chain(self, start: int, count: int) -> torch.Tensor:
         """The causal mask with biases of `count` tokens after `start` others, [1, heads, count, slots].
 
-        Counted from the last slot it is the same wherever the chain stands: a slice of one kept for each
-        small count.
+        Counted from the last slot, the mask does not depend on `start`, so it is a slice of a mask cached for
+        each small count.
         """
         end = start + count
         kept = self.chains.get(count)
@@ -71,7 +71,7 @@ class Bias:
         return kept[..., kept.shape[-1] - end :]
 
     def between(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Biases by places, of queries [rows, n] and keys [rows, slots]: [rows, heads, n, slots]."""
+        """Biases for queries at positions [rows, n] and keys at [rows, slots]: [rows, heads, n, slots]."""
         distance = (queries[:, :, None] - keys[:, None]).clamp_(0, self.table.shape[1] - 1)
         return self.table[:, distance].transpose(0, 1)
 
@@ -81,14 +81,14 @@ class T5(Decoder):
 
     Parameters
     ----------
-    net : transformers model that `refusal` has no word against
+    net : transformers model for which `refusal` returns None
         Read, never changed; see `Llama`.
     layers : int
-        How many of the decoder's layers to run.
+        Number of the decoder's layers to run.
     layout : str
-        How its matrices lie (`specviz.models.kernels`).
+        Layout of its matrices (`specviz.models.kernels`).
     invariant : bool, optional
-        As `PlainFunction` takes it.
+        See `PlainFunction`.
     """
 
     scale = 1.0
@@ -110,7 +110,7 @@ class T5(Decoder):
         )  # fmt: skip
         self.size = config.d_model
         self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
-        # T5 1.0 shrinks the states before its head, which is the embedding; 1.1 and mT5 do not.
+        # T5 1.0 scales the states before its tied head; 1.1 and mT5 do not.
         scaled = getattr(config, "scale_decoder_outputs", False)
         self.shrink = config.d_model**-0.5 if scaled else 1.0
         self.last = stack.final_layer_norm.weight.detach()
@@ -118,19 +118,19 @@ class T5(Decoder):
         self.act, self.gated = activation(config.dense_act_fn, invariant), config.is_gated_act
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
-        """The final norm of states [tokens, size]."""
+        """Apply the final norm to states [tokens, size]."""
         return self.norm(x, self.last)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
-        """Scores of final states [tokens, size]."""
+        """Logits of final states [tokens, size]."""
         return self.head(last if self.shrink == 1.0 else last * self.shrink)
 
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
-        """Tokens alone: the mask holds the biases of their places."""
+        """Embed the tokens only; their positions enter through the mask's biases."""
         return F.embedding(ids, self.embedding)
 
     def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
-        """Each part begins with its norm."""
+        """Layer `i`'s output; each part starts with its norm."""
         (first, second, third), qkv, o, q, c, wide, down = self.weights[i]
         x = o.add(self.attend(i, qkv(first(x)), rows, mask, store), x)
         x = c.add(self.attend_source(i, q(second(x)), rows, mask, store), x)
@@ -144,7 +144,7 @@ class T5(Decoder):
 
 
 def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
-    """The decoder's linear layers, layer by layer; those that read the same input together."""
+    """The decoder's linear layers, layer by layer, grouped by shared input."""
     for block in net.decoder.block:
         own, cross, feed = block.layer
         a, c, m = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
@@ -153,7 +153,7 @@ def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
 
 
 def refusal(net: PreTrainedModel) -> str | None:
-    """Why the function above would not compute what `net` does; None if it does."""
+    """Why `T5` cannot compute the same as `net`; None if it can."""
     if net.dtype == torch.float16:
         return "T5's states overflow float16: load it with dtype='bfloat16' or 'float32'"
     return None

@@ -1,4 +1,4 @@
-"""A prompt around a text of the user's, as token ids."""
+"""Prompt templates: a fixed wording around the user's text, as token ids."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from specviz.errors import ParameterError
 if TYPE_CHECKING:
     from specviz.models.protocols import TextModel
 
-MARK = re.compile(r"<\|\w+\|>|<(?:start|end)_of_turn>")  # looks like a special token of some model
+MARK = re.compile(r"<\|\w+\|>|<(?:start|end)_of_turn>")  # looks like some model's special token
 
 
 class Template:
-    """Writes prompts of one wording; special tokens count as such in the wording, never in the user's text.
+    """A prompt wording. Special tokens are recognised in the wording, never in the user's text.
 
     Parameters
     ----------
     model : Model
-        Whose tokenizer reads it.
+        The model whose tokenizer is used.
     before, after : str
-        What stands around the user's text.
+        The wording before and after the user's text.
 
     Raises
     ------
     ParameterError
-        If the model has no tokenizer, or the wording has marks such as ``<start_of_turn>`` that are no tokens
-        of this model.
+        If the model has no tokenizer, or the wording has marks such as ``<start_of_turn>`` that are not
+        tokens of this model.
     """
 
     def __init__(self, model: TextModel, before: str, after: str) -> None:
@@ -45,12 +45,12 @@ class Template:
                 f"the template has {unknown[0]}, which is not a token of {model.name}: use that model's own "
                 f"template, or write one that contains {{source}}"
             )
-        # Pieces never cross a special token, so what lies between two of them is read by itself.
+        # Pieces never cross a special token, so the text between two of them can be tokenized separately.
         head, tail = parts[0][-1], parts[1][0]
         self.around = head, tail
         self.before = self._ids(parts[0][:-1])
         self.after = self._ids(["", *parts[1][1:]])
-        if self.text.source:  # an encoder reads a whole text, with all that its tokenizer adds to one
+        if self.text.source:  # an encoder reads complete texts, with all tokens that its tokenizer adds
             first, last = self._frame()
             self.before, self.after = [*first, *self.before], [*self.after, *last]
             return
@@ -59,7 +59,7 @@ class Template:
             self.before = [begin, *self.before]
 
     def _frame(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before a text and after it."""
+        """The tokens that the tokenizer adds before and after a text."""
         word, whole = self.text.plain("a"), self.text.encode("a")
         start = next(i for i in range(len(whole)) if whole[i : i + len(word)] == word)
         return whole[:start], whole[start + len(word) :]
@@ -71,6 +71,6 @@ class Template:
         return ids
 
     def __call__(self, source: str) -> list[int]:
-        """Token ids of the prompt around `source`."""
+        """Token ids of the prompt with `source` as the user's text."""
         head, tail = self.around
         return [*self.before, *self.text.plain(head + source + tail), *self.after]

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the exact bytes of every piece."""
+"""Converts text to token ids and back, with the exact bytes of every token."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from specviz.models.protocols import AnyTokenizer, Prompt, Settings, TextModel
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-NONCHARACTERS = [chr(0xFDD0 + i) for i in range(32)]  # no text holds one, or at least not all
-SURROGATE = "\ud800"  # in no text that can be encoded
+NONCHARACTERS = [chr(0xFDD0 + i) for i in range(32)]  # no real text contains all of them
+SURROGATE = "\ud800"  # cannot occur in text that can be encoded
 
 
 class Text:
-    """A tokenizer as this package needs it.
+    """A tokenizer with the interface that this package needs.
 
     Parameters
     ----------
@@ -27,10 +27,10 @@ class Text:
     vocabulary : int
         Rows of the model's head; ids must be smaller.
     eos : tuple of int
-        Ids that end a text: dropped where a tokenizer adds one after a prompt.
+        Ids that end a text; removed if a tokenizer adds one after a prompt.
     source : bool
-        Whether prompts are an encoder's: a whole text, with all that the tokenizer adds to one and no chat
-        template.
+        Whether prompts go to an encoder: they are then complete texts, with all tokens that the tokenizer
+        adds and without a chat template.
     """
 
     def __init__(
@@ -42,33 +42,35 @@ class Text:
         added = getattr(tokenizer, "added_tokens_decoder", None) or {}
         self.added = {i: str(token) for i, token in added.items()}
         self._pieces: dict[int, bytes] = {}
-        self.reported: set[tuple[int, ...]] = set()  # prompts with `unknown` that a line has named
-        self.chat: Settings = {}  # variables of the chat template, besides the messages
+        self.reported: set[tuple[int, ...]] = set()  # prompts with `unknown` tokens already reported
+        self.chat: Settings = {}  # variables of the chat template other than the messages
 
     @cached_property
     def unknown(self) -> int | None:
-        """The id of whatever the tokenizer does not know; None where it writes every text."""
+        """The id for unknown text; None if the tokenizer can represent every text."""
         own, *others = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("unk", "bos", "eos"))
         return None if own in others else own
 
     def encode(self, prompt: Prompt, model: str = "the model", *, raw: bool = False) -> list[int]:
-        """Token ids of a text, of chat messages, or of ids.
+        """Convert a text, chat messages or ids to checked token ids.
 
         Parameters
         ----------
         prompt : str, list of int, or list of {"role": ..., "content": ...}
-            A text is put to a model that has a chat template as the user's turn; to any other as it stands,
-            with the begin token that the tokenizer adds. Ids are taken as they are. An encoder reads a text
-            with its end token, and of messages the user's last one alone. A single message of the user is a
-            text to a model without a chat template.
+            For a model with a chat template, a text becomes the user's turn; for others it is used unchanged,
+            with the begin token that the tokenizer adds. Ids are used unchanged. An encoder reads a text with
+            its end token, and of messages only the user's last one. For a model without a chat template, a
+            single user message is treated as a text.
+        model : str
+            Name of the model, for errors.
         raw : bool
-            Leave the chat template out for a text.
+            Whether to use a text without the chat template.
 
         Raises
         ------
         PromptError
-            If the prompt is empty, holds an id outside the vocabulary, a character that cannot be written in
-            it or half of one, or needs a tokenizer or chat template that the model has not.
+            If the prompt is empty, has an id outside the vocabulary or a character (or half of one) that the
+            vocabulary cannot represent, or needs a tokenizer or chat template that the model lacks.
         """
         if not isinstance(prompt, str):
             items: list[Any] = list(prompt)
@@ -87,7 +89,7 @@ class Text:
         ids = self._tokens(prompt, True)
         added = len(ids) > len(bare) and ids[-1] in self.eos and (not bare or bare[-1] != ids[-1])
         if added and not self.source:
-            ids = ids[:-1]  # a text that goes on has not ended
+            ids = ids[:-1]  # the text is to be continued
         if not bare:
             raise PromptError("the prompt has no tokens; give at least one visible character")
         return self._ids(ids, model)
@@ -95,27 +97,27 @@ class Text:
     def _tokens(
         self, text: str, begin: bool, split: bool | None = None, parts: Mapping[str, str] | None = None
     ) -> list[int]:
-        """Token ids of a text.
+        """Tokenize a text.
 
-        `split` says whether special tokens in it are text, `parts` what it was made of, for errors.
+        `split` says whether special tokens in it count as text; `parts` are its named sources, for errors.
         """
         split = self._splits if split is None else split
         self._check(text, split, {} if parts is None else parts)
         options = {} if split == self._splits else {"split_special_tokens": split}
-        # Not verbose: whether a text is too long is said once, by who knows how much room there is.
+        # Not verbose: the caller checks the length against the available room.
         return self.tokenizer(text, add_special_tokens=begin, verbose=False, **options)["input_ids"]
 
     def plain(self, text: str) -> list[int]:
-        """Token ids of a text in which nothing counts as a special token, and none is added."""
+        """Tokenize a text without recognising or adding special tokens."""
         return self._tokens(text, False, True) if text else []
 
     @cached_property
     def _splits(self) -> bool:
-        """Whether special tokens in a text are text to this tokenizer, unless it is told otherwise."""
+        """Whether the tokenizer treats special tokens in a text as text by default."""
         return getattr(self.tokenizer, "split_special_tokens", False)
 
     def _check(self, text: str, split: bool, parts: Mapping[str, str]) -> None:
-        """Refuse a character that the token ids would not hold."""
+        """Reject characters that token ids cannot represent."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -128,7 +130,7 @@ class Text:
         doubtful = {c for c in set(text) - self._whole if not self._missing.isdisjoint(c.encode())}
         if not doubtful:
             return
-        # What an added token's name holds needs no byte.
+        # Characters inside an added token's name need no byte pieces.
         names = [name for i, name in self.added.items() if not (split and i in self.special)]
         if names:
             text = _either(names).sub(lambda match: SURROGATE * len(match[0]), text)
@@ -142,7 +144,7 @@ class Text:
 
     @cached_property
     def _missing(self) -> frozenset[int]:
-        """The bytes without a piece, of a vocabulary that spells characters by their bytes."""
+        """Bytes without a piece, for a vocabulary that spells characters as bytes; empty for others."""
         if self.scheme == "bytes":
             spelled = {byte: name for name, byte in _alphabet().items()}
         elif self.scheme == "sentencepiece" and self._falls_back():
@@ -154,24 +156,24 @@ class Text:
 
     @cached_property
     def _whole(self) -> frozenset[str]:
-        """The characters that have a piece of their own, whatever their bytes."""
+        """Characters that have their own piece and thus need no byte pieces."""
         if self.scheme == "bytes":
             return frozenset()
         return frozenset(name.replace("▁", " ") for name in self.tokenizer.get_vocab() if len(name) == 1)
 
     def _falls_back(self) -> bool:
-        """Whether a character without a piece is written in bytes."""
+        """Whether characters without a piece are spelled as bytes."""
         model = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "model", None)
         return bool(getattr(model, "byte_fallback", False))
 
     @cached_property
     def specials(self) -> dict[str, int]:
-        """The added tokens, which a template may write by name, and their ids."""
+        """Ids of the added tokens, by the names that a template may use."""
         return {name: i for i, name in self.added.items()}
 
     @cached_property
     def begin(self) -> int | None:
-        """The token that the tokenizer puts in front of every text, if it does."""
+        """The token that the tokenizer adds before every text, or None."""
         bare, ids = self._tokens("a", False), self._tokens("a", True)
         return ids[0] if ids[:1] != bare[:1] else None
 
@@ -203,7 +205,7 @@ class Text:
         parts = {name: message["content"] for name, message in zip(names, messages)}
         if not self._splits or not any(map(self._controls.search, parts.values())):
             return self._ids(self._tokens(text, False, False, parts), model)
-        # A mark inside each look-alike keeps it apart from what the template writes; then it is taken out.
+        # A mark inside each look-alike in a message distinguishes it from the template's special tokens.
         mark = next((c for c in NONCHARACTERS if c not in "".join(parts.values())), None)
         if mark is None:
             raise PromptError("the messages hold every noncharacter from U+FDD0 to U+FDEF; remove one")
@@ -226,11 +228,11 @@ class Text:
 
     @cached_property
     def _controls(self) -> re.Pattern:
-        """Matches the special tokens' names."""
+        """Pattern that matches the names of special tokens."""
         return _either(self.added[i] for i in self.special if i in self.added)
 
     def _rendered(self, messages: list[dict], model: str) -> str:
-        """The chat as the model's template writes it, the answer's beginning last."""
+        """Render the chat with the model's template, ending with the start of the answer."""
         if not self.chats:
             raise PromptError(
                 f"{model} has no chat template and takes single texts, not {len(messages)} messages"
@@ -242,19 +244,19 @@ class Text:
             return self.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=False, **self.chat
             )
-        except Exception as error:  # a template is a program; it raises what it likes
+        except Exception as error:  # a template is a program and can raise anything
             why = next(iter(str(error).splitlines()), type(error).__name__)
             raise PromptError(f"{model}'s chat template rejects these messages: {why}") from None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`: their pieces joined, special tokens left out, broken characters replaced."""
+        """Decode `ids`: join their pieces, omit special tokens, and replace invalid UTF-8."""
         return b"".join(self.piece(i) for i in ids if i not in self.special).decode("utf-8", "replace")
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for; joined, the bytes of a text's tokens are the text.
+        """The bytes of a token; the bytes of all tokens of a text, concatenated, are the text.
 
-        A sentencepiece token that begins a word keeps its space, so the first word of a text has one more
-        than the text. An id that the tokenizer lacks gives no bytes.
+        A sentencepiece token at the start of a word includes the space before it, so the first word of a text
+        gains a space. An id that the tokenizer lacks has no bytes.
         """
         token = int(token)
         piece = self._pieces.get(token)
@@ -263,10 +265,10 @@ class Text:
         return piece
 
     def name(self, token: int) -> str:
-        """The token as the tokenizer writes it; empty where it has none."""
+        """The token's name in the tokenizer's vocabulary; empty if it has none."""
         if self.tokenizer is None:
             return ""
-        # A fast tokenizer has ids beyond its length where some between have no piece.
+        # If ids are not contiguous, a fast tokenizer has ids beyond its length.
         if token < len(self.tokenizer) or getattr(self.tokenizer, "is_fast", False):
             return self.tokenizer.convert_ids_to_tokens(token) or ""
         return ""
@@ -284,7 +286,7 @@ class Text:
         if self.tokenizer is None:
             return f"<{token}>".encode()
         if token in self.added:
-            name = self.added[token]  # Gemma's runs of spaces are among them
+            name = self.added[token]  # includes Gemma's runs of spaces
             spaces = self.scheme == "sentencepiece" and token not in self.special
             return (name.replace("▁", " ") if spaces else name).encode()
         name = self.name(token)
@@ -296,23 +298,23 @@ class Text:
         if self.scheme == "sentencepiece":
             raw = BYTE.fullmatch(name)
             return bytes([int(raw[1], 16)]) if raw else name.replace("▁", " ").encode()
-        if self.scheme == "characters":  # each stands for the byte of its number
+        if self.scheme == "characters":  # each character represents the byte with its code point
             return name.encode("latin-1")
         if self.scheme == "wordpiece":
             return name[2:].encode() if name.startswith("##") else b" " + name.encode()
-        if self.scheme == "endings":  # of words, which a space follows
+        if self.scheme == "endings":  # a suffix marks the end of a word, which is followed by a space
             inner = name.removesuffix(self.tokenizer.backend_tokenizer.decoder.suffix)
             return (inner + " " * (inner != name)).encode()
-        # An unknown scheme: what the token adds after another one.
+        # Unknown scheme: use the text that the token adds after a copy of itself.
         before = self.tokenizer.decode([token], skip_special_tokens=False)
         twice = self.tokenizer.decode([token, token], skip_special_tokens=False)
         return (twice[len(before) :] if twice.startswith(before) else before).encode()
 
 
 def _scheme(tokenizer: AnyTokenizer) -> str:
-    """How the tokenizer spells bytes, read off its decoder."""
+    """Determine from a tokenizer's decoder how its tokens spell bytes."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:  # a slow tokenizer: sentencepiece, ByT5's, or one that only decode() explains
+    if backend is None:  # a slow tokenizer: sentencepiece, ByT5's, or one of an unknown scheme
         if type(tokenizer).__name__ == "ByT5Tokenizer":
             return "characters"
         return "sentencepiece" if {"sp_model", "spm_source"} & set(dir(tokenizer)) else "unknown"
@@ -328,13 +330,13 @@ def _scheme(tokenizer: AnyTokenizer) -> str:
 
 
 def _either(names: Iterable[str]) -> re.Pattern:
-    """Matches any of these names, longer ones first; nothing, where there are none."""
+    """Pattern that matches any of these names, longest first; matches nothing if there are none."""
     ordered = sorted(names, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered)) if ordered else r"(?!)")
 
 
 def _place(text: str, at: int, parts: Mapping[str, str]) -> str:
-    """A character of a text, by where a person finds it in the `parts` that it was made of."""
+    """Describe the location of a character for a user: its index in the one of `parts` that contains it."""
     character = text[at]
     name, start = next(
         ((name, part.index(character)) for name, part in parts.items() if character in part), ("the text", at)
@@ -344,10 +346,10 @@ def _place(text: str, at: int, parts: Mapping[str, str]) -> str:
 
 @lru_cache(1)
 def _alphabet() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for.
+    """The byte that each character of a byte-level vocabulary represents.
 
-    Printable Latin-1 characters stand for themselves, the others for code points from 256 on, in order
-    (Radford et al. 2019, GPT-2).
+    Printable Latin-1 characters represent their own byte; the other bytes are represented by code points from
+    256 on, in order (Radford et al. 2019, GPT-2).
     """
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
@@ -355,7 +357,7 @@ def _alphabet() -> dict[str, int]:
 
 
 class TokenizedModel:
-    """What every model does by its tokenizer."""
+    """Mixin with the methods of a model that use its tokenizer."""
 
     name: str
     text: Text
@@ -364,19 +366,19 @@ class TokenizedModel:
     max_length: int
 
     def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Token ids of a text, of chat messages, or of ids (checked); see `Text.encode`."""
+        """Convert a text, chat messages or ids to checked token ids; see `Text.encode`."""
         return self.text.encode(prompt, self.name, raw=raw)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, special tokens left out."""
+        """The text of `ids`, without special tokens."""
         return self.text.decode(ids)
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for."""
+        """The bytes of a token."""
         return self.text.piece(token)
 
     def left(self, prompt: int) -> int:
-        """How many tokens can be written after a prompt of so many."""
+        """Number of tokens that can follow a prompt of `prompt` tokens."""
         return self.max_length - prompt
 
     def check_vocabulary(self, other: TextModel) -> None:
@@ -385,12 +387,12 @@ class TokenizedModel:
         Raises
         ------
         ModelError
-            Naming the first id whose pieces differ; or the sizes, where there are no tokenizers to compare.
+            Naming the first id whose pieces differ, or the sizes if there are no tokenizers to compare.
 
         Notes
         -----
-        Heads of one family are padded to different sizes (Qwen2.5 0.5B and 7B); ids beyond the tokenizer are
-        never written, so that alone is no difference.
+        Heads within a family may be padded to different sizes (Qwen2.5 0.5B and 7B). Ids beyond the tokenizer
+        are never generated, so different sizes alone are accepted.
         """
         differing = self.text.difference(other.text)
         sizes = f"{self.name} has {self.vocabulary} ids, {other.name} has {other.vocabulary}"

@@ -1,4 +1,4 @@
-"""What the models in torch's hands have in common: device, number format, text to ids and back."""
+"""Base class of the models on torch: device, number format, tokenizer and content hash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specviz.models.text import Text, TokenizedModel
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-UNBOUNDED = 1 << 40  # positions of a model that knows no limit
+UNBOUNDED = 1 << 40  # maximum length of a model without a limit
 
 
 class TorchModel(TokenizedModel):
@@ -33,18 +33,18 @@ class TorchModel(TokenizedModel):
     tokenizer : transformers tokenizer, optional
     name : str
     kernels : str, optional
-        How its matrices are to lie.
+        Requested layout of its matrices.
     encoder : bool
-        Whether prompts are an encoder's.
+        Whether prompts go to an encoder.
     """
 
     kind: str
-    kernels: str  # how they do lie
+    kernels: str  # the layout in use
     layers: int
-    invariant: bool = False  # whether each row of a pass gets the bits that it gets alone
-    source: str | None = None  # of weights that were read from another format: which it was, and how
+    invariant: bool = False  # whether each row of a pass is bit-identical to the row computed alone
+    source: str | None = None  # description of the source format, for weights converted from another format
     path: Path | None = None  # of the file that was read
-    _content: tuple[list[tuple[int, int]], str] | None = None  # the weights' stamp, and their hash
+    _content: tuple[list[tuple[int, int]], str] | None = None  # fingerprint of the weights, and their hash
 
     def __init__(
         self, net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str,
@@ -57,7 +57,7 @@ class TorchModel(TokenizedModel):
         self.eos = eos(net, tokenizer)
         self.text = Text(tokenizer, self.vocabulary, self.eos, encoder)
         self._kernels = layouts.check(kernels)
-        self._threads = 0  # on which it was made invariant
+        self._threads = 0  # number of threads for which it was made invariant
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -66,7 +66,7 @@ class TorchModel(TokenizedModel):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.net.device
 
     @property
@@ -76,33 +76,33 @@ class TorchModel(TokenizedModel):
 
     @property
     def attention_dtype(self) -> torch.dtype:
-        """Number format in which attention computes: an invariant model's is float32 at least."""
+        """Number format in which attention computes: at least float32 for an invariant model."""
         return torch.promote_types(self.dtype, torch.float32) if self.invariant else self.dtype
 
     def function(self, layout: str, invariant: bool = False) -> PlainFunction:
-        """What computes its passes: a plain function over the weights.
+        """Build the plain function over the weights that computes passes.
 
         Parameters
         ----------
         layout : str
-            How its matrices lie (`specviz.models.kernels`).
+            Layout of the matrices (`specviz.models.kernels`).
         invariant : bool, optional
             Whether a row's numbers must not depend on the other rows of a pass (`specviz.models.ordered`).
         """
         raise NotImplementedError
 
     def ordered_function(self, plain: bool = True) -> PlainFunction:
-        """The `function` whose rows get the bits that they get alone; the model is invariant from then on.
+        """Build the invariant `function`, and mark the model as invariant.
 
         Parameters
         ----------
         plain : bool
-            Whether a plain function computes its passes.
+            Whether a plain function computes the passes.
 
         Raises
         ------
         ModelError
-            If that was not found to hold here, for this model, layout, format and number of threads.
+            If invariance fails here, for this model, layout, format and number of threads.
         """
         if not plain or self.device.type != "cpu":
             where = "on a GPU" if self.device.type != "cpu" else "through transformers' modules"
@@ -116,18 +116,18 @@ class TorchModel(TokenizedModel):
         return way.laid(self)
 
     def order_stale(self, stale: bool) -> bool:
-        """Whether an invariant model must try again how: its weights are `stale`, or the threads others."""
+        """Whether invariance must be set up anew: the weights are `stale` or the thread count changed."""
         return self.invariant and (stale or self._threads != torch.get_num_threads())
 
     @property
     def backend(self) -> dict[str, str | int | bool]:
-        """What computes, for the record."""
+        """Description of the backend for the trace."""
         about: dict[str, str | int | bool] = {"name": "torch", "threads": torch.get_num_threads()}
         return about | {"kernels": self.kernels} | ({"invariant": True} if self.invariant else {})
 
     @property
     def content(self) -> str:
-        """SHA-256 of the weights and the tokenizer, in hexadecimal; of a dequantised file as it was read."""
+        """SHA-256 of weights and tokenizer, in hexadecimal; dequantised files are hashed as read."""
         now = stamp(self.net)
         if self._content is None or self._content[0] != now:
             self._content = now, hashed(self.net, self.tokenizer)
@@ -135,21 +135,21 @@ class TorchModel(TokenizedModel):
 
     @property
     def identity(self) -> dict[str, str]:
-        """What a drafter that is trained on it says of it: its name, and of a file the content.
+        """The entry that identifies this target in a drafter's config: its name and, for a file, the content.
 
-        The content of other models depends on the number format that they are loaded in.
+        The content of other models depends on the number format in which they are loaded.
         """
         return {"target": self.name} | ({} if self.path is None else {"content": self.content})
 
     def keep_content(self, digest: str) -> None:
-        """Take this as the hash of the weights as they are now."""
+        """Set `digest` as the hash of the current weights."""
         self._content = stamp(self.net), digest
 
 
 def hashed(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """SHA-256 of a model's weights, by name, and of its tokenizer."""
+    """SHA-256 of a model's weights, with their names, and of its tokenizer."""
     digest = hashlib.sha256()
-    for name, weight in sorted(net.named_parameters()):  # a tied one comes once
+    for name, weight in sorted(net.named_parameters()):  # yields tied weights once
         values = whole(weight.detach()).cpu().contiguous()
         digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
         digest.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
@@ -162,7 +162,7 @@ def hashed(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> s
 
 
 def eos(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
-    """Ids that end a text: the generation config's, else the config's or the tokenizer's."""
+    """Ids that end a text: from the generation config, else from the config, else from the tokenizer."""
     for source in (getattr(net, "generation_config", None), net.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
         if ids is not None and ids != []:
@@ -171,12 +171,12 @@ def eos(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tupl
 
 
 def unserved(name: str, kind: str, reason: str) -> ModelError:
-    """That a model of this kind cannot be served, and why."""
+    """The error for a model that cannot be served, with the reason."""
     return ModelError(f"{name} ({kind}) is not supported: {reason}")
 
 
 def move(net: PreTrainedModel, name: str, device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Put a network onto a device, in another number format if one is given (`ModelError` without room)."""
+    """Move a network to a device, converting it if a `dtype` is given (`ModelError` if memory runs out)."""
     weights: torch.nn.Module = net  # transformers' own `to` has no types
     try:
         to_format(net, dtype, device) if dtype is not None else weights.to(device)
@@ -188,7 +188,7 @@ def move(net: PreTrainedModel, name: str, device: torch.device, dtype: torch.dty
 
 
 def no_room(name: str, device: torch.device, size: float) -> ModelError:
-    """The error of weights of `size` bytes that do not fit onto a device."""
+    """The error for weights of `size` bytes that do not fit on a device."""
     return ModelError(
         f"out of memory on {device}: {name} needs {size / 2**30:.1f} GiB; load with dtype='bfloat16', "
         "on another device, or a smaller model"

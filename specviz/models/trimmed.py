@@ -1,9 +1,9 @@
-"""A small draft cut out of its target: its first layers, and a part of its vocabulary.
+"""A small drafter cut out of its target: its first layers and part of its vocabulary.
 
-The layers are trained; the embedding and the head's rows are the target's own, so a folder holds neither:
-``config.json`` with ``model_type`` "specviz-trimmed", the target's name and content hash, and under ``shape``
-the config of so few layers; ``model.safetensors`` with the layers, the last norm and ``tokens``, the id of
-each row of the head. A token that is not among them is never drafted.
+The layers are trained; the embedding and the head's rows are the target's own, so a folder holds neither. It
+holds ``config.json`` with ``model_type`` "specviz-trimmed", the target's name and content hash, and the
+trimmed model's config under ``shape``; and ``model.safetensors`` with the layers, the last norm and
+``tokens``, the id of each row of the head. Tokens not among these are never drafted.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ TOKENS = "tokens"
 
 
 class TrimmedNet(nn.Module):
-    """The trained part: layers and the last norm, beside the tokens of the head.
+    """The trained part (layers and last norm) and the tokens of the head.
 
     Parameters
     ----------
     net : PreTrainedModel
         Of a Llama-like class; its embedding and head are never read.
     tokens : tensor of int [rows]
+        The id of each row of the head.
     """
 
     tokens: Tensor
@@ -57,11 +58,11 @@ class TrimmedNet(nn.Module):
         self.register_buffer(TOKENS, tokens)
 
     def temper(self, factor: float) -> None:
-        """Multiply what the head reads, and so its scores."""
+        """Scale the last norm, and thus the logits, by `factor`."""
         self.norm.weight.data *= factor
 
     def on(self, target: PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
-        """The whole model, on a target's embedding and the rows of its head; layers are copied."""
+        """Build the complete model with a target's embedding and rows of its head; layers are copied."""
         table = embeddings(target)
         dtype = dtype or table.dtype
         net: Net = _empty(self.config)
@@ -71,13 +72,13 @@ class TrimmedNet(nn.Module):
         net.lm_head = head_rows(target, self.tokens).to(dtype)
         net.model.rotary_emb = type(net.model.rotary_emb)(self.config).to(table.device)
         own, whole = net.model.rotary_emb, target.model.rotary_emb
-        if own.inv_freq.shape == whole.inv_freq.shape:  # a GGUF file's factors stand in no config
+        if own.inv_freq.shape == whole.inv_freq.shape:  # a GGUF file's factors are in no config
             own.inv_freq, own.original_inv_freq = (whole.inv_freq.clone() for _ in range(2))
         return net.eval()
 
 
 class TrimmedModel(Model):
-    """A trimmed draft on its target: a causal model of the target's vocabulary.
+    """A trimmed drafter bound to its target: a causal model with the target's vocabulary.
 
     Parameters
     ----------
@@ -89,9 +90,9 @@ class TrimmedModel(Model):
     def __init__(self, weights: TrimmedNet, target: Model, name: str) -> None:
         self.drafts_for = target.identity
         net = weights.on(target.net).requires_grad_(False)
-        if target.kernels == FP16:  # its rounding changes no text of an exact method
+        if target.kernels == FP16:  # rounding a drafter does not change the text of an exact method
             round_to_halves(net)
-        # What was trained here was never stored in four bits.
+        # The trained layers were never stored in four bits.
         self._targets = INT8 if target._kernels == INT4 else target._kernels
         super().__init__(net, target.tokenizer, name, kernels=self._targets)
         if of_drafter(target) == W8A8:
@@ -102,10 +103,10 @@ class TrimmedModel(Model):
         self.parameters = sum(p.numel() for p in weights.parameters())
 
     def _round(self) -> None:
-        """Compute in eight bits, if each row of a pass can be what it is alone.
+        """Compute in eight bits if the model can then be invariant.
 
-        Rounding turns last digits into steps, so a draft that is read again in another pass, as a dense
-        record and advice do, would often be another one.
+        Rounding turns tiny differences into steps. Without invariance, drafting the same tokens again in
+        another pass, as dense traces and advice do, would often give different results.
         """
         self._kernels, self.invariant = W8A8, False
         self._llama = self._laid()
@@ -116,22 +117,22 @@ class TrimmedModel(Model):
             self._llama = self._laid()
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> Context:
-        """As `Model.open`; on another number of threads it may have to compute in another way."""
+        """See `Model.open`; with another number of threads the arithmetic may have to change."""
         if self.kernels == W8A8 and self.order_stale(False):
             self._round()
         return super().open(prompts, room)
 
     def save(self, net: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
-        """Write the trained part of modules like its own."""
+        """Write the trained part of `net`, a network of the same structure, to a folder."""
         save(TrimmedNet(net, self.tokens), self.drafts_for, dtype, folder)
 
     def logits(self, last: Tensor) -> Tensor:
-        """As `Model.logits`; a token that the head lacks has −inf."""
+        """See `Model.logits`; tokens that the head lacks get −inf."""
         return over_all(super().logits(last), self.tokens, self.vocabulary)
 
 
 def cut(target: PreTrainedModel, layers: int, tokens: Sequence[int]) -> TrimmedNet:
-    """The first layers of a target, its last norm, and the tokens that the head keeps; in float32."""
+    """Cut out a target's first layers and last norm, in float32, keeping `tokens` in the head."""
     config = copy.deepcopy(target.config)
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):
@@ -144,18 +145,18 @@ def cut(target: PreTrainedModel, layers: int, tokens: Sequence[int]) -> TrimmedN
 
 
 def over_all(scores: Tensor, tokens: Tensor, vocabulary: int) -> Tensor:
-    """Scores [..., rows] of some tokens as scores of all; −inf for the others."""
+    """Expand logits [..., rows] of some tokens to the whole vocabulary, with −inf for the others."""
     full = scores.new_full((*scores.shape[:-1], vocabulary), -torch.inf)
     return full.index_copy_(-1, tokens, scores)
 
 
 def save(weights: TrimmedNet, target: dict[str, str], dtype: torch.dtype, folder: Path) -> None:
-    """Write the trained part, and whose it is (`TorchModel.identity`)."""
+    """Write the trained part and the identity of its target (`TorchModel.identity`)."""
     write(weights, {"model_type": TYPE, **target, "shape": weights.config.to_dict()}, dtype, folder)
 
 
 def write(weights: nn.Module, config: Settings, dtype: torch.dtype, folder: Path) -> None:
-    """Write ``model.safetensors``, its ``tokens`` as whole numbers, and ``config.json``."""
+    """Write ``model.safetensors``, with ``tokens`` as int32, and ``config.json``."""
     tensors = {
         name: value.to(torch.int32) if name == TOKENS else value.to(dtype).contiguous()
         for name, value in weights.state_dict().items()
@@ -165,7 +166,7 @@ def write(weights: nn.Module, config: Settings, dtype: torch.dtype, folder: Path
 
 
 def load_trimmed(folder: Path) -> tuple[TrimmedNet, Settings]:
-    """The trained part of a folder in float32, and its ``config.json``."""
+    """Load the trained part from a folder, in float32, and its ``config.json``."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     shape = dict(config["shape"])
     net = _empty(AutoConfig.for_model(shape.pop("model_type"), **shape))
@@ -177,7 +178,7 @@ def load_trimmed(folder: Path) -> tuple[TrimmedNet, Settings]:
 
 
 def _empty(config: PreTrainedConfig) -> Net:
-    """A model's modules without numbers."""
+    """A model's modules on the meta device, without weights."""
     config = copy.deepcopy(config)
     config.tie_word_embeddings = False
     with torch.device("meta"):

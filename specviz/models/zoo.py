@@ -1,4 +1,4 @@
-"""The models that ship with the package or were downloaded."""
+"""Models that ship with the package or were downloaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specviz.paths import folder
 
 
 def bundled() -> dict[str, Path]:
-    """The models in transformers' format: name to folder."""
+    """Bundled models in transformers' format: a mapping from name to folder."""
     try:
         return {path.parent.name: path.parent for path in sorted(folder("models").glob("*/config.json"))}
     except SpecvizError:
@@ -18,6 +18,5 @@ def bundled() -> dict[str, Path]:
 
 
 def available() -> dict[str, Path]:
-    """The bundled or downloaded models that `specviz.load` knows by name: a mapping from name to folder or
-    file."""
+    """Bundled and downloaded models that `specviz.load` accepts by name: a mapping from name to path."""
     return bundled() | {name: path for name in DOWNLOADS if (path := local_path(name))}

@@ -1,1 +1,1 @@
-"""Bergamot's translators: Marian binaries with a recurrent decoder, run on torch."""
+"""Bergamot translators: Marian binaries with a recurrent decoder, run on torch."""

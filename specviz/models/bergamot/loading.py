@@ -1,4 +1,4 @@
-"""From a folder with a Marian binary and a tokenizer to a translator that runs."""
+"""Loads a translator from a folder with a Marian binary and a tokenizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specviz.models.protocols import Settings
 TOKENIZER = "tokenizer.json"
 MOST_LAYERS = 256
 SOURCE = "Marian binary, 8-bit weights, dequantised; its own engine also computes in 8 bits"
-# Settings that another architecture has otherwise, which is then refused by name.
+# The supported architecture's settings; a file with other values is rejected by name.
 EXPECTED: Settings = {
     "type": "transformer", "transformer-decoder-autoreg": "rnn", "dec-cell": "ssru",
     "dec-cell-base-depth": 2, "tied-embeddings-all": True, "transformer-preprocess": "",
@@ -32,7 +32,7 @@ PIECES = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype, name: str, kernels: str | None) -> Bergamot:
-    """A translator from a folder that holds one Marian binary (``*.bin``) and a ``tokenizer.json``.
+    """Load a translator from a folder with one Marian binary (``*.bin``) and a ``tokenizer.json``.
 
     Raises
     ------
@@ -63,12 +63,12 @@ def _files(folder: Path) -> tuple[Path, Path]:
 
 
 def build(contents: marian.MarianFile, path: Path) -> Net:
-    """The modules with a file's weights.
+    """Build the modules with a file's weights.
 
     Raises
     ------
     ModelError
-        If it is of another architecture, or a matrix is missing or has another shape.
+        If the file has another architecture, or a matrix is missing or has a wrong shape.
     """
     config = contents.config
     for key, value in EXPECTED.items():
@@ -93,7 +93,7 @@ def build(contents: marian.MarianFile, path: Path) -> Net:
     width = shape.d_model
     zeros = torch.zeros(width)
     for i in range(shape.decoder_layers):
-        state[f"decoder.layers.{i}.rnn.candidate.bias"] = zeros  # the unit has none there
+        state[f"decoder.layers.{i}.rnn.candidate.bias"] = zeros  # Marian's unit has no bias here
     state["lm_head.weight"] = state["encoder.embed_tokens.weight"]
     for key, own in net.state_dict().items():
         if own.shape != state[key].shape:
@@ -115,7 +115,7 @@ def _check_sizes(shape: Config, sizes: list[int], path: Path) -> None:
     )
     heads, layers = shape.encoder_attention_heads, max(shape.encoder_layers, shape.decoder_layers)
     fits = len(set(sizes)) == 1 and min(counts) >= 1 and layers <= MOST_LAYERS
-    # A state lies in the storage in halves, by heads.
+    # The storage holds a state in two halves, split by heads.
     if not fits or heads < 2 or heads % 2 or shape.d_model % heads:
         raise ModelError(f"{path} is damaged: its sizes do not fit together")
 
@@ -127,7 +127,7 @@ def _taken(contents: marian.MarianFile, name: str, path: Path) -> torch.Tensor:
 
 
 def _names(shape: Config) -> list[tuple[str, str]]:
-    """Each weight's name in `Net`, and in the file."""
+    """Each weight's names in `Net` and in the file."""
     pairs = [("encoder.embed_tokens.weight", marian.TABLE), ("lm_head.bias", "decoder_ff_logit_out_b")]
 
     def attention(own: str, theirs: str, norm: str) -> None:
@@ -162,7 +162,7 @@ def _names(shape: Config) -> list[tuple[str, str]]:
 
 
 def _tokenizer(path: Path, vocabulary: int) -> PreTrainedTokenizerFast:
-    """The tokenizer, which ends every source with the end token."""
+    """Load the tokenizer, set to end every source text with the end token."""
     try:
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="</s>", unk_token="<unk>")
     except Exception as error:  # the library raises a bare Exception

@@ -1,8 +1,8 @@
-"""Reads a Marian binary file: named matrices, some in eight bits, and the configuration that it carries.
+"""Reads a Marian binary file: named matrices, some in eight bits, and the embedded configuration.
 
-The layout, in little endian: the version (1) and the number of items; of each item the bytes of its name, its
-type, its dimensions and its bytes; then all names, all shapes, padding, and the data. Marian's own source
-calls this the binary format (``src/common/binary.cpp``); eight-bit matrices are those of intgemm.
+The layout, in little endian: the version (1) and the number of items; for each item the length of its name,
+its type, its number of dimensions and its size in bytes; then all names, all shapes, padding, and the data.
+Marian's source calls this the binary format (``src/common/binary.cpp``); 8-bit matrices are intgemm's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONFIG = "special:model.yml"
 FLOAT32, INT8, INTGEMM8 = 0x0404, 0x0101, 0x4101
 TYPES = {FLOAT32: "float32", INT8: "int8", INTGEMM8: "eight bits of intgemm"}
 MOST_ITEMS = 100_000
-TABLE = "Wemb"  # the embeddings, whose rows are read one by one: they lie as they are, not transposed
+TABLE = "Wemb"  # the embeddings, which are stored untransposed because their rows are read individually
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class MarianFile:
     Attributes
     ----------
     config : dict
-        What the file says of the model's shape.
+        The configuration embedded in the file.
     tensors : dict of str to tensor
-        Float32: vectors [n], and matrices [out, in] but for the embeddings [tokens, width].
+        Float32: vectors [n], and matrices [out, in], except the embeddings [tokens, width].
     """
 
     config: Settings
@@ -45,7 +45,7 @@ class MarianFile:
 
 
 def read(path: Path) -> MarianFile:
-    """Read a file; what was stored in eight bits is multiplied out.
+    """Read a file and dequantise its 8-bit matrices.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def read(path: Path) -> MarianFile:
     Raises
     ------
     ModelError
-        If there is no such file, it is not a Marian binary or a truncated one, or it holds an unknown type.
+        If the file is missing, is not a Marian binary, is truncated, or holds an unknown type.
     """
     try:
         data = path.read_bytes()
@@ -102,7 +102,7 @@ def _parsed(data: bytes, path: Path) -> MarianFile:
 
 
 def _multiplied(data: bytes, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """A matrix of eight-bit numbers, after which its scale lies: the numbers are weights times that."""
+    """Dequantise an 8-bit matrix. Its scale follows the integers, which are the weights times the scale."""
     count = math.prod(shape)
     (scale,) = struct.unpack_from("<f", data, count)
     values = torch.from_numpy(np.frombuffer(data, np.int8, count).astype(np.float32)) / scale

@@ -1,8 +1,8 @@
-"""A Bergamot translator that is ready to run: the face of `EncoderDecoder`, over a recurrent decoder.
+"""Bergamot translators ready to run: the interface of `EncoderDecoder` with a recurrent decoder.
 
-The decoder keeps no keys and values of its text. It keeps its state after each token, in the slots where
-others keep those: rolling back chooses an earlier state, and costs nothing. A pass reads a chain of tokens. A
-tree would need a state for each branch, taken up where its parent's ended.
+The decoder has no keys and values for its text. Instead, the slots of the cache hold its state after each
+token, so a rollback selects an earlier state at no cost. A pass reads a chain of tokens. A tree is not
+supported: each branch would need its own state, starting from its parent's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from specviz.models.protocols import Net, Positions
 
-HALVES = 2  # a state lies in the storage as a key and a value would
+HALVES = 2  # a state is stored in two halves, in place of a key and a value
 
 
 class Layer(NamedTuple):
@@ -43,7 +43,7 @@ class Layer(NamedTuple):
 
 
 class RecurrentDecoder(Decoder):
-    """A pass of the decoder over a chain of tokens, as a plain function over the modules' weights."""
+    """The decoder's pass over a chain of tokens, as a plain function over the modules' weights."""
 
     def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
         PlainFunction.__init__(self, net, invariant)
@@ -67,17 +67,17 @@ class RecurrentDecoder(Decoder):
 
     @property
     def depth(self) -> int:
-        """How many layers there are."""
+        """Number of layers."""
         return len(self.stack)
 
     def lines(self) -> Iterator[Lines]:
-        """As `PlainFunction.lines`."""
+        """See `PlainFunction.lines`."""
         yield self.head
         for layer in self.stack:
             yield from layer[1:]
 
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
-        """Tokens and their places; nothing precedes the first token, so the start is zeros."""
+        """Embed tokens and positions; the start token is embedded as zeros."""
         places = self.places[positions]
         x = F.embedding(ids, self.embedding) * self.size**0.5
         if not isinstance(positions, slice):
@@ -87,23 +87,23 @@ class RecurrentDecoder(Decoder):
         return x + places
 
     def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
-        """Each part ends with its norm."""
+        """Layer `i`'s output; each part ends with its norm."""
         (first, second, third), gates, q, c, wide, down = self.stack[i]
         x = first(self.recur(i, gates(x), rows, store) + x)
         x = second(c.add(self.attend_source(i, q(x), rows, mask, store), x))
         return third(down.add(torch.relu_(wide(x)), x))
 
     def recur(self, i: int, y: torch.Tensor, rows: int, store: Store) -> torch.Tensor:
-        """The recurrence's outputs [rows * n, size], of forget gates and candidates side by side in `y`.
+        """The recurrence's outputs [rows * n, size]; `y` holds forget gates and candidates, concatenated.
 
-        One fused kernel a token: each state is computed in the order in which it is computed token by token.
+        One fused kernel per token, so that each state is computed exactly as in token-by-token decoding.
         """
         forget, new = y.split(self.size, 1)
         forget, new = self.sigmoid(forget).view(rows, -1, self.size), new.view(rows, -1, self.size)
         new = new * (1 - forget)
         state, padding = self.before(i, rows, store)
-        state = state.to(new.dtype)  # an invariant model's storage is wider
-        if padding is not None:  # on the left, through which the state goes unchanged
+        state = state.to(new.dtype)  # an invariant model's storage may have a wider format
+        if padding is not None:  # on the left; it leaves the state unchanged
             forget, new = forget.masked_fill(padding, 1.0), new.masked_fill(padding, 0.0)
         states = torch.empty_like(new)
         for t in range(new.shape[1]):
@@ -112,7 +112,7 @@ class RecurrentDecoder(Decoder):
         return torch.relu(states).view(-1, self.size)
 
     def before(self, i: int, rows: int, store: Store) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The state before a pass's first token [rows, size], and where its columns are padding."""
+        """The state before a pass's first token [rows, size], and a mask of padding columns or None."""
         kept = store.data[i]  # [2, rows, heads, slots, dim]
         if store.rows is not None:
             kept = kept[:, store.rows]
@@ -123,7 +123,7 @@ class RecurrentDecoder(Decoder):
             return kept[:, :, :, start - 1].transpose(0, 1).reshape(rows, self.size), None
         slots = store.slots
         width = slots.shape[1]
-        # As if nothing were padded.
+        # The slots if there were no padding.
         aligned = slots[:, -1:] - torch.arange(width - 1, -1, -1, device=slots.device)
         padding = slots != aligned
         first = torch.where(padding, slots[:, -1:], slots).amin(1)  # slot of the row's first token
@@ -132,32 +132,32 @@ class RecurrentDecoder(Decoder):
         return state * (first > 0)[:, None], padding[..., None]
 
     def split(self, states: torch.Tensor) -> torch.Tensor:
-        """States [rows, n, size] as the storage holds them, [2, rows, heads, n, dim]."""
+        """Reshape states [rows, n, size] to the storage's form, [2, rows, heads, n, dim]."""
         rows, n, _ = states.shape
         return states.view(rows, n, HALVES, -1, self.dim).permute(2, 0, 3, 1, 4)
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
-        """States as they are: each layer ends with its norm."""
+        """Return the states unchanged: each layer already ends with a norm."""
         return x
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
-        """Scores of final states [tokens, size]."""
+        """Logits of final states [tokens, size]."""
         return self.head(last)
 
 
 class BergamotContext(EncoderDecoderContext):
-    """As `EncoderDecoderContext`, for drafts that are chains."""
+    """An `EncoderDecoderContext` that accepts only chains as drafts."""
 
     def forward(
         self, drafts: Draft | Sequence[Draft], hidden: Sequence[int] = (), rows: Sequence[int] | None = None,
         leave: Callable[[Exit], bool] | None = None,
     ) -> Pass:  # fmt: skip
-        """As `Context.forward`.
+        """See `Context.forward`.
 
         Raises
         ------
         ModelError
-            If a draft branches.
+            If a draft branches, and as in `Context.forward`.
         """
         for draft in [drafts] if isinstance(drafts, Draft) else drafts:
             if len(draft) and not draft.is_chain:
@@ -173,21 +173,21 @@ TREES = (
 
 
 class Bergamot(EncoderDecoder):
-    """A Bergamot translator behind the seam's verbs.
+    """A Bergamot translator with the interface of `specviz.models.protocols.Model`.
 
     Parameters
     ----------
     net : Net
-        On its device, in its number format.
+        Already on its device and in its number format.
     tokenizer : transformers tokenizer
     name : str
     kernels : str, optional
-        Of the decoder, as `Model` takes it.
+        Layout of the decoder's matrices; see `Model`.
     """
 
     trees = False
     leaves = False
-    template = "plain"  # of re-translation: it was trained on sources alone
+    template = "plain"  # for re-translation: the model was trained on bare source texts
 
     def __init__(
         self, net: Net, tokenizer: PreTrainedTokenizerBase | None, name: str, kernels: str | None = None
@@ -200,28 +200,28 @@ class Bergamot(EncoderDecoder):
         self.geometry = None
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> BergamotContext:
-        """A context of `prompts`, not yet encoded; arguments and errors are those of `Model.open`."""
+        """Open a context of `prompts`, not yet encoded; for arguments and errors see `Model.open`."""
         self._refresh()
         return BergamotContext(self, prompts, room)
 
     def first(self, layers: int) -> EncoderDecoder:
-        """Refused: a layer's state would be missing where a text goes on."""
+        """Raise `ModelError`: the skipped layers' states would be missing for the tokens that follow."""
         raise ModelError(
             f"{self.name} has a recurrent decoder, which always runs all its layers: use another drafter"
         )
 
     def check_leaves(self) -> None:
-        """Refuse a pass that may leave early."""
+        """Raise `ModelError`: passes cannot exit early."""
         self.first(1)
 
     def shape(self, rows: int, slots: int) -> StorageShape:
-        """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
+        """Shape of the storage for a context of `rows` x `slots` written tokens."""
         decoder = self.decoder
         heads = decoder.heads // HALVES
         return StorageShape(self.layers, rows, heads, slots, decoder.dim, self.attention_dtype, self.device)
 
     def function(self, layout: str, invariant: bool = False) -> Decoder:
-        """As `TorchModel.function`."""
+        """See `TorchModel.function`."""
         return RecurrentDecoder(self.net, self.layers, layout, invariant)
 
     def _groups(self) -> Iterator[tuple[torch.nn.Linear, ...]]:
@@ -229,7 +229,7 @@ class Bergamot(EncoderDecoder):
 
 
 def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
-    """The decoder's linear layers, layer by layer; those that read the same input together."""
+    """The decoder's linear layers, layer by layer, grouped by shared input."""
     for layer in net.decoder.layers:
         yield layer.rnn.forget, layer.rnn.candidate
         yield from ((layer.encoder_attn.q_proj,), (layer.encoder_attn.out_proj,))

@@ -1,8 +1,8 @@
-"""The weights of a Bergamot translator as torch modules, and the passes over whole texts that training needs.
+"""The weights of a Bergamot translator as torch modules, with the passes over whole texts for training.
 
-A transformer encoder, and a decoder whose self-attention is a simpler simple recurrent unit (Kim et al. 2019,
-"From Research to Production and Back: Ludicrously Fast Neural Machine Translation", section 3.1): of each
-layer's input x_t it computes f_t = σ(W_f x_t + b), c_t = f_t ∘ c_{t-1} + (1 - f_t) ∘ W x_t and relu(c_t).
+A transformer encoder, and a decoder with a simpler simple recurrent unit in place of self-attention (Kim et
+al. 2019, "From Research to Production and Back: Ludicrously Fast Neural Machine Translation", section 3.1).
+From an input x_t it computes f_t = σ(W_f x_t + b), c_t = f_t ∘ c_{t-1} + (1 - f_t) ∘ W x_t and relu(c_t).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PERIOD = 10_000.0
 
 @dataclass(frozen=True)
 class Config:
-    """The shape of a translator; names as transformers' configs have them."""
+    """The shape of a translator, with the field names of transformers' configs."""
 
     vocab_size: int
     d_model: int
@@ -32,7 +32,7 @@ class Config:
     encoder_ffn_dim: int
     decoder_ffn_dim: int
     eos_token_id: int = 0
-    decoder_start_token_id: int = 0  # read as zeros, since nothing precedes the first token
+    decoder_start_token_id: int = 0  # embedded as zeros
     pad_token_id: int = 0
     max_position_embeddings: int = 1024
     model_type: str = "bergamot"
@@ -41,13 +41,13 @@ class Config:
 
 
 class Encoded(NamedTuple):
-    """What the encoder gives."""
+    """The encoder's output."""
 
     last_hidden_state: Tensor  # [rows, tokens, width]
 
 
 class Scored(NamedTuple):
-    """What a pass over whole texts gives."""
+    """The output of a pass over whole texts."""
 
     logits: Tensor  # [rows, tokens, vocabulary]
 
@@ -61,7 +61,7 @@ class Attention(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, source: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Of queries from `x` [rows, n, width] and keys and values from `source` [rows, m, width]."""
+        """Attend with queries from `x` [rows, n, width] to keys and values from `source` [rows, m, width]."""
         q, k, v = (
             proj(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for proj, y in ((self.q_proj, x), (self.k_proj, source), (self.v_proj, source))
@@ -71,7 +71,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers and a ReLU, added to what they read, then a norm."""
+    """Two linear layers with a ReLU between them, a residual connection and a norm."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class FeedForward(nn.Module):
         self.norm = nn.LayerNorm(width, EPS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of `x` [..., width]."""
+        """Transform `x` [..., width]."""
         return self.norm(x + self.fc2(torch.relu(self.fc1(x))))
 
 
@@ -91,7 +91,7 @@ class Recurrence(nn.Module):
         self.forget, self.candidate = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs of a whole text [rows, n, width], from a state of zeros."""
+        """Compute the outputs for a whole text [rows, n, width], starting from a zero state."""
         f = torch.sigmoid(self.forget(x))
         new = (1 - f) * self.candidate(x)
         state, states = torch.zeros_like(new[:, 0]), []
@@ -110,7 +110,7 @@ class EncoderLayer(nn.Module):
         self.ffn = FeedForward(width, inner)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Of `x` [rows, n, width]."""
+        """Transform `x` [rows, n, width]."""
         return self.ffn(self.norm(x + self.self_attn(x, x, mask)))
 
 
@@ -124,13 +124,13 @@ class DecoderLayer(nn.Module):
         self.ffn = FeedForward(width, inner)
 
     def forward(self, x: Tensor, source: Tensor, mask: Tensor | None) -> Tensor:
-        """Of `x` [rows, n, width] over `source` [rows, m, width]."""
+        """Transform `x` [rows, n, width], attending to `source` [rows, m, width]."""
         x = self.rnn_norm(x + self.rnn(x))
         return self.ffn(self.encoder_norm(x + self.encoder_attn(x, source, mask)))
 
 
 class Encoder(nn.Module):
-    """Embeddings, places and layers."""
+    """Embeddings, positions and layers."""
 
     def __init__(self, config: Config, words: nn.Embedding) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Encoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.embed_tokens.weight.device
 
     @property
@@ -149,7 +149,7 @@ class Encoder(nn.Module):
         return self.embed_tokens.weight.dtype
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Encoded:
-        """States of ids [rows, n]; `attention_mask` [rows, n] is 0 where a row is padded."""
+        """Encode ids [rows, n]; `attention_mask` [rows, n] is 0 for padding."""
         x = self.embed_tokens(input_ids)
         x = x * math.sqrt(x.shape[-1]) + places(x.shape[1], x)
         mask = None if attention_mask is None else (attention_mask > 0)[:, None, None]
@@ -168,7 +168,7 @@ class Decoder(nn.Module):
 
 
 class Net(nn.Module):
-    """A translator: one table of embeddings for the source, the text and the head."""
+    """A translator with one embedding table for the source, the decoder's text and the head."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Net(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.encoder.device
 
     @property
@@ -189,26 +189,26 @@ class Net(nn.Module):
         return self.encoder.dtype
 
     def get_encoder(self) -> Encoder:
-        """By the name that transformers' models have for it."""
+        """The encoder (transformers' method name)."""
         return self.encoder
 
     def get_decoder(self) -> Decoder:
-        """By the name that transformers' models have for it."""
+        """The decoder (transformers' method name)."""
         return self.decoder
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """By the name that transformers' models have for it."""
+        """The embeddings (transformers' method name)."""
         return self.encoder.embed_tokens
 
     def get_output_embeddings(self) -> nn.Linear:
-        """By the name that transformers' models have for it."""
+        """The head (transformers' method name)."""
         return self.lm_head
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None, use_cache: bool = False,
     ) -> Scored:  # fmt: skip
-        """Scores of texts [rows, n] that begin with the start token; nothing is cached."""
+        """Compute logits for texts [rows, n] that begin with the start token, without a cache."""
         assert decoder_input_ids is not None
         source = self.encoder(input_ids, attention_mask).last_hidden_state
         mask = None if attention_mask is None else (attention_mask > 0)[:, None, None]
@@ -220,7 +220,7 @@ class Net(nn.Module):
 
 
 def places(count: int, like: Tensor) -> Tensor:
-    """Sines, then cosines, of the first `count` places [count, width], as Marian counts them."""
+    """Marian's position embeddings, sines then cosines, of the first `count` positions [count, width]."""
     half = like.shape[-1] // 2
     waves = torch.exp(torch.arange(half) * (-math.log(PERIOD) / (half - 1)))
     angles = torch.arange(count)[:, None] * waves

@@ -1,9 +1,9 @@
-"""A small drafter cut out of a Bergamot translator: its decoder's first layers, and a part of its vocabulary.
+"""A small drafter cut out of a Bergamot translator: its decoder's first layers and part of its vocabulary.
 
 The layers are trained; the encoder, the embeddings and the head's rows are the target's own, so a folder
-holds none of them: ``config.json`` with ``model_type`` "specviz-trimmed-bergamot", the target's name and
-content hash, and ``shape``; ``model.safetensors`` with the layers and ``tokens``, the id of each row of the
-head.
+holds none of these. It holds ``config.json`` with ``model_type`` "specviz-trimmed-bergamot", the target's
+name and content hash, and ``shape``; and ``model.safetensors`` with the layers and ``tokens``, the id of each
+row of the head.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TYPE = "specviz-trimmed-bergamot"
 
 
 class TrimmedDecoder(nn.Module):
-    """The trained part: layers of a decoder, beside the tokens of the head.
+    """The trained part (layers of a decoder) and the tokens of the head.
 
     Parameters
     ----------
     config : Config
-        Of the whole, with so few decoder layers.
+        Config of the complete drafter, with the reduced number of decoder layers.
     layers : ModuleList
     tokens : tensor of int [rows]
     """
@@ -48,14 +48,14 @@ class TrimmedDecoder(nn.Module):
         self.register_buffer(TOKENS, tokens)
 
     def temper(self, factor: float) -> None:
-        """Multiply what the head reads, and so its scores but for their bias."""
+        """Scale the head's input, and thus the logits except for their bias, by `factor`."""
         last: Net = self.layers[-1]
         norm = last.ffn.norm
         norm.weight.data *= factor
         norm.bias.data *= factor
 
     def on(self, target: Net) -> Net:
-        """The whole translator: the target's own encoder, rows of its head, and copies of these layers."""
+        """Build the complete translator: the target's encoder, rows of its head, copies of these layers."""
         with torch.device("meta"):
             net = modules.Net(self.config)
         own = target.lm_head
@@ -70,7 +70,7 @@ class TrimmedDecoder(nn.Module):
 
 
 class TrimmedBergamot(Bergamot):
-    """A trimmed drafter on its target: a translator of the target's vocabulary.
+    """A trimmed drafter bound to its target: a translator with the target's vocabulary.
 
     Parameters
     ----------
@@ -89,28 +89,28 @@ class TrimmedBergamot(Bergamot):
         self.parameters = sum(p.numel() for p in weights.parameters())
 
     def save(self, net: Net, dtype: torch.dtype, folder: Path) -> None:
-        """Write the trained part of modules like its own."""
+        """Write the trained part of `net`, a network of the same structure, to a folder."""
         save(TrimmedDecoder(net.config, net.decoder.layers, self.tokens), self.drafts_for, dtype, folder)
 
     def logits(self, last: Tensor) -> Tensor:
-        """As `EncoderDecoder.logits`; a token that the head lacks has −inf."""
+        """See `EncoderDecoder.logits`; tokens that the head lacks get −inf."""
         return over_all(super().logits(last), self.tokens, self.vocabulary)
 
 
 def cut(target: Net, layers: int, tokens: Sequence[int]) -> TrimmedDecoder:
-    """The first layers of a translator's decoder, and the tokens that the head keeps; in float32."""
+    """Cut out the first layers of a translator's decoder, in float32, keeping `tokens` in the head."""
     config = replace(target.config, decoder_layers=layers)
     own = copy.deepcopy(target.decoder.layers[:layers]).float()
     return TrimmedDecoder(config, nn.ModuleList(own), torch.tensor(sorted(tokens)))
 
 
 def save(weights: TrimmedDecoder, target: dict[str, str], dtype: torch.dtype, folder: Path) -> None:
-    """Write the trained part, and whose it is (`TorchModel.identity`)."""
+    """Write the trained part and the identity of its target (`TorchModel.identity`)."""
     write(weights, {"model_type": TYPE, **target, "shape": asdict(weights.config)}, dtype, folder)
 
 
 def load_trimmed(folder: Path) -> tuple[TrimmedDecoder, Settings]:
-    """The trained part of a folder in float32, and its ``config.json``."""
+    """Load the trained part from a folder, in float32, and its ``config.json``."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     shape = Config(**config["shape"])
     tensors = unpack(load_file(folder / "model.safetensors"))

@@ -1,1 +1,1 @@
-"""GGUF files of the Llama family on torch: the header, the weights dequantised, the tokenizer."""
+"""GGUF files of the Llama family on torch: header, dequantised weights and tokenizer."""

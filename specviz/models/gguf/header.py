@@ -1,7 +1,7 @@
-"""The header of a GGUF file: its metadata, and where each tensor lies.
+"""Reader for the header of a GGUF file: metadata and tensor locations.
 
-The `gguf` package reads the same, but a vocabulary of 49,152 pieces takes it two seconds; this takes a
-tenth of one. Every length is checked against the file before anything is read.
+The `gguf` package reads the same data, but takes two seconds for a vocabulary of 49,152 pieces; this reader
+takes 0.1 s. It checks every length against the file size before reading.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any
 from specviz.errors import ModelError
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
-ALIGNMENT = 32  # of tensor data, where the file does not say
+ALIGNMENT = 32  # of tensor data, unless the file states another
 MOST_DIMENSIONS = 4
 BIDIRECTIONAL = "its attention looks both ways, as that of a model for embeddings does"
 STRING, ARRAY, BOOL = 8, 9, 7
-Metadata = dict[str, Any]  # numbers, booleans, texts, and lists of such: whoever reads one checks it
+Metadata = dict[str, Any]  # numbers, booleans, strings, and lists of these; the reader of a value checks it
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor lies."""
+    """Location, shape and type of a tensor in the file."""
 
     name: str
-    shape: tuple[int, ...]  # as torch has it: the outermost dimension first
-    type: int  # of its blocks, by GGML's number
+    shape: tuple[int, ...]  # in torch's order: the outermost dimension first
+    type: int  # GGML type number
     offset: int  # of its first byte in the file
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says before its data."""
+    """The contents of a GGUF file before its tensor data."""
 
     path: Path
     fields: Metadata
@@ -44,7 +44,7 @@ class Header:
 
 
 class _Cursor:
-    """Reads one value after another, and refuses to leave the file."""
+    """Reads consecutive values and raises an error instead of reading past the end of the file."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self.data, self.path, self.at = data, path, 0
@@ -53,7 +53,7 @@ class _Cursor:
         return ModelError(f"{self.path} is damaged: {why}; fetch it again")
 
     def take(self, form: str) -> tuple[Any, ...]:
-        """Numbers in little-endian order."""
+        """Read numbers in little-endian order, in the `struct` format `form`."""
         try:
             values = struct.unpack_from("<" + form, self.data, self.at)
         except struct.error:
@@ -92,7 +92,7 @@ def read_header(path: Path) -> Header:
     Raises
     ------
     ModelError
-        If there is no such file, it is none of GGUF's, of a version not read here, or damaged.
+        If the file is missing, is not GGUF, has an unsupported version, or is damaged.
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -1,8 +1,8 @@
-"""From a GGUF file of the Llama family to a transformers model on torch, its weights dequantised.
+"""Loads a GGUF file of the Llama family as a transformers model on torch, with dequantised weights.
 
-Each tensor is dequantised on its own, by the `gguf` package's functions, and lands where the model keeps it:
-no second copy of the model is written to disk. llama.cpp turns the rows of queries and keys in pairs, and
-transformers in halves, so those rows are put back into order.
+Each tensor is dequantised separately, by the `gguf` package's functions, and placed directly into the model:
+no second copy of the model is written to disk. llama.cpp rotates the rows of queries and keys in pairs, and
+transformers in halves, so those rows are reordered.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Net
 
 Config: TypeAlias = LlamaConfig | Qwen2Config | Qwen3Config
-TYPES = (  # of tensors that are read
+TYPES = (  # supported tensor types
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
 )  # fmt: skip
 WHOLE = ("F32", "F16", "BF16")
@@ -48,11 +48,11 @@ STORED = {"F16": torch.float16, "BF16": torch.bfloat16}  # others are dequantise
 
 @dataclass(frozen=True)
 class Family:
-    """How an architecture's tensors become a transformers model."""
+    """The transformers classes for an architecture."""
 
     config: type[Config]
     model: type[PreTrainedModel]
-    turned: bool  # whether rows of queries and keys stand in llama.cpp's order
+    turned: bool  # whether the rows of queries and keys are in llama.cpp's order
 
 
 FAMILIES = {
@@ -60,7 +60,7 @@ FAMILIES = {
     "qwen2": Family(Qwen2Config, Qwen2ForCausalLM, False),
     "qwen3": Family(Qwen3Config, Qwen3ForCausalLM, False),
 }
-# Names of a layer's parts there, and in transformers.
+# A layer's parts: GGUF names and transformers names.
 PARTS = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -75,7 +75,7 @@ PARTS = {
     "ffn_down": "mlp.down_proj",
 }
 ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-ROTARY = "rope_freqs.weight"  # factors of Llama 3.1's longer context
+ROTARY = "rope_freqs.weight"  # frequency factors for Llama 3.1's longer context
 
 
 def load_gguf(
@@ -87,25 +87,26 @@ def load_gguf(
     *,
     fastest: bool = False,
 ) -> Model:
-    """A GGUF file's model on torch.
+    """Load a GGUF file's model on torch.
 
     Parameters
     ----------
     path : Path
     device : torch.device
     dtype : torch.dtype or ``auto``
-        Of the dequantised weights; ``auto`` is float32.
-    fastest : bool
-        Convert them to the format in which the model is fastest (`specviz.models.choices`).
+        Format of the dequantised weights. ``auto`` keeps F16 and BF16 weights as stored and dequantises
+        others to float32.
     name : str
-        What the file is called. The model's name also says how its weights came.
+        Name of the file; the origin of the weights is appended to it to form the model's name.
     kernels : str, optional
-        As `Model` takes it.
+        See `Model`.
+    fastest : bool
+        Whether to convert the weights to the format in which the model is fastest (`specviz.models.choices`).
 
     Raises
     ------
     ModelError
-        If the file is damaged, of another architecture, of a type not read here, or does not fit into memory.
+        If the file is damaged, has an unsupported architecture or type, or does not fit into memory.
     """
     header = read_header(path)
     kind = type_of(header)
@@ -145,12 +146,12 @@ def load_gguf(
 
 
 def origin(kind: str) -> str:
-    """How weights of a type came, for a model's name: ``4-bit, dequantised``."""
+    """The origin of weights of a type, for a model's name: ``4-bit, dequantised``."""
     return f"{kind} from GGUF" if kind in WHOLE else f"{kind[1]}-bit, dequantised"
 
 
 def type_of(header: Header) -> str:
-    """The type of most of the weights, such as ``Q4_1``."""
+    """The type that most of the weights have, such as ``Q4_1``."""
     sizes: dict[str, int] = {}
     for tensor in header.tensors.values():
         if tensor.name.startswith("blk."):
@@ -175,7 +176,7 @@ def _type(tensor: Tensor, path: Path) -> str:
 
 
 def _config(header: Header, name: str) -> tuple[Family, Config]:
-    """The transformers config of the file's metadata; what it asks for beyond that is refused by name."""
+    """Build the transformers config from the file's metadata; reject unsupported features by name."""
     fields, path = header.fields, header.path
     kind = fields.get("general.architecture")
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -187,7 +188,7 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
 
     def number(key: str, least: float = 1, default: Any = None) -> Any:
         value = fields.get(f"{kind}.{key}", default)
-        if isinstance(value, list) and value:  # one of each layer
+        if isinstance(value, list) and value:  # one value per layer
             if len(set(value)) > 1:
                 raise refuse("layers of different shapes")
             value = value[0]
@@ -206,7 +207,7 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     ):  # fmt: skip
         if fields.get(f"{kind}.{key}", usual) != usual:
             raise refuse(what)
-    # As llama.cpp has it: a factor without a type is linear, and files of 2023 name it otherwise.
+    # As in llama.cpp, a factor without a type is linear; files from 2023 use another key.
     factors = ("rope.scaling.factor", "rope.scale_linear")
     factor = next((each for each in factors if fields.get(f"{kind}.{each}")), factors[0])
     scaling = fields.get(f"{kind}.rope.scaling.type", "linear" if f"{kind}.{factor}" in fields else "none")
@@ -222,7 +223,7 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     if embedding is None or len(embedding.shape) != 2:
         raise ModelError(f"{path} is damaged: it has no embedding")
     rope = {"rope_type": "default", "rope_theta": float(number("rope.freq_base", 1e-9, 10000.0))}
-    if scaling == "linear" and fields.get(f"{kind}.{factor}"):  # 0 and none at all count as 1 there
+    if scaling == "linear" and fields.get(f"{kind}.{factor}"):  # llama.cpp treats 0 or no factor as 1
         rope |= {"rope_type": "linear", "factor": float(number(factor, 1e-9))}
     layers = number("block_count")
     if layers > len(header.tensors):
@@ -242,12 +243,12 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
         raise ModelError(
             f"{path} is damaged: its metadata does not describe a model: {one_line(error)}"
         ) from None
-    config.bos_token_id = config.eos_token_id = config.pad_token_id = None  # the generation config has them
+    config.bos_token_id = config.eos_token_id = config.pad_token_id = None  # set by the generation config
     return family, config
 
 
 def _empty(family: Family, config: Config, device: torch.device) -> PreTrainedModel:
-    """The modules without storage, but for what stands in no file."""
+    """Build the modules on the meta device, except the rotary buffers, which are in no file."""
     with torch.device("meta"):
         net = family.model(config)
     net.model.rotary_emb = type(net.model.rotary_emb)(config).to(device)
@@ -258,7 +259,7 @@ def _fill(
     net: PreTrainedModel, header: Header, family: Family, config: Config, device: torch.device,
     number: torch.dtype, digest: hashlib._Hash, name: str,
 ) -> None:  # fmt: skip
-    """Put the tensors into the modules, dequantised one by one."""
+    """Dequantise the tensors one by one into the modules."""
     wanted = dict(net.named_parameters())
     if config.tie_word_embeddings:
         wanted.pop("lm_head.weight", None)
@@ -321,12 +322,12 @@ def _name(key: str, path: Path) -> str:
 
 
 def halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows [heads * dim, ...] in the order in which rotary positions turn the halves of a head."""
+    """Reorder rows [heads * dim, ...] so that rotary positions rotate the two halves of each head."""
     return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def dequantise(data: np.ndarray, tensor: Tensor, path: Path) -> np.ndarray:
-    """A tensor's values in float32."""
+    """Dequantise a tensor to float32."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
     from gguf.quants import dequantize
 

@@ -1,7 +1,7 @@
-"""The tokenizer that stands in a GGUF file, as a fast tokenizer of transformers.
+"""Converts the tokenizer in a GGUF file to a fast tokenizer of transformers.
 
-It gives the ids that llama.cpp gives, so its rules are those of llama.cpp's ``llama-vocab.cpp``: how a text
-is cut before the merges, which tokens are special whatever the file calls them, and which of them end a text.
+It yields the same ids as llama.cpp, so it follows the rules of llama.cpp's ``llama-vocab.cpp``: how a text is
+split before the merges, which tokens are special whatever the file says, and which of them end a text.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from specviz.models.gguf.header import Metadata
 
 TEMPLATE = "tokenizer.chat_template"
-NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED = range(1, 6)  # of tokenizer.ggml.token_type
-# What a token is for, as the file says it: with transformers' name, and what else ends a text.
+NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED = range(1, 6)  # values of tokenizer.ggml.token_type
+# Roles of special tokens in the file: those with a name in transformers, then the others.
 NAMED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 OTHERS = ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")
-# Control tokens by name, whatever the file calls them: those that end a text, and those around a gap in code.
+# Control tokens by name, whatever their type in the file: those that end a text, and fill-in-the-middle ones.
 ENDS = """
 <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s>
 <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response>
@@ -40,8 +40,8 @@ TYPES = (
     | dict.fromkeys(SHOWN.split(), DEFINED)
 )
 
-# How a text is cut before the merges. Each pattern cuts what the one before it left; what lies between two
-# matches is a part, too.
+# How a text is split before the merges. Each pattern splits the parts left by the pattern before it; the text
+# between two matches is a part, too.
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 SHORT = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -52,12 +52,12 @@ TEKKEN = (  # a run of letters ends before an ASCII capital
     r"[^\r\n\p{L}\p{N}]?(?:(?=\p{L})[^a-z])+(?:(?=\p{L})[^A-Z])*|"
     rf"\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{SPACES}"
 )
-MARKED = (  # an ASCII sign begins the word after it; marks belong to their letters
+MARKED = (  # ASCII punctuation attaches to the word after it; combining marks attach to their letters
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{SPACES}"
 )
 CJK = "[\u0800-\u9fa5\uac00-\ud7ff]+"
-CASED = (  # letters that have cases, as DeepSeek lists them
+CASED = (  # letters with upper and lower case, as listed by DeepSeek
     "[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙ"
     "ὛὝὟ-\u1f7dᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ"
     "-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]"
@@ -81,7 +81,7 @@ CUTS: dict[str, tuple[str, ...]] = {
     "tekken": (TEKKEN,),
     "viking": (SENTENCES, r"\p{N}"),
 }  # fmt: skip
-# Other values of tokenizer.ggml.pre that cut alike.
+# Other values of tokenizer.ggml.pre that split in the same way.
 ALIKE = {
     "deepseek-v3": "hunyuan-dense joyai-llm",
     "gpt-2": "a.x-4.0 exaone4 gigachat granite-docling jais mellum modern-bert mpt olmo phi-2 trillion",
@@ -90,28 +90,28 @@ ALIKE = {
     "smollm": "codeshell command-r exaone mellum2 minerva-7b refact starcoder",
 }
 CUTS |= {other: CUTS[name] for name, others in ALIKE.items() for other in others.split()}
-# Of these a text begins with the begin token, unless the file says otherwise ...
+# With these, a text starts with the begin token unless the file says otherwise.
 BEGUN = "falcon3 falcon-h1 lfm2 llama3 llama-bpe llama-v3 midm-2.0 pixtral tekken"
-WHOLE = f"{BEGUN} minicpm5"  # ... and of these a part that is a piece is one token, whatever the merges
+WHOLE = f"{BEGUN} minicpm5"  # with these, a part that is itself a piece is one token, whatever the merges
 
 
 def tokenizer(fields: Metadata, name: str) -> PreTrainedTokenizerFast:
-    """A GGUF file's tokenizer.
+    """Build the tokenizer of a GGUF file.
 
-    What looks like a control token in a text is text, unless a call says ``split_special_tokens=False``.
+    Names of control tokens in a text are ordinary text unless a call sets ``split_special_tokens=False``.
 
     Parameters
     ----------
     fields : mapping
-        The file's metadata, as `specviz.models.gguf.header.read_header` gives it.
+        The file's metadata, from `specviz.models.gguf.header.read_header`.
     name : str
-        Of the model, for errors.
+        Name of the model, for errors.
 
     Raises
     ------
     ModelError
-        If the file has no tokenizer, one that is neither byte-level BPE nor sentencepiece, one that cuts text
-        in a way not served, or a damaged one.
+        If the file has no tokenizer, or if the tokenizer is neither byte-level BPE nor sentencepiece, splits
+        text in an unsupported way, or is damaged.
     """
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
@@ -138,12 +138,12 @@ def tokenizer(fields: Metadata, name: str) -> PreTrainedTokenizerFast:
         add_eos_token=bool(vocabulary.get("add_eos_token")) and "eos_token" in named,
         **named,
     )
-    made.name_or_path = name  # not before: of a large vocabulary's name transformers asks the hub
+    made.name_or_path = name  # set last: given a name and a large vocabulary, transformers queries the hub
     return made
 
 
 def ends(fields: Metadata, name: str) -> tuple[int, ...]:
-    """Ids that end a text, the file's own end token first; parameters as of `tokenizer`."""
+    """Ids that end a text, the file's own end token first; for the parameters see `tokenizer`."""
     vocabulary = _Vocabulary(fields, name)
     first = vocabulary.roles.get("eos")
     own = {i for role, i in vocabulary.roles.items() if role not in NAMED}
@@ -153,7 +153,7 @@ def ends(fields: Metadata, name: str) -> tuple[int, ...]:
 
 
 class _Vocabulary:
-    """A file's vocabulary, checked."""
+    """The checked vocabulary of a file."""
 
     def __init__(self, fields: Metadata, name: str) -> None:
         self._fields, self._name = fields, name
@@ -162,7 +162,7 @@ class _Vocabulary:
             raise self.error(
                 f"its tokenizer is of the kind {self.kind or 'none'}; only gpt2 and llama are supported"
             )
-        # By id; and ids by piece, without those that only fill the head up.
+        # Pieces by id. `ids` below maps pieces to ids, without those that only pad the head.
         self.pieces = [piece or f"[EMPTY_{i}]" for i, piece in enumerate(self.texts("tokens"))]
         types = self.get("token_type") or [NORMAL] * len(self.pieces)
         size = len(self.pieces)
@@ -175,10 +175,10 @@ class _Vocabulary:
         for role in {"bos", "eos"} & self.roles.keys():
             self.types[self.roles[role]] = CONTROL
         self.ids = {piece: i for i, piece in enumerate(self.pieces) if self.types[i] != UNUSED}
-        # llama.cpp goes by the name here.
+        # llama.cpp decides by the model's name here.
         spaced = "phi-3" in (title := str(fields.get("general.name")).lower()) or "phi3" in title
         added = set(self.of(UNKNOWN, CONTROL, DEFINED) if spaced else ())
-        # Added tokens that take the spaces after them along.
+        # Added tokens that also consume the spaces after them.
         self.stripped = added - {"<unk>", "<s>", "<|endoftext|>"}
         self.pre = self.get("pre") or "default"
         self.begins = self.get("add_bos_token", self.kind == "llama" or self.pre in BEGUN.split())
@@ -187,7 +187,7 @@ class _Vocabulary:
         return self._fields.get(f"tokenizer.ggml.{key}", default)
 
     def texts(self, key: str) -> list[str]:
-        """A field that is a list of texts."""
+        """A field that is a list of strings."""
         values = self.get(key) or []
         try:
             "".join(values).encode()
@@ -212,10 +212,10 @@ class _Vocabulary:
         merges: dict[tuple[str, str], None] = {}
         for line in self.texts("merges"):
             left, _, right = line.partition(" ")
-            if left in self.ids and right in self.ids:  # else a text that leads there is refused
+            if left in self.ids and right in self.ids:  # others never apply: text with them is refused
                 if left + right not in self.ids:
                     raise self.error(f"its vocabulary is damaged: the merge {line!r} makes no piece")
-                merges[left, right] = None  # the first of two alike counts
+                merges[left, right] = None  # of duplicates, the first counts
         raw = Tokenizer(models.BPE(self.ids, list(merges), ignore_merges=self.pre in WHOLE.split()))
         cuts = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in CUTS[self.pre]]
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

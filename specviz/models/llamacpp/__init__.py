@@ -1,6 +1,6 @@
-"""GGUF files on llama.cpp: the same verbs over another library, and the writer of such files.
+"""GGUF files on llama.cpp: models and contexts with the usual interface, and a writer for GGUF files.
 
-Names are resolved when first used: importing this loads no llama.cpp.
+Names are resolved on first use: importing this loads no llama.cpp.
 """
 
 from __future__ import annotations

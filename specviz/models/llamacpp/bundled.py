@@ -1,4 +1,4 @@
-"""The bundled models as GGUF files: each is written once, into the cache, when it is first asked for."""
+"""The bundled models as GGUF files, each written to the cache on first use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from specviz.models.zoo import bundled
 from specviz.paths import home
 
 TYPE = "f16"
-READ = "config.json", "generation_config.json", "tokenizer*", "*.safetensors"  # of a model's folder
+READ = "config.json", "generation_config.json", "tokenizer*", "*.safetensors"  # files that are hashed
 
 
 def bundled_gguf(name: str) -> Path:
-    """A bundled model's GGUF file in float16.
+    """Return a bundled model's GGUF file in float16, after writing it if necessary.
 
-    Its folder is named by the model's content and the writer's version, so that another one is written again.
+    Its folder is named after a hash of the model's content and the writer's version, so that a change of
+    either leads to a new file.
 
     Parameters
     ----------
@@ -26,7 +27,7 @@ def bundled_gguf(name: str) -> Path:
     Raises
     ------
     ModelError
-        If llama.cpp does not run models of its family, or the cache cannot be written.
+        If llama.cpp does not support the model's family, or the cache cannot be written.
     """
     digest = hashlib.sha256(f"{TYPE} {VERSION}".encode())
     folder = bundled()[name]
@@ -34,5 +35,5 @@ def bundled_gguf(name: str) -> Path:
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     path = home() / "gguf" / digest.hexdigest()[:16] / f"{name}.gguf"
     if not path.is_file():
-        write_gguf(name, path, TYPE, force=True)  # two processes at once write the same file, each whole
+        write_gguf(name, path, TYPE, force=True)  # concurrent processes write identical files
     return path

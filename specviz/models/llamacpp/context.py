@@ -1,8 +1,9 @@
-"""The causal context over llama.cpp: rows of text in shared cells, a tree as one sequence a leaf.
+"""The causal context over llama.cpp: rows of text in shared cells, and trees with one sequence per leaf.
 
-Row r is sequence r. A chain's nodes are more tokens of its row. A tree has a sequence for each leaf: a node
-belongs to those of all leaves below it, and so do the row's own tokens while the tree is judged, so that each
-leaf's sequence is one whole text. Committing a path gives its nodes to the row and forgets the leaves.
+Row r is sequence r. A chain's nodes are additional tokens of its row. A tree has one sequence per leaf: a
+node belongs to the sequences of all leaves below it, and during verification the row's own tokens belong to
+all of them, so that each leaf's sequence is a complete text. Committing a path adds its nodes to the row and
+removes the leaves' sequences.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ NONE = np.empty(0, np.int64)
 
 
 class LlamaCppContext:
-    """Rows of committed text over a GGUF file; made by `LlamaCpp.open`.
+    """A batch of rows of committed text over a GGUF file; created by `LlamaCpp.open`.
 
-    The verbs are those of `specviz.models.Context`.
+    The methods are those of `specviz.models.Context`.
 
     Attributes
     ----------
     length : list of int
         Committed tokens of each row.
     cached : list of int
-        How many of them have their keys and values in the cells; the rest are computed by the next pass.
+        How many of them have keys and values in the cells; the next pass computes the rest.
     """
 
     def __init__(self, model: LlamaCpp, prompts: Sequence[Sequence[int]], room: int) -> None:
@@ -52,13 +53,13 @@ class LlamaCppContext:
         self.length = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
         self._drafts: list[Draft] | None = None
-        self._leaves: list[list[int]] = []  # of each row's open draft: sequences, one for each leaf
+        self._leaves: list[list[int]] = []  # for each row's open draft, one sequence per leaf
         self._ids = np.zeros((self.rows, self.slots), np.int32)
         for row, prompt in enumerate(prompts):
             self._ids[row, : len(prompt)] = _checked(prompt, model)
         self.native: Native = model.take(self.rows * self.slots, self.rows)
 
-    # -- what is committed --------------------------------------------------------------------
+    # -- committed text -----------------------------------------------------------------------
 
     @property
     def tokens(self) -> list[list[int]]:
@@ -67,11 +68,11 @@ class LlamaCppContext:
 
     @property
     def room(self) -> int:
-        """How many more tokens fit after the longest row, draft nodes included."""
+        """Number of tokens that still fit after the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.length)
 
     def extend(self, tokens: Tokens | Sequence[Tokens]) -> None:
-        """As `Context.extend`, of every row."""
+        """See `Context.extend`; always for all rows."""
         each = for_rows(tokens, self.rows)
         if len(each) != self.rows:
             raise ModelError(f"extend got tokens for {len(each)} rows; the context has {self.rows}")
@@ -85,7 +86,7 @@ class LlamaCppContext:
             self.length[row] = end
 
     def commit(self, paths: Path | Sequence[Path]) -> None:
-        """As `Context.commit`, of every row."""
+        """See `Context.commit`; always for all rows."""
         drafts = self._drafts
         if drafts is None:
             raise ModelError("commit must follow forward: there is no draft to keep nodes of")
@@ -106,7 +107,7 @@ class LlamaCppContext:
         self._drop()
 
     def rewind(self, length: int | Sequence[int]) -> None:
-        """Forget everything past the first `length` tokens (one number, or one for each row)."""
+        """Drop everything after the first `length` tokens (one number, or one per row)."""
         lengths = [length] * self.rows if isinstance(length, int) else list(length)
         for row, (new, old) in enumerate(zip(lengths, self.length, strict=True)):
             if not 1 <= new <= old:
@@ -121,7 +122,7 @@ class LlamaCppContext:
         self.length = lengths
 
     def reserve(self, room: int) -> None:
-        """As `Context.reserve`; of one row's the cells are there already."""
+        """See `Context.reserve`; a single row already has all its cells."""
         want = min(max(self.length) + room, self.model.max_length)
         if want <= self.slots:
             return
@@ -134,7 +135,7 @@ class LlamaCppContext:
         self._ids = ids
 
     def branch(self, lengths: Sequence[int], room: int) -> LlamaCppContext:
-        """As `Context.branch`: the rows share the cells of what they have in common."""
+        """See `Context.branch`; the rows share the cells of their common prefix."""
         if self.rows != 1 or not 1 <= min(lengths) <= max(lengths) <= self.length[0]:
             raise ModelError(
                 f"branch takes lengths from 1 to {self.length[0]} and needs a context of one row; this one "
@@ -152,7 +153,7 @@ class LlamaCppContext:
         return branch
 
     def close(self) -> None:
-        """Give the cells back to the model, for its next context."""
+        """Return the cells to the model for its next context."""
         if self.native is not None:
             self.model.give(self.native)
             self.native = None  # type: ignore[assignment]
@@ -160,20 +161,20 @@ class LlamaCppContext:
     # -- passes -----------------------------------------------------------------------------
 
     def prefill(self) -> int:
-        """Compute all pending tokens but the last of each row, without logits; give how many were fed."""
+        """Compute every pending token except the last of each row, without logits; return the number fed."""
         self._drop()
         before = sum(self.cached)
         self._advance([length - 1 for length in self.length])
         return sum(self.cached) - before
 
     def forward(self, drafts: Draft | Sequence[Draft], hidden: Sequence[int] = ()) -> Pass:
-        """As `Context.forward`, of every row, without hidden states or an exit rule.
+        """See `Context.forward`; always for all rows, without hidden states or an exit rule.
 
         Raises
         ------
         ModelError
-            If nodes or positions go beyond the room or the model's context, a node stands elsewhere than at
-            its depth, the trees have more leaves than llama.cpp has sequences, or hidden states are wanted.
+            If nodes or positions exceed the room or the model's context, a node's position is not its depth,
+            the pass or the number of leaves is too large for llama.cpp, or hidden states are requested.
         """
         if isinstance(drafts, Draft):
             if self.rows == 1 and not len(drafts) and not len(hidden):
@@ -208,7 +209,7 @@ class LlamaCppContext:
         return Pass(list(logits.split([1 + len(draft) for draft in drafts])), each, {})
 
     def _root(self, draft: Draft) -> Pass:
-        """A pass over what is pending of the one row, without nodes."""
+        """Run a pass over the pending tokens of the only row, without nodes."""
         self._drop()
         self._again()
         length = self.length[0]
@@ -225,7 +226,7 @@ class LlamaCppContext:
         return Pass([logits], [fed], {})
 
     def _legal(self, drafts: list[Draft]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Each draft's tokens, and of those that branch the leaves; refused is what llama.cpp cannot read."""
+        """Each draft's tokens, and the leaves of trees; raise `ModelError` if llama.cpp cannot read them."""
         tokens, ends = [NONE] * self.rows, [NONE] * self.rows
         for row, draft in enumerate(drafts):
             if not len(draft):
@@ -254,9 +255,9 @@ class LlamaCppContext:
     def _enter(
         self, drafts: list[Draft], tokens: list[np.ndarray], ends: list[np.ndarray]
     ) -> tuple[int, list[np.ndarray]]:
-        """Write the pending tokens and the nodes into the batch: how many, and arrays that it points into."""
+        """Write pending tokens and nodes into the batch; return their number, and arrays it points into."""
         native, at, free, kept = self.native, 0, self.rows, []
-        self._drafts, self._leaves = drafts, [[]] * self.rows  # from here on there is something to drop
+        self._drafts, self._leaves = drafts, [[]] * self.rows  # set first, for `_drop` after an error
         for row, draft in enumerate(drafts):
             start, length = self.cached[row], self.length[row]
             root = at + length - start
@@ -281,10 +282,10 @@ class LlamaCppContext:
         return at, kept
 
     def _mark(self, row: int, leaves: list[int], below: np.ndarray, at: int, root: int) -> np.ndarray:
-        """Write the sequences of a row's tokens: all for the row's own, of a node those of its leaves.
+        """Write the sequences of a row's tokens: all sequences for the row's own, and its leaves' for a node.
 
-        `below` [leaves, nodes] says which nodes each leaf sees. Given back is the array of ids, into which
-        the batch points.
+        `below` [leaves, nodes] says which nodes each leaf sees. Returns the array of ids, into which the
+        batch points.
         """
         native, n = self.native, below.shape[1]
         node, leaf = np.nonzero(below.T)
@@ -298,14 +299,14 @@ class LlamaCppContext:
         return ids
 
     def _again(self) -> None:
-        """With nothing pending the last committed token is fed again: the root needs its prediction."""
+        """Make the last committed token pending if no token is, to get the root's prediction."""
         for row, length in enumerate(self.length):
             if self.cached[row] == length:
                 self.native.remove(row, length - 1)
                 self.cached[row] = length - 1
 
     def _advance(self, ends: list[int]) -> None:
-        """Compute each row's tokens up to `ends`, without logits, in passes of what one takes."""
+        """Compute each row's tokens up to `ends`, without logits, in as many passes as necessary."""
         native, at = self.native, 0
         native.outputs[:] = 0
         for row, end in enumerate(ends):
@@ -322,7 +323,7 @@ class LlamaCppContext:
             native.decode(at)
 
     def _move(self, cells: int, sequences: int) -> None:
-        """Go on in another context of llama.cpp, with what is computed."""
+        """Move to another context of llama.cpp, keeping the computed cells."""
         other = self.model.take(cells, sequences)
         for row, cached in enumerate(self.cached):
             if cached:
@@ -331,7 +332,7 @@ class LlamaCppContext:
         self.native = other
 
     def _drop(self) -> None:
-        """Forget what is left of the drafts just read."""
+        """Remove the uncommitted nodes of the drafts last read."""
         if self._drafts is None:
             return
         for row, draft in enumerate(self._drafts):
@@ -343,9 +344,9 @@ class LlamaCppContext:
 
 
 def _ends(draft: Draft) -> np.ndarray:
-    """Nodes of a draft that have no child."""
+    """Nodes of a draft without children."""
     leaf = np.ones(len(draft) + 1, bool)
-    leaf[draft.parents] = False  # the root's -1 is the entry after the last node
+    leaf[draft.parents] = False  # -1, the root, refers to the additional last entry
     return np.flatnonzero(leaf[:-1])
 
 
@@ -354,7 +355,7 @@ def _host(tokens: Tokens) -> NDArray[np.int64]:
 
 
 def _checked(tokens: Tokens, model: LlamaCpp) -> NDArray[np.int64]:
-    """Tokens on the host, each of them in the vocabulary."""
+    """Copy tokens to the host and check that they are in the vocabulary."""
     values = _host(tokens)
     if len(values):
         check_ids(values.min(), values.max(), model)

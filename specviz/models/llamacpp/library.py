@@ -1,4 +1,4 @@
-"""The llama.cpp library: loaded when first needed, silent, its last complaint kept for our messages."""
+"""Loads the llama.cpp library when first needed, silences it, and keeps its last errors for our messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ERROR = 4  # GGML_LOG_LEVEL_ERROR
 CONTINUES = 5  # GGML_LOG_LEVEL_CONT
 MISSING = f"llama.cpp is not installed; a GGUF file needs it: {install('llamacpp')}"
 
-_lines: deque[str] = deque(maxlen=8)  # what the library complained of last
-_keep: list[Callable[..., None]] = []  # the callback must outlive the library's use of it
+_lines: deque[str] = deque(maxlen=8)  # the library's latest error messages
+_keep: list[Callable[..., None]] = []  # keeps the callback alive while the library uses it
 
 
 @cache
 def library() -> ModuleType:
-    """llama-cpp-python's low-level module, its backend started.
+    """llama-cpp-python's low-level module, with its backend started.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def library() -> ModuleType:
 
 
 def last_message() -> str:
-    """What the library complained of since it was last asked, in one line; the innermost reason first."""
+    """Return the library's errors since the last call, in one line, innermost reason first; clear them."""
     words = " ".join("".join(_lines).split())
     _lines.clear()
     return words[:300]
@@ -65,24 +65,24 @@ def versions() -> dict[str, str]:
 
 @cache
 def system() -> str:
-    """How the library was built and what it uses of this machine."""
+    """The library's build options and the machine features that it uses."""
     return library().llama_print_system_info().decode("utf8", "replace").strip(" |")
 
 
 def ends_the_process(whole: bool) -> bool:
-    """Whether the library's special kernels would end the process on a file's matrices, `whole` or quantized.
+    """Whether special kernels would abort the process for a file's matrices; `whole` if not quantized.
 
-    llama.cpp's AMX kernels for quantized matrices do, at passes of several tokens (seen with llama-cpp-python
-    0.3.36 on Intel Xeons, by its own generation too). Plain ones take their place.
+    llama.cpp's AMX kernels for quantized matrices do so in passes of several tokens (seen with
+    llama-cpp-python 0.3.36 on Intel Xeons, also in its own generation). Plain kernels are then used instead.
     """
     return "AMX_INT8 = 1" in system() and not whole
 
 
 @contextmanager
 def special_kernels(allowed: bool) -> Iterator[None]:
-    """Within, whether a model that llama-cpp-python's own classes load gets kernels for special processors.
+    """Allow or forbid special kernels for models that llama-cpp-python's own classes load within the block.
 
-    Those classes have no argument for it.
+    Those classes have no argument for this.
     """
     names, name = vars(library()), "llama_model_default_params"
     defaults = names[name]

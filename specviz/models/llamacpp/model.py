@@ -1,4 +1,4 @@
-"""A GGUF file that is ready to run: the face of `specviz.models.Model` over llama.cpp."""
+"""GGUF models ready to run on llama.cpp, with the interface of `specviz.models.Model`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
 from specviz.models.text import Text, TokenizedModel
 
-CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
+CONTEXT = 4096  # default limit on the tokens of a text
 LAYERS = 512  # LLAMA_MAX_LAYERS
 THREADS = 512  # GGML_MAX_N_THREADS
-IDLE = 4  # contexts that wait for their next text
+IDLE = 4  # contexts kept for reuse
 WHOLE_NAMES = {"ALL_F32": "float32", "MOSTLY_F16": "float16", "MOSTLY_BF16": "bfloat16"}
-WHOLE = frozenset(WHOLE_NAMES.values())  # what is not quantized
+WHOLE = frozenset(WHOLE_NAMES.values())  # types that are not quantized
 
 
 class Weights:
-    """The file's contents in llama.cpp's hands; freed after the last context that uses them.
+    """A file loaded by llama.cpp; freed after the last context that uses it.
 
-    `words` reads the metadata and the vocabulary alone.
+    With `words`, only the metadata and the vocabulary are read.
     """
 
     def __init__(self, path: Path, gpu_layers: int, words: bool = False) -> None:
@@ -52,7 +52,7 @@ class Weights:
         self._free = weakref.finalize(self, lib.llama_model_free, self.pointer)
 
     def check(self, path: Path) -> None:
-        """Refuse a shape at which llama.cpp would end the process, or that holds no text."""
+        """Reject a shape at which llama.cpp would abort the process, or that leaves no room for text."""
         for name, low, high in (("block_count", 1, LAYERS), ("context_length", 1, 2**31 - 1)):
             key = f"{self.meta('general.architecture')}.{name}"
             value = self.meta(key)
@@ -62,7 +62,7 @@ class Weights:
                 )
 
     def check_kind(self, name: str) -> None:
-        """Refuse what is not a causal model whose cells can be rewound."""
+        """Reject models that are not causal or whose cells cannot be rewound."""
         lib = library()
         for test, what in (
             (lib.llama_model_has_encoder, "it has an encoder"),
@@ -87,47 +87,47 @@ class Weights:
         return WHOLE_NAMES.get(name, name.removeprefix("MOSTLY_"))
 
     def meta(self, key: str) -> str | None:
-        """A value of the file's metadata, as text; its beginning, where it is long."""
+        """A value of the file's metadata, as text (long values are cut off); None if it is missing."""
         room = ctypes.create_string_buffer(1 << 12)
         count = library().llama_model_meta_val_str(self.pointer, key.encode(), room, len(room))
         return room.value.decode("utf8", "replace") if count >= 0 else None
 
 
 class LlamaCpp(TokenizedModel):
-    """A causal language model in a GGUF file behind the seam's verbs.
+    """A causal language model in a GGUF file, with the interface of `specviz.models.protocols.Model`.
 
     Parameters
     ----------
     path : str or Path
     threads : int, optional
-        That llama.cpp computes on. Default: as many as torch has when a context is opened.
+        Number of threads for llama.cpp. Default: torch's number of threads when a context is opened.
     gpu_layers : int, default 0
-        Layers on the GPU (Metal, CUDA), where llama-cpp-python was built for one; -1: all.
+        Layers on the GPU (Metal, CUDA), if llama-cpp-python was built for one; -1: all.
     context : int, optional
-        Most tokens of one text. Default: the positions that the model knows, but no more than 4096: the
-        cells are allocated at once.
+        Maximum tokens of one text. Default: the model's positions, but at most 4096, because all cells are
+        allocated at once.
     flash : bool, default False
-        Flash attention. Without it F32, F16 and Q8_0 files are computed the more alike in passes of one and
-        of many tokens.
+        Whether to use flash attention. Without it, results for F32, F16 and Q8_0 files differ less between
+        passes of one and of many tokens.
 
     Attributes
     ----------
     gives_hidden : bool
-        False: no hidden states of layers, which methods that draft from them need.
+        False: llama.cpp provides no hidden states, which some methods need for drafting.
     batches : bool
-        False: its contexts hold rows, but not such as come and go.
+        False: the rows of a context are fixed; none can be replaced or dropped.
     dtype : str
         The file's type: ``float32``, ``float16``, ``Q8_0``, ``Q4_K_M`` ...
     vocabulary, parameters, layers : int
     eos : tuple of int
         Ids that end a text.
     max_length : int
-        Most tokens of one text.
+        Maximum tokens of one text.
 
     Raises
     ------
     ModelError
-        If the file is missing, damaged or not served, or llama.cpp is not installed.
+        If the file is missing, damaged or not supported, or llama.cpp is not installed.
     """
 
     kind = "causal"
@@ -182,7 +182,7 @@ class LlamaCpp(TokenizedModel):
             4 if self.dtype == "float32" else 2, self.vocabulary,
         )  # fmt: skip
         self.versions = versions()
-        self.device = torch.device("cpu")  # where the scores arrive, whatever computes them
+        self.device = torch.device("cpu")  # of the logits, even if a GPU computes them
         self._idle: list[Native] = []
 
     def __repr__(self) -> str:
@@ -191,12 +191,12 @@ class LlamaCpp(TokenizedModel):
 
     @property
     def threads(self) -> int:
-        """Threads that a context opened now computes on."""
+        """Number of threads of a context opened now."""
         return self._threads or torch.get_num_threads()
 
     @property
     def backend(self) -> dict[str, str | int | bool]:
-        """What computes, for the record."""
+        """Description of the backend for the trace."""
         return {
             "name": "llama.cpp", "system": system(), "threads": self.threads, "gpu_layers": self.gpu_layers,
             "flash_attention": self.flash, "type": self.dtype,
@@ -204,7 +204,7 @@ class LlamaCpp(TokenizedModel):
 
     @property
     def digest(self) -> str:
-        """Tells the file from another of the same name: a digest of its header and of samples of its data."""
+        """Distinguishes files of the same name: a digest of the size, the header and samples of the data."""
         size = self.path.stat().st_size
         digest = hashlib.sha256(str(size).encode())
         with open(self.path, "rb") as file:
@@ -223,17 +223,17 @@ class LlamaCpp(TokenizedModel):
     # -- running ----------------------------------------------------------------------------------
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> LlamaCppContext:
-        """As `Model.open`; there are at most as many rows as llama.cpp has sequences."""
+        """See `Model.open`; the number of rows is limited by llama.cpp's number of sequences."""
         return LlamaCppContext(self, prompts, room)
 
     def first(self, layers: int) -> LlamaCpp:
-        """Refused: llama.cpp runs all layers or none."""
+        """Raise `ModelError`: llama.cpp always runs all layers."""
         raise ModelError(
             f"{self.name} runs on llama.cpp, which cannot stop after layer {layers}; use another drafter"
         )
 
     def take(self, cells: int, sequences: int) -> Native:
-        """An empty context of at least so many cells and sequences: one that waits, or a new one."""
+        """Take an empty context of at least this many cells and sequences: an idle one, or a new one."""
         cells, sequences = max(cells, self.max_length), rounded(sequences)
         fit = [each for each in self._idle if each.cells >= cells and each.sequences >= sequences]
         if not fit:
@@ -244,7 +244,7 @@ class LlamaCpp(TokenizedModel):
         return native
 
     def give(self, native: Native) -> None:
-        """Take a context back, for the next text."""
+        """Return a context for reuse."""
         if not native.alive:
             return
         native.clear()
@@ -254,7 +254,7 @@ class LlamaCpp(TokenizedModel):
 
 
 def _check_file(path: Path) -> None:
-    """Whether there is a GGUF file at all."""
+    """Check that the path is a GGUF file; raise `ModelError` otherwise."""
     if not exists(path):
         raise ModelError(f"no file {path}; write a GGUF model as gguf:PATH")
     if path.is_dir():

@@ -1,7 +1,7 @@
-"""One context of llama.cpp: its batch in NumPy arrays, and no call that would end the process.
+"""Wrapper for a context of llama.cpp, with its batch in NumPy arrays and checked arguments.
 
-llama.cpp checks its arguments with assertions, which take Python down without an exception. What they check
-is checked here before, in words.
+llama.cpp checks its arguments with assertions, which abort Python without an exception. The wrapper checks
+the same conditions first and raises errors.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SEQUENCES = 256  # LLAMA_MAX_SEQ: sequence ids are smaller
 BATCH = 2048  # most tokens of a pass
-BLOCK = 512  # of which so many are computed together
-PAGE = 256  # cells come in multiples of this, which keeps a pass longer than there are sequences
+BLOCK = 512  # tokens of a pass that llama.cpp computes at once
+PAGE = 256  # cells are a multiple of this, so that a pass can hold a token of every sequence
 
 
 class Native:
@@ -32,27 +32,27 @@ class Native:
     ----------
     model : LlamaCpp
     cells : int
-        Tokens that it holds, of all sequences together.
+        Number of tokens that it holds, over all sequences.
     sequences : int
-        Ids of sequences that it knows, counted from 0. Each pass compares all pairs of them, and the scores
-        of as many tokens are allocated from the start, so there should be no more than are needed.
+        Number of sequence ids, counted from 0. Each pass compares all pairs of sequences, and logits of as
+        many tokens are allocated in advance, so it should be no larger than needed.
 
     Attributes
     ----------
     batch : int
-        Most tokens of one `decode`.
+        Maximum tokens of one `decode`.
     cells, sequences : int
-        As given, rounded up.
+        As given, with `cells` rounded up.
 
     Raises
     ------
     ModelError
-        If there is no memory for it.
+        If the context cannot be created, for example for lack of memory.
     """
 
     def __init__(self, model: LlamaCpp, cells: int, sequences: int = 1) -> None:
         lib = self.lib = library()
-        self.weights = model.weights  # they outlive their contexts
+        self.weights = model.weights  # must outlive the context
         given = lib.llama_context_default_params()
         given.n_ctx = -(-cells // PAGE) * PAGE
         given.n_batch, given.n_ubatch = BATCH, BLOCK
@@ -60,7 +60,7 @@ class Native:
         given.n_outputs_max = given.n_outputs_max_per_seq = 0
         given.n_threads = given.n_threads_batch = model.threads
         given.kv_unified = True
-        given.swa_full = True  # a window's cells must stay until they are rewound
+        given.swa_full = True  # keep cells outside a sliding window, so that rewinding works
         given.offload_kqv = given.op_offload = model.gpu_layers != 0
         given.flash_attn_type = (
             lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if model.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -76,14 +76,14 @@ class Native:
             )
         self.pointer = pointer
         self.memory = lib.llama_get_memory(pointer)
-        # It holds the weights until then: the collector of a cycle keeps to no order.
+        # The finalizer holds the weights until then: cyclic garbage is collected in no particular order.
         self._free = weakref.finalize(self, _free, pointer, self.weights)
         self.name, self.vocabulary = model.name, model.vocabulary
         self.cells, self.batch = int(lib.llama_n_ctx(pointer)), int(lib.llama_n_batch(pointer))
         self.tokens = np.zeros(self.batch, np.int32)
         self.positions = np.zeros(self.batch, np.int32)
         self.counts = np.ones(self.batch, np.int32)
-        self.lists = np.zeros(self.batch, np.uintp)  # where each token's sequence ids stand
+        self.lists = np.zeros(self.batch, np.uintp)  # address of each token's sequence ids
         self.outputs = np.zeros(self.batch, np.int8)
         self.places = np.arange(self.cells, dtype=np.int32)
         self.ids = np.arange(SEQUENCES, dtype=np.int32)
@@ -97,16 +97,16 @@ class Native:
         )  # fmt: skip
 
     def use(self, threads: int) -> None:
-        """Compute on so many threads from now on."""
+        """Set the number of threads."""
         self.lib.llama_set_n_threads(self.pointer, threads, threads)
 
     def decode(self, count: int) -> None:
-        """Compute the first `count` entries of the arrays.
+        """Compute the first `count` entries of the batch arrays.
 
         Raises
         ------
         ModelError
-            If they are more than a pass takes, or llama.cpp refuses them.
+            If there are too many for a pass, or llama.cpp rejects them.
         """
         if not 0 < count <= self.batch:
             raise ModelError(f"a pass of {count} tokens through {self.name}; a pass takes 1 to {self.batch}")
@@ -123,10 +123,10 @@ class Native:
             )
 
     def logits(self, rows: int) -> torch.Tensor:
-        """The scores of the outputs of the last `decode` [rows, vocabulary], float32.
+        """The logits of the last `decode` [rows, vocabulary], float32.
 
-        A copy: the record keeps rows for many cycles, and llama.cpp writes over them in the next one. NumPy
-        copies, from a view that is kept: after a pass, its code not in a cache, torch takes thrice as long.
+        They are a copy, because the trace keeps rows for many cycles and llama.cpp overwrites them in the
+        next pass. NumPy copies from a cached view; torch would take three times as long right after a pass.
         """
         address = ctypes.addressof(self.lib.llama_get_logits(self.pointer).contents)
         if self._view is None or self._view[:2] != (address, rows):
@@ -135,7 +135,7 @@ class Native:
         return torch.from_numpy(self._view[2].copy())
 
     def one(self, token: int, position: int) -> torch.Tensor:
-        """The scores after one more token of sequence 0 [1, vocabulary] by the shortest way."""
+        """Fast path: feed one token of sequence 0 and return its logits [1, vocabulary]."""
         self.tokens[0], self.positions[0] = token, position
         self.counts[0] = self.outputs[0] = 1
         self.lists[0] = self.alone[0]
@@ -143,32 +143,32 @@ class Native:
         return self.logits(1)
 
     def remove(self, sequence: int, start: int) -> None:
-        """Forget a sequence from a position on; cells that no sequence needs are free again."""
+        """Remove a sequence from a position on; cells that no sequence uses become free."""
         self._check_sequence(sequence)
         if not self.lib.llama_memory_seq_rm(self.memory, sequence, start, -1):
             raise ModelError(f"{self.name} cannot drop part of its text (it keeps a state, not a cache)")
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Let the cells of a sequence at positions start ... end belong to another one, too."""
+        """Add the cells of a sequence at positions start ... end to another sequence."""
         self._check_sequence(source)
         self._check_sequence(target)
         self.lib.llama_memory_seq_cp(self.memory, source, target, start, end)
 
     @property
     def alive(self) -> bool:
-        """Whether it was not freed; when Python ends that may happen before the last text is closed."""
+        """Whether the context is not yet freed; at exit, that may happen before the last text is closed."""
         return self._free.alive
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all sequences."""
         self.lib.llama_memory_clear(self.memory, False)
 
     def free(self) -> None:
-        """Give the memory back; the context is of no use afterwards."""
+        """Free the memory; the context cannot be used afterwards."""
         self._free()
 
     def move(self, other: Native, sequence: int) -> None:
-        """Copy a sequence's cells, as they were computed, to another context of the same model."""
+        """Copy a sequence's computed cells to another context of the same model."""
         self._check_sequence(sequence)
         other._check_sequence(sequence)
         size = self.lib.llama_state_seq_get_size(self.pointer, sequence)
@@ -187,5 +187,5 @@ def _free(pointer: ctypes.c_void_p, weights: Weights) -> None:
 
 
 def rounded(sequences: int) -> int:
-    """So many sequences that contexts of few different sizes are made: 1, 16, 32 ... 256."""
+    """Round up a number of sequences, so that contexts have few different sizes: 1, 16, 32 ... 256."""
     return 1 if sequences <= 1 else min(SEQUENCES, max(16, 1 << (sequences - 1).bit_length()))

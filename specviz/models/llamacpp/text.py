@@ -1,4 +1,4 @@
-"""The tokenizer that stands in a GGUF file, through llama.cpp's own functions."""
+"""The tokenizer in a GGUF file, through llama.cpp's own functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPECIAL = UNKNOWN | CONTROL
 
 
 class Tokenizer:
-    """A GGUF's vocabulary with as much of a transformers tokenizer's face as `Text` looks at.
+    """A GGUF file's vocabulary, with the part of a transformers tokenizer's interface that `Text` uses.
 
     Parameters
     ----------
@@ -31,14 +31,14 @@ class Tokenizer:
     Raises
     ------
     ModelError
-        If the file has no vocabulary, or one of a kind not served.
+        If the file has no vocabulary or one of an unsupported kind, or its chat template is not UTF-8.
     """
 
     split_special_tokens = True
 
     def __init__(self, weights: Weights, name: str) -> None:
         lib = self._lib = library()
-        self._weights = weights  # the vocabulary lives in them
+        self._weights = weights  # they own the vocabulary
         self._vocab = lib.llama_model_get_vocab(weights.pointer)
         self.name_or_path = name
         kind = self._kind = int(lib.llama_vocab_type(self._vocab))
@@ -49,7 +49,7 @@ class Tokenizer:
             )
         size = int(lib.llama_vocab_n_tokens(self._vocab))
         self.names = [lib.llama_vocab_get_text(self._vocab, i).decode("utf8", "replace") for i in range(size)]
-        # A few that llama.cpp counts as byte-level BPE spell characters as sentencepiece does (Gemma 4).
+        # Some that llama.cpp counts as byte-level BPE spell characters like sentencepiece (Gemma 4).
         self.byte_level = kind == BYTES and "Ġ" in self.names
         self._attributes = [int(lib.llama_vocab_get_attr(self._vocab, i)) for i in range(size)]
         template = lib.llama_model_chat_template(weights.pointer, None)
@@ -71,10 +71,10 @@ class Tokenizer:
         self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = True,
         verbose: bool = False,
     ) -> dict[str, list[int]]:  # fmt: skip
-        """Token ids of a text: what looks like a control token in it is text, unless not split.
+        """Tokenize a text; names of control tokens in it are ordinary text if `split_special_tokens`.
 
-        llama.cpp drops a byte without a piece in a byte-level vocabulary, and ends the process at one in
-        sentencepiece's: `Text` refuses such a text before.
+        For a byte without a piece, llama.cpp drops it in a byte-level vocabulary and aborts the process in a
+        sentencepiece one; `Text` rejects such a text first.
         """
         raw = text.encode()
         room = len(raw) + 8
@@ -88,7 +88,7 @@ class Tokenizer:
             room = -count
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token; those of a control token are its name."""
+        """The bytes of a token; for a control token, its name."""
         count = self._lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, True)
         if count < 0:
             self._buffer = ctypes.create_string_buffer(-count)
@@ -96,11 +96,11 @@ class Tokenizer:
         return self._buffer.raw[:count]
 
     def convert_ids_to_tokens(self, token: int) -> str:
-        """The token as the file writes it."""
+        """The token's name in the file; empty if the id is unused."""
         return "" if self._unused(token) else self.names[token]
 
     def _unused(self, token: int) -> bool:
-        """Whether an id only fills the head up; a control token is one even if its name says unused."""
+        """Whether an id only pads the head; control tokens count as used even if marked as unused."""
         return self._attributes[token] & (UNUSED | SPECIAL) == UNUSED
 
     @cached_property
@@ -108,7 +108,7 @@ class Tokenizer:
         return {name: i for i, name in enumerate(self.names) if not self._unused(i)}
 
     def get_vocab(self) -> dict[str, int]:
-        """Token to id, without the ids that only fill the head up."""
+        """Mapping from token to id, without the ids that only pad the head."""
         return self._ids
 
     @cached_property
@@ -120,17 +120,17 @@ class Tokenizer:
         return tuple(sorted(ends, key=lambda i: (i != first, i)))
 
     def _named(self, name: str, ask: Callable[[ctypes.c_void_p], int]) -> int:
-        """The id of ``bos`` or ``eos``, -1 where there is none.
+        """The id of ``bos`` or ``eos``, or -1 if there is none.
 
-        Where a byte-level file names none, or one that it lacks, llama.cpp assumes id 11, GPT-2's, which
-        means something else here.
+        If a byte-level file names none, or one outside the vocabulary, llama.cpp assumes GPT-2's id 11, which
+        is a different token here.
         """
         stated = self._weights.meta(f"tokenizer.ggml.{name}_token_id") or ""
         declared = stated.isdecimal() and int(stated) < len(self)
         return int(ask(self._vocab)) if declared or self._kind == SENTENCEPIECE else -1
 
     def special(self) -> dict[str, str]:
-        """What a chat template may call by name: ``bos_token`` and ``eos_token``."""
+        """The special tokens that a chat template may use by name: ``bos_token`` and ``eos_token``."""
         lib, tokens = self._lib, {}
         for name, ask in (("bos", lib.llama_vocab_bos), ("eos", lib.llama_vocab_eos)):
             token = self._named(name, ask)
@@ -148,7 +148,7 @@ class Tokenizer:
         """The chat as text, by transformers' own sandboxed rendering; `chat` are the template's variables."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        # Its annotation says a string; it returns the texts and the spans of the answers in them.
+        # Annotated as returning a string, but it returns the texts and the spans of the answers in them.
         rendered = tuple(
             render_jinja_template(
                 [messages],
@@ -165,7 +165,7 @@ class Tokenizer:
 
 
 class GgufText(Text):
-    """`Text` over llama.cpp's tokenizer, whose pieces are llama.cpp's own."""
+    """`Text` over llama.cpp's tokenizer, with llama.cpp's own token bytes."""
 
     tokenizer: Tokenizer
 

@@ -1,8 +1,8 @@
-"""From a model in transformers' format to a GGUF file that llama.cpp runs.
+"""Writes a model in transformers' format as a GGUF file for llama.cpp.
 
-The weights are llama.cpp's under other names, but for one thing: for the Llama family it turns pairs of
-neighbouring values by a position's angle where transformers turns the two halves of a head, so the rows of
-the query and key projections change places.
+The weights are the same under other names, with one exception: for llama and mistral models, llama.cpp
+rotates pairs of adjacent values while transformers rotates the two halves of a head, so the rows of the query
+and key projections are reordered.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 NAMES = {"f32": "float32", "f16": "float16", "q8_0": "Q8_0", "q4_k_m": "Q4_K_M"}
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-VERSION = 1  # of what is written: another one where the same model makes another file
-TURNED = ("llama", "mistral")  # whose queries and keys llama.cpp turns by neighbours
-ROW = 32  # values that Q8_0 cuts together: a row must be a multiple
-# How text is cut before the merges: a tokenizer's own pattern, and llama.cpp's name for it.
+VERSION = 1  # of the output; changes whenever the same model gives a different file
+TURNED = ("llama", "mistral")  # model types whose queries and keys llama.cpp rotates in adjacent pairs
+ROW = 32  # block size of Q8_0: rows must be a multiple of this
+# Patterns that split text before the merges, and llama.cpp's names for them.
 PATTERNS = {
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits +
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": name
@@ -41,15 +41,15 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Written:
-    """A GGUF file that was written.
+    """The result of writing a GGUF file.
 
     Parameters
     ----------
     path : Path
     type : str
-        As asked for.
+        The requested type.
     tensors : dict of str to list of str
-        By number format the tensors that have it.
+        Names of the tensors, by number format.
     """
 
     path: Path
@@ -71,22 +71,22 @@ def write_gguf(model: Spec, path: str | Path, type: str = "f16", force: bool = F
         Of the Llama family (llama, mistral without a sliding window, qwen2, qwen3), with a byte-level BPE.
     path : str or Path
     type : {"f32", "f16", "q8_0", "q4_k_m"}
-        Number format of the matrices; norms stay in float32. Q8_0 needs rows that are multiples of 32, the
-        others stay in F16. Q4_K_M is made by llama.cpp's own quantizer, which wants multiples of 256 and
-        else takes a format of smaller blocks, or F16.
+        Number format of the matrices; norms stay in float32. Q8_0 needs rows that are multiples of 32; other
+        matrices are written as F16. Q4_K_M is made by llama.cpp's own quantizer, which needs multiples of 256
+        and otherwise uses a format with smaller blocks, or F16.
     force : bool
         Whether an existing file may be replaced.
 
     Returns
     -------
     Written
-        What was written, and which tensors are in which format.
+        The file, and the number format of each tensor.
 
     Raises
     ------
     ModelError
-        If the model is of another family, or a part of it has no counterpart in a GGUF file; if the file
-        exists, or what writes it is not installed. Nothing is left half-written.
+        If the model is of another family or has a part without a counterpart in GGUF, if the file exists or
+        cannot be written, or if a required package is missing. No partial file is left.
     """
     if type not in NAMES:
         raise ModelError(f"no GGUF type {type!r}; choose one of {', '.join(NAMES)}")
@@ -114,7 +114,7 @@ def write_gguf(model: Spec, path: str | Path, type: str = "f16", force: bool = F
 
 
 def tensors(path: Path) -> dict[str, list[str]]:
-    """By number format the tensors of a GGUF file that have it."""
+    """Names of a GGUF file's tensors, by number format."""
     from gguf import GGUFReader
 
     by_format: dict[str, list[str]] = {}
@@ -124,13 +124,13 @@ def tensors(path: Path) -> dict[str, list[str]]:
 
 
 class _Source:
-    """What is to be written: config, weights by name, tokenizer."""
+    """The model to write: config, weights by name and tokenizer."""
 
     def __init__(self, model: Spec) -> None:
         from specviz.models.loading import load
         from specviz.models.torch_model import TorchModel
 
-        # Not what a variable chooses for decoding: what is written depends on the model alone.
+        # Ignore environment variables for decoding: the file must depend only on the model.
         stored = isinstance(model, str | Path) and not str(model).startswith("gguf:")
         loaded = load(
             model, dtype="float32" if stored else "auto", kernels="plain" if stored else None, invariant=False
@@ -181,7 +181,7 @@ class _Source:
         self.pre = _pre_tokenizer(self.vocabulary, refuse)
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Each tensor under transformers' name, in float32."""
+        """Yield each tensor in float32, with its name in transformers."""
         import torch
 
         for name, tensor in sorted(self._net.state_dict().items()):
@@ -190,7 +190,7 @@ class _Source:
 
 
 def _pre_tokenizer(vocabulary: Settings, refuse: Callable[[str], ModelError]) -> str:
-    """llama.cpp's name of how a tokenizer cuts text before the merges."""
+    """llama.cpp's name for how a tokenizer splits text before the merges."""
     model = vocabulary["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
         raise refuse("its tokenizer is not byte-level BPE")
@@ -206,7 +206,7 @@ def _pre_tokenizer(vocabulary: Settings, refuse: Callable[[str], ModelError]) ->
             return "smollm"
     if plain and kinds == ["Split", "ByteLevel"] and steps[0].get("behavior") == "Isolated":
         scheme = PATTERNS.get((steps[0].get("pattern") or {}).get("Regex", ""))
-        # Qwen composes characters first (NFC), which llama.cpp leaves out: composed text is cut alike.
+        # Qwen first composes characters (NFC), which llama.cpp omits; composed text is split identically.
         if scheme is not None and normalizer in (None, "NFC" if scheme == "qwen2" else None):
             return scheme
     parts = [normalizer, *kinds]
@@ -253,12 +253,12 @@ def _write(source: _Source, path: Path, type: str) -> None:
 
 
 def turned(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows (or a bias) of a projection to `heads` heads, from halves to neighbours: 0, d/2, 1, d/2 + 1 ..."""
+    """Reorder rows (or a bias) of a projection from halves of each head to pairs: 0, d/2, 1, d/2 + 1 ..."""
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def _describe(out: GGUFWriter, source: _Source, type: str) -> None:
-    """The shape, as llama.cpp names it."""
+    """Write the model's shape under llama.cpp's keys."""
     import gguf
 
     config = source.config
@@ -283,7 +283,7 @@ def _describe(out: GGUFWriter, source: _Source, type: str) -> None:
 
 
 def _words(out: GGUFWriter, source: _Source) -> None:
-    """The tokenizer: pieces, merges, what each special token is for, the chat template."""
+    """Write the tokenizer: pieces, merges, roles of special tokens and chat template."""
     from gguf import TokenType
 
     words, size = source.tokenizer, source.config.vocab_size
@@ -294,7 +294,7 @@ def _words(out: GGUFWriter, source: _Source) -> None:
         kinds[added["id"]] = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
     if max(pieces) >= size:
         raise ModelError(f"{source.name} cannot be written as GGUF: its tokenizer has more ids than its head")
-    # A head may be padded: its last ids are never written.
+    # A head may be padded: its last ids are never generated.
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre(source.pre)
     out.add_token_list([pieces.get(i, f"[PAD{i}]") for i in range(size)])
@@ -309,13 +309,13 @@ def _words(out: GGUFWriter, source: _Source) -> None:
         out.add_pad_token_id(words.pad_token_id)
     out.add_add_bos_token(words("a")["input_ids"][:1] == [words.bos_token_id])
     if template := words.chat_template:
-        if isinstance(template, dict):  # several, by name
+        if isinstance(template, dict):  # several templates, by name
             template = [{"name": name, "template": each} for name, each in template.items()]
         out.add_chat_template(template)
 
 
 def _quantize(source: Path, target: Path) -> None:
-    """Q4_K_M by llama.cpp's own quantizer."""
+    """Convert a file to Q4_K_M with llama.cpp's own quantizer."""
     import ctypes
 
     from specviz.models.llamacpp.library import last_message, library
