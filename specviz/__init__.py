@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     open = Trace.open
 
-# Where each public name lives, and what it is called there; "" is the module itself.
+# Module of each public name, and its name there; "" is the module itself.
 _DOORS = {
     # decode
     "load": ("models", "load"),
@@ -112,7 +112,7 @@ _DOORS = {
     "PromptError": ("errors", "PromptError"),
 }
 
-# What a trace calls to sum itself up and to show itself (`specviz.trace.display`), as "module:function".
+# Functions by which a trace summarises and displays itself (`specviz.trace.display`): "module:function".
 TRACE_HOOKS = {
     "summary": "specviz.metrics:summary",
     "recheck": "specviz.metrics:recheck",
@@ -132,7 +132,7 @@ __all__ = [
     "runs", "stream", "streams", "suite", "sweep", "train_eagle", "view", "whatif",
 ]  # fmt: skip
 
-# Modules below the public names that a walkthrough, or anybody else, may import from.
+# Modules below the public names that walkthroughs and users may import from.
 SUBMODULES = (
     "audit", "check", "errors", "explanations", "measure.benches.passes", "measure.fits", "measure.pairs",
     "measure.sweep", "measure.timing", "methods", "methods.retranslate", "methods.sampling",

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is being imported is no traceback either."""
+    """Run the command line; Ctrl-C during its import gives no traceback either."""
     try:
         from specviz.cli import main as run
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Arguments checked against what a function declares: types from its annotations, limits from `Range`."""
+"""Check arguments against a function's declarations: types from annotations, limits from `Range`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from specviz.errors import ParameterError, SpecvizError
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set)
-FOREIGN_MODULES = {"builtins", "numpy", "pathlib"}  # their classes never stand in for one of ours
+FOREIGN_MODULES = {"builtins", "numpy", "pathlib"}  # their classes never stand in for ours
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -46,12 +46,12 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> int:
 
 
 def check(name: str, value: Any, hint: Any) -> Any:
-    """`value`, if it is of a declared type and within its range; NumPy's numbers become Python's.
+    """`value`, if it has a declared type and is within its range; NumPy's numbers become Python's.
 
     Raises
     ------
     ParameterError
-        Naming the argument, what it must be and what it is.
+        If not; the message names the argument, what it must be and what it is.
     """
     if isinstance(value, str | os.PathLike) and "\0" in str(value):
         raise ParameterError(f"{name} must not hold a null character")
@@ -64,7 +64,7 @@ def check(name: str, value: Any, hint: Any) -> Any:
 
 
 def check_fields(instance: Any) -> None:
-    """Check the fields of a dataclass, when it is made, against their annotations."""
+    """Check the fields of a new dataclass instance against their annotations."""
     hints = get_type_hints(type(instance), include_extras=True)
     for field in fields(instance):
         value = check(field.name, getattr(instance, field.name), hints[field.name])
@@ -72,9 +72,9 @@ def check_fields(instance: Any) -> None:
 
 
 def check_threads(threads: int) -> int:
-    """A number of threads that this machine has processors for.
+    """Check that a number of threads does not exceed this machine's processors, and return it.
 
-    More than that never computes faster, and far more of them end the process where no error can be caught.
+    More threads never compute faster, and far more end the process in a way that cannot be caught.
 
     Raises
     ------
@@ -90,10 +90,10 @@ def check_threads(threads: int) -> int:
 
 
 def checked(function: Function) -> Function:
-    """The function with its arguments checked when it is called; what the system refuses is one line, too.
+    """Wrap a function to check its arguments when called, and to turn system errors into one line.
 
-    Plain values, NumPy's, and annotations of plain types are judged: an object of a class of its own may have
-    the face that an annotation means.
+    Only plain and NumPy values, and arguments annotated with plain types, are checked: an object of another
+    class may have the interface that an annotation means.
     """
     signature = inspect.signature(function)
     hints: dict[str, Any] = {}
@@ -102,13 +102,13 @@ def checked(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError:  # Python's own complaint about a missing or an unknown argument
+        except TypeError:  # let Python report a missing or unknown argument
             return function(*args, **kwargs)
         if not hints:
             hints.update(_hints(function))
         for name, value in bound.arguments.items():
             given = name in hints and value is not signature.parameters[name].default
-            # of what is not a trace the function's own error says how to make one
+            # for an argument that should be a trace, the function's own error says how to make one
             own = given and getattr(hints[name], "__name__", "") == "Trace"
             judged = isinstance(value, PLAIN) or type(value).__module__ in FOREIGN_MODULES
             if given and not own and (judged or _plain(hints[name])):
@@ -125,7 +125,7 @@ def checked(function: Function) -> Function:
 
 
 class _ByName(type):
-    """The type of stand-ins; what a module that is not imported holds is one, too."""
+    """Type of stand-ins; the attributes of a module that is not imported are stand-ins, too."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
@@ -142,7 +142,7 @@ def _stand_in(name: str) -> type:
     return _ByName(name, (_Unresolved,), {})
 
 
-# What annotations name that a module may import for type checkers alone.
+# Names in annotations that a module may import only for type checkers.
 _IMPORTED = {
     "Path": Path, "Sequence": Sequence, "Iterable": Iterable, "Mapping": Mapping, "Callable": Callable,
     "Annotated": Annotated, "Range": Range,
@@ -150,14 +150,14 @@ _IMPORTED = {
 
 
 class _Names(dict[str, Any]):
-    """What a module imports for type checkers alone: only these are judged, by their names."""
+    """Names that a module imports only for type checkers; of them, Trace and torch are checked by name."""
 
     def __missing__(self, name: str) -> Any:
         return _stand_in(name) if name in ("Trace", "torch") else Any
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function's parameters as types; those that cannot be read are left out."""
+    """The annotations of a function's parameters as types, without those that cannot be evaluated."""
     inner = inspect.unwrap(getattr(function, "__func__", function))
     names = ChainMap(inner.__globals__, vars(builtins), _Names(_IMPORTED))
     hints = {}
@@ -174,7 +174,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _plain(hint: Any) -> bool:
-    """Whether an annotation names plain types and paths alone."""
+    """Whether an annotation names only plain types and paths."""
     if get_origin(hint) is Literal or hint in (None, Path):
         return True
     inner = get_args(hint)
@@ -182,7 +182,7 @@ def _plain(hint: Any) -> bool:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a declared type and in its range."""
+    """Whether a value has a declared type and is in its range."""
     if hint is Any:
         return True
     origin, inner = get_origin(hint), get_args(hint)
@@ -211,7 +211,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is Callable or getattr(kind, "__name__", "") == "Callable":
         return callable(value)
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False) is True:
-        return True  # what is not told apart here
+        return True  # not distinguished here
     if issubclass(kind, _Unresolved):
         return any(each.__name__ == kind.__name__ for each in type(value).__mro__)
     if kind in (Sequence, Iterable, Collection) and isinstance(value, str | bytes):
@@ -226,7 +226,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _described(hint: Any) -> str:
-    """A declared type in words."""
+    """Describe a declared type in words."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return " ".join([_described(inner[0]), *(str(each) for each in inner[1:] if isinstance(each, Range))])

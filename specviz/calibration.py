@@ -1,8 +1,8 @@
-"""What was measured to find the best draft size on a device, its file, and when a file may be used again.
+"""Calibrations of the best draft size on a device: the measurements, their file, and when to reuse one.
 
 UniSpec (Do et al., Algorithm 1, lines 3-11, and Appendix F) chooses g* where τ(g)/s(g) is largest. Both
-depend on where the model runs, so a calibration holds for one setting alone: model, method, device, number
-format, threads and versions. `specviz.measure.calibrate` measures; here is the record, which needs no torch.
+depend on where the model runs, so a calibration is valid for one setting only: model, method, device, number
+format, threads and versions. `specviz.measure.calibrate` measures; this record of it needs no torch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
-LIMIT = 64 << 20  # bytes of a file
+LIMIT = 64 << 20  # maximum bytes of a file
 FOLDER = "SPECVIZ_CALIBRATIONS"  # the environment variable that names another folder
-# What must be the same, what matters most first, and what is said where it is not.
+# Settings that must be the same, most important first, and the words for a difference.
 SETTING = {
     "device": "another device", "dtype": "another number format", "threads": "another number of threads",
     "model": "another model", "draft": "another draft model", "parameters": "other parameters",
@@ -45,7 +45,7 @@ class Fit:
     Parameters
     ----------
     g : int
-        The draft size of highest throughput by this reading.
+        The draft size with the highest throughput by this reading.
     s : list of float
         Seconds of a cycle at every draft size from the smallest measured one to the largest.
     tau : list of float
@@ -59,16 +59,16 @@ class Fit:
 
 @dataclass
 class Point:
-    """What the texts did at one draft size.
+    """Measurements of the texts at one draft size.
 
     Parameters
     ----------
     g : int
-        Most nodes of a draft, the root not counted.
+        Maximum nodes of a draft, not counting the root.
     tokens, cycles : list of int, [texts]
         Emitted tokens and draft-verify cycles of each text. Greedy decoding repeats them in every round.
     seconds : list of lists of float or None, [rounds, texts]
-        Time of all cycles of a text, without the prefill; None where it was not measured yet.
+        Time of all cycles of a text, without the prefill; None if it is not measured yet.
     """
 
     g: int
@@ -84,7 +84,7 @@ class Calibration:
     Parameters
     ----------
     setting : dict
-        The setting that it is valid for; the keys of `SETTING`.
+        The setting for which it is valid; the keys of `SETTING`.
     size : str
         The method's parameter that was varied.
     how : dict
@@ -153,7 +153,7 @@ class Calibration:
         """g, τ(g), s(g) and its quartiles over rounds, each [sizes]; seconds.
 
         A machine's speed varies over time by much more than one size differs from the next. All sizes decode
-        a text one right after the other, so this variation is divided out: each time is taken relative to the
+        a text in immediate succession, so this variation is divided out: each time is taken relative to the
         geometric mean over the sizes, then the median over rounds (and the quartiles), text by text.
         """
         seconds = np.array([point.seconds for point in self.points], np.float64)  # [sizes, rounds, texts]
@@ -173,7 +173,7 @@ class Calibration:
 
     @property
     def device(self) -> str:
-        """Name of the device and, of a processor, how many threads."""
+        """Name of the device and, for a processor, the number of threads."""
         threads = self.setting["threads"]
         return self.setting["device"] + ("" if threads is None else f", {plural(threads, 'thread')}")
 
@@ -193,7 +193,7 @@ class Calibration:
     # -- its file ---------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
-        """Write it atomically; an existing file is replaced.
+        """Write the calibration atomically; an existing file is replaced.
 
         Raises
         ------
@@ -205,12 +205,12 @@ class Calibration:
 
     @classmethod
     def open(cls, path: str | Path) -> Calibration:
-        """Read one.
+        """Read a calibration.
 
         Raises
         ------
         TraceError
-            If the file is missing, damaged, of a newer schema, or not a calibration.
+            If the file is missing, damaged, of another schema version, or not a calibration.
         """
         path = Path(path)
         try:
@@ -241,13 +241,13 @@ class Calibration:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Calibration:
-        """From plain data, as from ``dataclasses.asdict``."""
+        """Build a calibration from plain data, as from ``dataclasses.asdict``."""
         points = [Point(**point) for point in content["points"]]
         fits = {str(name): Fit(**fit) for name, fit in content["fits"].items()}
         return cls(**{**content, "points": points, "fits": fits})
 
     def _check(self) -> None:
-        """Raise ValueError if it is not what it should be."""
+        """Raise ValueError if the content is incomplete or inconsistent."""
         if set(self.setting) != set(SETTING) or not isinstance(self.setting["model"]["name"], str):
             raise ValueError("its setting is incomplete")
         sizes = [point.g for point in self.points]
@@ -267,11 +267,11 @@ class Calibration:
             raise ValueError("its times are incomplete")
 
 
-# ---------------------------------------------------------------- where they are kept, which one fits
+# ---------------------------------------------------------------- storage and lookup
 
 
 def folder(given: str | Path | None = None) -> Path:
-    """Where calibrations are kept: `given`, or what ``SPECVIZ_CALIBRATIONS`` names, or in `paths.home`."""
+    """Folder for calibrations: `given`, or else ``SPECVIZ_CALIBRATIONS``, or else one in `paths.home`."""
     if given is not None:
         return Path(given)
     if os.environ.get(FOLDER):
@@ -280,7 +280,7 @@ def folder(given: str | Path | None = None) -> Path:
 
 
 def file(setting: Mapping[str, Any], place: str | Path | None = None) -> Path:
-    """The file of a setting, there or not: its name says what it is, and the digest all the rest."""
+    """Path of a setting's file, which may not exist; its name describes the setting and ends in a digest."""
     words = [setting["model"]["name"], setting["method"], setting["device"]]
     label = "-".join(re.sub(r"[^\w.]+", "_", str(word))[:24].strip("_") for word in words)
     digest = hashlib.sha256(json.dumps(setting, sort_keys=True).encode()).hexdigest()[:12]
@@ -288,7 +288,7 @@ def file(setting: Mapping[str, Any], place: str | Path | None = None) -> Path:
 
 
 def calibrations(place: str | Path | None = None) -> Iterator[Calibration]:
-    """Every finished calibration in the folder; files that cannot be read are passed over."""
+    """Every finished calibration in the folder; files that cannot be read are skipped."""
     for path in sorted(folder(place).glob("*.json")):
         with suppress(TraceError):
             calibration = Calibration.open(path)
@@ -309,18 +309,19 @@ def stored(
     ----------
     setting : mapping
     place : path, optional
-        As `folder` takes it.
+        See `folder`.
     options : str
-        Of the command that makes it, beside the method and the model.
+        Options of the command that makes it, besides the method and the model.
     program : str
-        What that command begins with.
+        Beginning of that command.
     model_as : str
         How the command names the model; default: by its name.
 
     Raises
     ------
     SpecvizError
-        If there is none; where one of the same model and method is there, the line says what differs.
+        If there is none or it is unfinished; if there is one of the same model and method for another
+        setting, the message says what differs.
     TraceError
         If its file is damaged.
     """
@@ -350,7 +351,7 @@ def stored(
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    """What differs between two settings, in words, what matters most first."""
+    """The differences between two settings in words, most important first."""
     lines = []
     for name, other in SETTING.items():
         a, b = theirs.get(name), ours.get(name)

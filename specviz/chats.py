@@ -1,4 +1,4 @@
-"""Chat messages in the forms that servers and data sets give them, as the plain ones that templates take."""
+"""Convert chat messages from the forms of servers and data sets to the plain one that templates take."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Message: TypeAlias = "Mapping[str, str | Sequence[Part]]"
 
 
 def chat(messages: Sequence[Message], where: str = "") -> list[dict[str, str]]:
-    """The messages, each with a role and a content that is one text.
+    """Convert messages so that each has a role and one text as its content.
 
-    A content of several parts, as OpenAI's interface has it, becomes its texts, a line break between them.
+    A content of several parts, as in OpenAI's interface, becomes its texts joined by line breaks.
 
     Parameters
     ----------
     messages : sequence of dict
-        ``role``, ``content`` and whatever else the template reads, which is kept.
+        ``role``, ``content`` and any other keys that the template reads, which are kept.
     where : str
-        Ends the message of an error.
+        Appended to error messages.
 
     Raises
     ------
     PromptError
-        If a message has no role, a part is no text (an image), or the chat ends with the assistant's turn.
+        If a message has no role, a part is not text (an image), or the chat ends with the assistant's turn.
     """
     plain = []
     for number, message in enumerate(messages):
@@ -46,7 +46,7 @@ def chat(messages: Sequence[Message], where: str = "") -> list[dict[str, str]]:
 
 
 def _part(part: Part, number: int, where: str) -> str:
-    """The text of a content's part."""
+    """The text of one part of a content."""
     text = part.get("text") if isinstance(part, Mapping) else None
     if not isinstance(text, str):
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__

@@ -39,7 +39,7 @@ class Draft:
         The drafter's values for each node, recorded unchanged (``confidence``, ``entropy`` ..., or the
         method's own names; see `specviz.schema.Signal`).
     source : str or sequence of str
-        Where the nodes come from (model, store, prompt ...), for all or for each.
+        Where the nodes come from (model, store, prompt ...), one for all or one for each.
     stop : str
         Why drafting stopped (``length``, ``fallback``, ``eos``, ``room`` ...).
     logits : tensor [n, vocabulary] or list of n rows
@@ -52,8 +52,8 @@ class Draft:
     ValueError
         If the arrays' lengths differ or a parent does not precede its child.
     ParameterError
-        If the tokens are no ids, the source or the reason to stop is no string, or a signal has the name of
-        another column or a wrong number of values.
+        If the tokens are not ids, the source or the reason to stop is not a string, or a signal has the name
+        of another column or a wrong number of values.
     """
 
     tokens: Any
@@ -98,7 +98,7 @@ class Draft:
             schema.check_signals(self.signals, len(parents))
 
     def _holds_ids(self) -> bool:
-        """Whether the tokens are whole numbers in an array or a tensor of one dimension; nothing is read."""
+        """Whether the tokens are whole numbers in a one-dimensional array or tensor; no value is read."""
         tokens = self.tokens
         if isinstance(tokens, np.ndarray):
             return tokens.ndim == 1 and tokens.dtype.kind in "iu"
@@ -124,7 +124,7 @@ class Draft:
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether plain causal attention and consecutive positions describe it."""
+        """Whether the draft is a chain at consecutive positions, so that plain causal attention suffices."""
         n = np.arange(len(self))
         plain = self.positions is None or np.array_equal(self.positions, n + 1)
         return bool(np.array_equal(self.parents, n - 1) and plain)
@@ -141,13 +141,13 @@ class Draft:
 
     @cached_property
     def mask(self) -> np.ndarray:
-        """Which nodes each node sees among the draft, bool [n, n]: its ancestors and itself."""
+        """Nodes of the draft that each node attends to, bool [n, n]: its ancestors and itself."""
         n = len(self)
         if self.is_chain:
             return np.tri(n, dtype=bool)
         seen = np.eye(n, dtype=bool)
         up = self.parents.copy()
-        while (live := np.flatnonzero(up >= 0)).size:  # one round a level: every node sees one ancestor more
+        while (live := np.flatnonzero(up >= 0)).size:  # one round per level adds one ancestor to each node
             seen[live, up[live]] = True
             up[live] = self.parents[up[live]]
         return seen
@@ -167,11 +167,11 @@ class Draft:
 
     @property
     def width(self) -> int:
-        """Nodes on the broadest level."""
+        """Number of nodes on the broadest level."""
         return min(len(self), 1) if self.is_chain else int(np.bincount(self.depths).max())
 
     def take(self, nodes: Sequence[int] | np.ndarray) -> Draft:
-        """The subtree of `nodes`, in their old order.
+        """The subtree of `nodes`, in their original order.
 
         Raises
         ------
@@ -199,9 +199,9 @@ class Draft:
 
 
 def depths(parents: np.ndarray) -> np.ndarray:
-    """Depth of every node of a forest given as parents (-1 has none), shape [n]; the first level is 1.
+    """Depth of every node of a forest given by parents (-1: none), shape [n]; the first level is 1.
 
-    By pointer doubling: as many rounds as the depth's logarithm.
+    Uses pointer doubling: the number of rounds is the logarithm of the depth.
     """
     depth = np.ones(len(parents), np.int64)
     up = parents.copy()

@@ -1,4 +1,4 @@
-"""The errors that users see: one clear line each, saying what to do or what to install."""
+"""The errors that users see: one clear line each, with advice on what to do or install."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SpecvizError(Exception):
 
 
 class TraceError(SpecvizError):
-    """A trace file that is truncated, foreign, inconsistent or of a schema that is not read."""
+    """A trace file that is truncated, foreign, inconsistent or of an unsupported schema."""
 
 
 class ModelError(SpecvizError):
@@ -45,7 +45,7 @@ def plural(number: int, word: str) -> str:
     return f"{number:,} {word}{'s' * (number != 1)}"
 
 
-# Of the extra `run`, and what comes with it.
+# Packages of the extra `run`, and those that come with it.
 RUNNING = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -60,13 +60,12 @@ def install(extra: str) -> str:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Inside this context a missing torch or transformers raises a one-line `ModelError`; it also works as a
-    decorator.
+    """Context or decorator in which a missing torch or transformers raises a one-line `ModelError`.
 
     Raises
     ------
     ModelError
-        Naming what to install and where it comes from.
+        If a package is missing; the message says what to install and from where.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all; read through a declared schema, for others may have made them."""
+"""Write files atomically, and read them through a declared schema, since others may have made them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 Kind = TypeVar("Kind")
-HALF = re.compile("[\ud800-\udfff]")  # half a character: no text in UTF-8 holds one
-LIMIT = 64 << 20  # bytes of a JSON file
-WORDS = {  # pydantic's faults of type
+HALF = re.compile("[\ud800-\udfff]")  # lone surrogates, which UTF-8 cannot hold
+LIMIT = 64 << 20  # maximum bytes of a JSON file
+WORDS = {  # pydantic's types of fault
     "dict_type": "should be an object",
     "list_type": "should be a list",
     "string_type": "should be a string",
@@ -34,7 +34,7 @@ WORDS = {  # pydantic's faults of type
 
 
 def exists(path: Path) -> bool:
-    """Whether there is such a file or folder; a name that no file can have names none."""
+    """Whether a file or folder exists; False for a name that no file can have."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -43,9 +43,9 @@ def exists(path: Path) -> bool:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path of an unguessable name beside `path`, for a block to write; it then takes the place of `path`.
+    """Give a block a temporary path next to `path` to write, then replace `path` with it.
 
-    Where the block fails, `path` stays as it was, and nothing is left beside it.
+    If the block fails, `path` stays as it was, and no temporary file is left.
     """
     part = path.with_name(f".{token_hex(8)}.part")
     try:
@@ -58,12 +58,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
-    """Write a file under a name of its own, wait until it is on the disk, then rename it.
+    """Write a file under a temporary name, wait until it is on the disk, then rename it.
 
     Raises
     ------
     TraceError
-        If it exists (unless `force`), or the disk or the folder refuses.
+        If it exists (unless `force`) or cannot be written.
     """
     if path.exists() and not force:
         raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
@@ -78,11 +78,11 @@ def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
 
 
 def write_text(path: Path, text: str, force: bool = False) -> Path:
-    """As `write_bytes`, in UTF-8; half a surrogate pair, which some models write, is kept."""
+    """Write text as `write_bytes`, in UTF-8; lone surrogates, which some models write, are kept."""
     return write_bytes(path, text.encode("utf8", "surrogatepass"), force)
 
 
-# ---------------------------------------------------------------- the gate
+# ---------------------------------------------------------------- reading
 
 
 _adapters: dict[type, TypeAdapter[Any]] = {}
@@ -104,18 +104,18 @@ def checked(
     Parameters
     ----------
     kind : type
-        A `TypedDict`, or any type that pydantic validates. Numbers in quotation marks are no numbers.
+        A `TypedDict`, or any type that pydantic validates. Numbers in quotation marks are rejected.
     where : str
-        The file, for the error.
+        The file, for the error message.
     remedy : str
-        What to do about it.
+        Advice to add to the error message.
     error : type
-        The kind of error that is raised.
+        Class of the error to raise.
 
     Raises
     ------
     SpecvizError
-        Of one line: the file, the place in it, the fault and the remedy.
+        If it has another form; the message names the file, the place in it, the fault and the remedy.
     """
     from pydantic import ValidationError
 
@@ -131,9 +131,9 @@ def checked(
 
 
 def _fault(data: object, fault: Mapping[str, Any]) -> str:
-    """The place and the fault, in words: ", cells[3].value should be a valid number, not 'x'"."""
+    """Describe the place and the fault: ", cells[3].value should be a valid number, not 'x'"."""
     place, value = "", data
-    for key in fault["loc"]:  # names of union members stand there, too: they lead nowhere in the data
+    for key in fault["loc"]:  # names of union members are among the keys, but not in the data
         if isinstance(value, dict) and key in value:
             place, value = f"{place}.{key}" if place else str(key), value[key]
         elif isinstance(value, list) and isinstance(key, int) and key < len(value):
@@ -150,12 +150,12 @@ def _fault(data: object, fault: Mapping[str, Any]) -> str:
 
 
 def whole_text(text: str) -> str:
-    """A validator of texts: UTF-8 can hold it.
+    """Validate that UTF-8 can hold a text.
 
     Raises
     ------
     ValueError
-        If it holds half a surrogate pair.
+        If it holds a lone surrogate.
     """
     if HALF.search(text):
         raise ValueError("holds half a character (a lone surrogate)")
@@ -163,7 +163,7 @@ def whole_text(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A number or a short text as it is; of anything else what it is."""
+    """Describe a value: a number or a short text as it is, anything else by its type."""
     names = {dict: "an object", list: "a list", type(None): "null", bool: str(value).lower()}
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value) if value != value or abs(value) < 1e18 else "a huge number"
@@ -173,12 +173,12 @@ def shown(value: object) -> str:
 
 
 def parsed(text: str | bytes, where: str, remedy: str = "", error: type[SpecvizError] = TraceError) -> Any:
-    """What JSON holds; half a surrogate pair is kept.
+    """Parse JSON; lone surrogates are kept.
 
     Raises
     ------
     SpecvizError
-        If it is none, or nested too deep for Python to read.
+        If it is not JSON, or is nested too deeply for Python to read.
     """
     after = remedy and f": {remedy}"
     try:
@@ -192,12 +192,12 @@ def parsed(text: str | bytes, where: str, remedy: str = "", error: type[SpecvizE
     except json.JSONDecodeError as fault:
         place = (f"line {fault.lineno}, " if "\n" in text else "") + f"column {fault.colno}"
         raise error(f"{where} is not JSON ({fault.msg}, {place}){after}") from None
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # a number with thousands of digits
         raise error(f"{where} has a number that is too long{after}") from None
 
 
 def read_json(path: Path, kind: type[Kind], remedy: str = "", error: type[SpecvizError] = TraceError) -> Kind:
-    """A JSON file of a declared form.
+    """Read a JSON file of a declared form.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Where the package's data lies: beside the code in an installed wheel, at the root in a checkout.
+"""Location of the package's data: next to the code in an installed wheel, at the root in a checkout.
 
-What is downloaded or measured on a machine lies elsewhere, in `home`.
+Downloads and measurements are kept elsewhere, in `home`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HOME = "SPECVIZ_HOME"  # the environment variable that names another folder
 
 
 def home() -> Path:
-    """Where downloads, calibrations and suites are kept: what ``SPECVIZ_HOME`` names, or the user's cache."""
+    """Folder for downloads, calibrations and suites: ``SPECVIZ_HOME``, or else the user's cache."""
     if os.environ.get(HOME):
         return Path(os.environ[HOME]).expanduser()
     from platformdirs import user_cache_path

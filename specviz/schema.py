@@ -1,7 +1,7 @@
-"""The record's schema, in one place: what every column of a trace means.
+"""The record's schema in one place: the meaning of every column of a trace.
 
-One run is one Parquet file, one row is one draft-verify cycle. All methods write the same
-columns; what a method has no word for is null. List columns of one group (``node_*`` ...) have
+One run is one Parquet file, and one row is one draft-verify cycle. All methods write the same
+columns; values that a method does not have are null. List columns of one group (``node_*`` ...) have
 the same length within a row, except the flat top-k lists, which are `top_k` times as long.
 """
 
@@ -13,18 +13,18 @@ from typing import Any, TypeAlias
 
 from specviz.errors import ParameterError
 
-# 2: tails of the dense record, what a method remembers, calibration; 3: updates of a stream;
+# 2: tails of the dense record, a method's memory, calibration; 3: updates of a stream;
 # 4: more confidence signals, the threshold a node met and its gap; kinds and shapes of models; 5: canvases;
-# 6: what a tree had no room for is below_budget
+# 6: nodes for which a tree had no room are below_budget
 VERSION = 6
-OLDER = (5,)  # versions that are read as today's, by `RENAMED`
-# Column: words of older versions, and today's. A tree's leftovers were called pruned, though no threshold cut them.
+OLDER = (5,)  # older versions that can be read, by `RENAMED`
+# Values of older versions by column, and today's. Nodes over a tree's budget were called pruned.
 RENAMED = {"node_status": {"pruned": "below_budget"}}
 
 STATUSES = ("below_budget", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
-PHASES = ("draft", "forward", "verify", "commit")  # of a cycle, as `Method.pseudocode` names them
+PHASES = ("draft", "forward", "verify", "commit")  # phases of a cycle, as named in `Method.pseudocode`
 ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain", "parallel")
-UNKNOWN = 2**31 - 1  # in a replay: a token that was drafted for certain and that nobody wrote down
+UNKNOWN = 2**31 - 1  # in a replay: a token that was certainly drafted but not recorded
 ENDS = ("eos", "length", "context", "interrupted")
 ROLLBACK = ("bild", "early_exit")  # methods with BiLD's policies: they fall back, and roll back by -ln p
 EXACTNESS = ("exact", "exact up to ties", "exact in law", "lossy")  # from the strictest to the loosest
@@ -39,18 +39,18 @@ class Column:
     meaning: str
 
 
-# What a node signal cannot be called: the other columns of `Trace.nodes` and of `specviz.metrics.signals`.
+# Names that a node signal cannot have: the other columns of `Trace.nodes` and of `specviz.metrics.signals`.
 RESERVED = frozenset((
     "run", "method", "prompt", "row", "update", "cycle", "node", "token", "text", "parent", "depth", "position",
     "source", "status", "rank", "top_token", "top_p", "ensemble", "softmax_margin", "accepted", "first",
 ))  # fmt: skip
 LEVELS = ("node", "cycle")
-NAME_LIMIT = 64  # characters of a signal's name
+NAME_LIMIT = 64  # maximum characters of a signal's name
 
 
 @dataclass(frozen=True)
 class Signal:
-    """A number that a method gives with each drafted node or with each cycle, declared once.
+    """A number that a method records for each drafted node or for each cycle, declared once.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Signal:
     Raises
     ------
     ParameterError
-        If the name is not an identifier or that of another column, or the level is neither.
+        If the name is not an identifier or is that of another column, or the level is neither.
     """
 
     name: str
@@ -99,12 +99,12 @@ def is_signal(name: Any) -> bool:
 
 
 def check_signals(signals: dict[str, Any], nodes: int) -> None:
-    """Refuse the signals of a draft that the record cannot hold.
+    """Check that the record can hold a draft's signals.
 
     Raises
     ------
     ParameterError
-        If one has no name that a signal can have, or not one value for each node.
+        If one has a name that a signal cannot have, or not one value for each node.
     """
     for name, values in signals.items():
         if not is_signal(name):
@@ -116,12 +116,12 @@ def check_signals(signals: dict[str, Any], nodes: int) -> None:
 
 
 def column_of(signal: str) -> str:
-    """The column that a node signal is handed to the recorder as."""
+    """The column under which a node signal is passed to the recorder."""
     return f"node_{signal}" if f"node_{signal}" in _NAMES else f"{_PREFIX}{signal}"
 
 
 def signal_of(column: str) -> str | None:
-    """The node signal without a column of its own that `column_of` gave this name; None if it is none."""
+    """The node signal that `column_of` gave this name, if it has no fixed column; otherwise None."""
     name = column.removeprefix(_PREFIX)
     return name if name != column and is_signal(name) else None
 
@@ -132,7 +132,7 @@ def declared(run: dict[str, Any], level: str) -> dict[str, Signal]:
 
 
 def as_metadata(signals: tuple[Signal, ...]) -> list[dict[str, str]] | None:
-    """Signals as the run's metadata holds them; None if there are none."""
+    """Signals in the form of the run's metadata; None if there are none."""
     return [asdict(signal) for signal in signals] or None
 
 
@@ -157,7 +157,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("refreshed", "bool", "Whether the pass computed every position, not the current block alone."),
     Column("control_name", "list<string>", "Names of the controller's values in this cycle."),
     Column("control_value", "list<double>", "Those values."),
-    # an update of a stream, the level above the cycle; null where the source stands still
+    # an update of a stream, the level above the cycle; null if the source does not change
     Column("source", "string", "Text of the source so far; in the update's first cycle (0), else null."),
     Column("arrival", "double", "When the update came, in seconds of the stream's own clock; in cycle 0."),
     Column("reused", "int32", "Tokens of the update's prompt whose keys and values were kept; in cycle 0."),
@@ -208,13 +208,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("out_u", "list<float>", "The uniform number it was sampled with; null where none was."),
     Column("out_order", "list<int32>", "Of a canvas: its place in the order of unmasking, from 0; null elsewhere."),
     Column("out_odds", "list<float>", "Of a canvas: its log-odds in the pass that placed it; null elsewhere."),
-    # the dense record: what both models say at each emitted token's place, given the final text before it
+    # the dense record: both models' predictions at each emitted token's place, given the final text before it
     Column("out_top_token", "list<int32>", "The target's top_k tokens there, best first, flat [tokens x top_k]."),
     Column("out_top_p", "list<float>", "Their probabilities."),
     Column("out_draft_token", "list<int32>", "The drafter's top_k tokens there, flat; 0 without a probability where its own context was full."),
     Column("out_draft_p", "list<float>", "Their probabilities."),
     Column("out_draft_rated", "list<float>", "The target's probability of the drafter's first token there."),
-    # and its tails: what the drafter writes on after its first token, where that is not the text's
+    # and its tails: the drafter's continuation after its first token, where that is not the text's
     Column("tail_position", "list<int32>", "Output position at which the drafter's first token stands that the entry's tail follows."),
     Column("tail_token", "list<int32>", "What the drafter writes after it, one entry per token, to an end token or as far as the run's 'dense' says."),
     Column("tail_p", "list<float>", "The drafter's probability of the token, its largest there."),
@@ -231,14 +231,14 @@ COLUMNS: tuple[Column, ...] = (
 _NAMES = frozenset(c.name for c in COLUMNS)
 _PREFIX = "signal:"
 
-# Column groups whose lists have one entry for each node, prediction, output, token of a tail and pass.
+# Column groups whose lists have one entry per node, prediction, output token, token of a tail, or pass.
 GROUPS = ("node", "pred", "out", "tail", "pass")
 FLAT: tuple[str, ...] = ("node_top_token", "node_top_p", "pred_top_token", "pred_top_p")
 ADDED = ("signal_name", "signal_value")  # columns that earlier files of this version lack; null there
 FLAT += ("out_top_token", "out_top_p", "out_draft_token", "out_draft_p")
 
-# What the file's metadata (key b"specviz", JSON) says of the run.
-Metadata: TypeAlias = Mapping[str, Any]  # a run's, by the names of `RUN_FIELDS`
+# The run's metadata in the file (key b"specviz", JSON).
+Metadata: TypeAlias = Mapping[str, Any]  # of a run, by the names of `RUN_FIELDS`
 RUN_FIELDS: dict[str, str] = {
     "schema": "Version of this schema.",
     "run": "Identifier.",
@@ -272,8 +272,8 @@ RUN_FIELDS: dict[str, str] = {
     "stopped": "Why it did not, where it did not.",
 }
 
-# What the shape of a model says. An encoder-decoder's is its decoder's; it also has "prefix", the tokens that
-# every text of the decoder begins with, and under "encoder" the encoder's own.
+# Fields of a model's shape. An encoder-decoder's is its decoder's; it also has "prefix", the tokens that
+# begin every text of the decoder, and "encoder", the encoder's shape.
 SHAPE_FIELDS: dict[str, str] = {
     "layers": "How many.",
     "hidden": "Width of what goes from layer to layer.",
@@ -298,7 +298,7 @@ EXPERT_FIELDS: dict[str, str] = {
     "shared": "Elements of the matrices next to the experts that every token meets: the router, a shared expert.",
 }
 ENCODER_FIELDS = tuple(SHAPE_FIELDS)[:9]
-# An EAGLE drafter's shape is its one layer's, beside the head that it speaks by; under "eagle" it says what stands
+# An EAGLE drafter's shape is that of its one layer, with the head that it uses; "eagle" describes the part
 # before the layer. Its first pass of a cycle reads pairs of the text, the others nodes of the tree.
 EAGLE_FIELDS: dict[str, str] = {
     "read": "Width of what the attention reads of a token.",

@@ -2,7 +2,7 @@
 
 The check of an exercise runs a student's function on many cases and says *what* is wrong. It also runs known
 wrong variants on the same cases. If the student's answers equal such a variant's wherever that variant is
-wrong, the mistake is identified; otherwise the smallest failing case is shown. It needs no torch.
+wrong, the mistake is identified; otherwise the smallest failing case is shown. This check needs no torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def method(
     given: Method | type[Method] | str, model: Loadable = "town", *, draft: Loadable | None = None,
     prompts: str | Sequence[Prompt] | None = None,
 ) -> Conformance:  # fmt: skip
-    """Check that a method keeps its claims: a table with a row for each claim.
+    """Check that a method keeps its claims, and return a table with a row for each claim.
 
     Rows: ``decode`` (it runs and respects the limit on new tokens), ``text`` (each token is the target's own,
     by the audit), ``record`` (the recorded numbers reproduce the method's decisions), ``sampling law``
@@ -39,21 +39,21 @@ def method(
     ----------
     given : class, Method or str
         The method; a class is used with its default parameters.
-    model : Model or what `specviz.load` takes
+    model : Model, or anything else that `specviz.load` takes
     draft : like `model`, optional
-        For a method that drafts with a model; default the bundled target's own.
+        For a method that drafts with a model. Default: the one bundled with a bundled target.
     prompts : list of str, optional
         Default: a few prompts of the bundled suite ``town``.
 
     Returns
     -------
     Conformance
-        True if nothing fails; it shows itself in a notebook. ``result["text"]`` is a row.
+        True if nothing fails; a notebook displays it as a table. ``result["text"]`` is a row.
 
     Raises
     ------
     ParameterError, ModelError
-        If it is not a method, or one that decodes streams or canvases.
+        If it is not a method, or decodes streams or canvases.
     """
     from .conformance import check
 
@@ -74,7 +74,7 @@ def greedy_verifier(function: Student) -> Result:
     Returns
     -------
     Result
-        True if all cases are right; it shows itself in a notebook.
+        True if all cases are right; a notebook displays it.
     """
     from .greedy import EXERCISE
 
@@ -95,7 +95,7 @@ def rejection_rule(function: Student) -> Result:
     Returns
     -------
     Result
-        True if all cases are right; it shows itself in a notebook.
+        True if all cases are right; a notebook displays it.
     """
     from .rejection import EXERCISE
 
@@ -116,7 +116,7 @@ def bild_rollback(function: Student) -> Result:
     Returns
     -------
     Result
-        True if all cases are right; it shows itself in a notebook.
+        True if all cases are right; a notebook displays it.
     """
     from .rollback import EXERCISE
 
@@ -130,13 +130,13 @@ def tree_mask(function: Student) -> Result:
     ----------
     function : callable
         `parents`: list of n node numbers, each smaller than its child's; -1 is the root. It returns the mask,
-        bool [n, n], true where the node of the row sees the node of the column, and the depths, int [n], 1 on
-        the first level. The right answers are those of `specviz.draft.Draft`.
+        bool [n, n], true if the row's node attends to the column's node, and the depths, int [n], 1 on the
+        first level. The right answers are those of `specviz.draft.Draft`.
 
     Returns
     -------
     Result
-        True if all cases are right; it shows itself in a notebook.
+        True if all cases are right; a notebook displays it.
     """
     from .tree import EXERCISE
 

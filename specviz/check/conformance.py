@@ -1,4 +1,4 @@
-"""Does a method keep what it claims? Everything the package asks of a method, run on a stranger's one."""
+"""Check that a user's method keeps its claims: everything that the package requires of a method."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ CLASSES = {PASS: "right", FAIL: "wrong", NOT_CLAIMED: "todo", NOT_TRIED: "todo"}
 PROMPTS, TOKENS = 4, 24
 REPEATING = "The cook visited a doctor. The cook visited a"  # any lookup drafts well on it
 LIMITS = (1, 2, 5)  # tokens: shorter than most drafts
-DRAFTED = ["prompt", "cycle", "node", "token"]  # columns that say what was drafted
-# How an audit's sentence begins that is about the record, not the text.
+DRAFTED = ["prompt", "cycle", "node", "token"]  # columns that identify drafts
+# Beginning of an audit's finding about the record, not the text.
 OF_RECORD = re.compile(r"(the |\d+ )recorded|\d+ tokens were sent")
 ROWS = """
 .specviz-check.specviz-check td{font-family:inherit;font-weight:400}
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Conformance:
-    """What `specviz.check.method` reports: true if nothing fails.
+    """Report of `specviz.check.method`: true if nothing fails.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Conformance:
 
     @property
     def headline(self) -> str:
-        """How many checks hold, in words."""
+        """Summary of the checks in one line."""
         failed = [row.check for row in self.rows if row.state == FAIL]
         held = sum(row.state == PASS for row in self.rows)
         idle = [row.check for row in self.rows if row.state == NOT_TRIED]
@@ -106,19 +106,19 @@ class Conformance:
 
 
 class Unclaimed(Exception):
-    """A check does not apply to the method; its words say why."""
+    """A check does not apply to the method; the message says why."""
 
 
 class Untried(Exception):
-    """The prompts leave open whether a claim holds; its words say why."""
+    """The prompts do not show whether a claim holds; the message says why."""
 
 
 class Broken(Exception):
-    """A check failed; its words say how."""
+    """A check failed; the message says how."""
 
 
 class Case:
-    """A method on its way through the checks, with what several of them need."""
+    """A method under check, with results that several checks use."""
 
     def __init__(
         self, make: Callable[[], Method], model: Model, draft: Loadable | None, prompts: list[Prompt]
@@ -128,7 +128,7 @@ class Case:
         self.method = make()
 
     def generate(self, **options: Any) -> Trace:
-        """The prompts decoded by a fresh method."""
+        """Decode the prompts with a fresh method."""
         from specviz.loop import generate
 
         options = {"max_new_tokens": TOKENS, "draft": self.draft} | options
@@ -136,7 +136,7 @@ class Case:
 
     @cached_property
     def forgets(self) -> bool:
-        """Whether one instance drafts the same for the prompts again; one with a declared memory need not."""
+        """Whether an instance drafts the same for the prompts again; true as well if it declares a memory."""
         from specviz.loop import generate
 
         method = self.make()
@@ -148,16 +148,16 @@ class Case:
 
     @cached_property
     def trace(self) -> Trace:
-        """The prompts decoded greedily."""
+        """Trace of decoding the prompts greedily."""
         return self.generate()
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether the same prompts and the same seed give the same drafts again."""
+        """Whether a second run with the same prompts and seed gives the same drafts."""
         return _same(self.generate().nodes[DRAFTED], self.trace.nodes[DRAFTED])
 
     def claims(self, make: Callable[[], Method], temperature: float) -> bool:
-        """Whether the method says that it is exact."""
+        """Whether the method claims to be exact."""
         from specviz.loop.machine import number_format
         from specviz.methods.sampling import Sampling
 
@@ -165,7 +165,7 @@ class Case:
 
     @cached_property
     def audit(self) -> AuditResult | None:
-        """The audit of the method, or of the setting that it declares exact; None if it claims none."""
+        """Audit of the method, or of the setting that it declares exact; None if it declares none."""
         from specviz import audit
 
         make = self.make
@@ -187,7 +187,7 @@ def check(
     given: Method | type[Method] | str, model: Loadable, draft: Loadable | None,
     prompts: str | Sequence[Prompt] | None,
 ) -> Conformance:  # fmt: skip
-    """As `specviz.check.method`."""
+    """See `specviz.check.method`."""
     from specviz import methods, suites
     from specviz.loop.drafters import load_if_needed
 
@@ -211,7 +211,7 @@ def check(
             rows.append(Row(name, NOT_TRIED, str(reason)))
         except Broken as reason:
             rows.append(Row(name, FAIL, str(reason)))
-        except Exception as error:  # whatever a stranger's method raises
+        except Exception as error:  # a user's method may raise anything
             kind = "" if isinstance(error, SpecvizError) else f"{type(error).__name__}: "
             rows.append(Row(name, FAIL, one_line(f"it raised {kind}{error}", 240)))
     return Conformance(case.method.name, target.name, rows)
@@ -221,7 +221,7 @@ def check(
 
 
 def _decodes(case: Case) -> str:
-    """The method runs, and a small limit of new tokens holds."""
+    """Check that the method runs, drafts the same each time, and respects small limits of new tokens."""
     cycles = case.trace.cycles
     for limit in LIMITS:
         outputs = case.generate(max_new_tokens=limit).outputs
@@ -245,7 +245,7 @@ def _decodes(case: Case) -> str:
 
 
 def _text(case: Case) -> str:
-    """The text audit: every token is the target's own."""
+    """Check by the text audit that every token is the target's own."""
     if case.audit is None:
         raise Unclaimed("the method declares itself lossy")
     if bugs := case.bugs(False):
@@ -262,7 +262,7 @@ def _text(case: Case) -> str:
 
 
 def _record(case: Case) -> str:
-    """The record says what was emitted, and decides again as the method did."""
+    """Check that the record matches the emitted tokens and reproduces the method's decisions."""
     if bugs := case.bugs(True):
         raise Broken(one_line(bugs[0], 240))
     if case.audit is None and not case.trace.nodes["threshold"].notna().any():
@@ -274,7 +274,7 @@ def _record(case: Case) -> str:
 
 
 def _law(case: Case) -> str:
-    """The law of sampling, enumerated over a toy vocabulary."""
+    """Check the distribution of sampled texts, enumerated over a toy vocabulary."""
     from specviz.audit import law
 
     if case.method.only_greedy:
@@ -295,7 +295,7 @@ def _law(case: Case) -> str:
 
 
 def _batch(case: Case) -> str:
-    """Rows of a batch write what the prompts write alone."""
+    """Check that the rows of a batch write the same as the prompts alone."""
     from specviz.loop.checks import check_batchable
 
     try:
@@ -306,7 +306,7 @@ def _batch(case: Case) -> str:
     apart = [prompt for prompt, (text, alone) in enumerate(texts) if text != alone]
     if not apart:
         return f"{len(case.prompts)} prompts write the same text two at a time"
-    # Passes of other shapes round otherwise: the audit tells a near-tie from a mistake.
+    # Passes of other shapes round differently: the audit distinguishes a near-tie from a mistake.
     if case.model.kind != "diffusion":
         from specviz import audit
 
@@ -320,7 +320,7 @@ def _batch(case: Case) -> str:
 
 
 def _trace(case: Case) -> str:
-    """The trace survives Parquet beside another method's, with its signals."""
+    """Check that the trace and its signals survive Parquet, in a folder with another method's trace."""
     from specviz.loop import generate
 
     with tempfile.TemporaryDirectory() as folder:
@@ -343,14 +343,14 @@ def _trace(case: Case) -> str:
 
 
 def _given(trace: Trace, signal: schema.Signal) -> bool:
-    """Whether a declared signal was recorded anywhere; none can be where nothing was drafted."""
+    """Whether a declared signal was recorded anywhere; true as well if nothing was drafted."""
     of_cycle = signal.level == "cycle"
     frame, column = (trace.cycles, f"control_{signal.name}") if of_cycle else (trace.nodes, signal.name)
     return not len(trace.nodes) or (column in frame and bool(frame[column].notna().any()))
 
 
 def _same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether two tables hold the same, whatever codes their words have."""
+    """Whether two tables hold the same values, regardless of category codes."""
     if list(one) != list(other) or len(one) != len(other):
         return False
     return all(
@@ -360,7 +360,7 @@ def _same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
 
 
 def _whatif(case: Case) -> str:
-    """A what-if that asks for the run's own setting answers with the run's own cycles."""
+    """Check that a what-if for the run's own setting can be answered from the trace."""
     from specviz.whatifs import whatif
     from specviz.whatifs.answer import RERUN
     from specviz.whatifs.question import METHODS
@@ -377,7 +377,7 @@ def _whatif(case: Case) -> str:
 
 
 def _player(case: Case) -> str:
-    """The player's page of the trace can be written, and lights the method's own loop."""
+    """Check that the player's page can be written, and that its pseudocode labels can be highlighted."""
     try:
         from specviz.widgets import page
     except ImportError:
@@ -392,15 +392,15 @@ def _player(case: Case) -> str:
 
 
 def _labels(pseudocode: Sequence[tuple[str, str]], trace: Trace) -> str:
-    """Labels of pseudocode that were never lit though they may be, and phases that light no line.
+    """Describe pseudocode labels that were not highlighted but can be, and phases without a line.
 
     Raises
     ------
     Broken
-        If a label can never be lit.
+        If a label can never be highlighted.
     """
     labels = [when.partition(":")[::2] for when, _ in pseudocode if when]
-    stops = set(trace.cycles["stop"].dropna())  # a drafter's own words
+    stops = set(trace.cycles["stop"].dropna())  # a drafter's own stop reasons
     unlit = []
     for phase, event in labels:
         if phase not in schema.PHASES:

@@ -1,4 +1,4 @@
-"""An exercise: cases, the right answer, known mistakes; and how a function is judged by them."""
+"""Exercises: cases, the right answer and known mistakes, and how a student's function is judged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from .result import RIGHT, SIGNS, TODO, WRONG, Result, words
 
-MOST_STEPS = 200_000  # of the interpreter for one case; the right functions take a few hundred
+MOST_STEPS = 200_000  # interpreter steps per case; the right functions take a few hundred
 
 
 Given: TypeAlias = dict[str, Any]  # a case's arguments by name
@@ -30,16 +30,16 @@ TraceFunction: TypeAlias = "Callable[[FrameType, str, object], TraceFunction | N
 
 
 class Misfit(Exception):
-    """An answer that has not the requested form; the message says what form that is."""
+    """An answer that does not have the requested form; the message describes the form."""
 
 
 class Endless(BaseException):
-    """A function that ran for too long; no ``except Exception`` of a student's holds it."""
+    """A function that ran for too long; a student's ``except Exception`` does not catch it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Arguments by name, in order; its stage; what a table shows of it (default: the arguments)."""
+    """Arguments by name, in order; the stage; the values that a table shows (default: the arguments)."""
 
     given: Given
     stage: int = 0
@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong variant, returning what the right one returns, and the sentence that names it."""
+    """A wrong variant that returns the same parts as the right one, and the sentence that names it."""
 
     answer: Callable[..., Answer]
     says: str
@@ -58,24 +58,24 @@ class Mistake:
 class Exercise:
     """One exercise: cases, the right answer and wrong ones.
 
-    An earlier part is judged before a later one, and a stage when the earlier ones are right, so that two
+    An earlier part is judged before a later one, and a stage only if the earlier ones are right, so that two
     mistakes do not hide each other.
     """
 
     name: str  # of the student's function
     answer: Callable[..., Answer]  # the right function
-    parts: tuple[str, ...]  # names of what is returned
-    parse: Callable[..., Answer]  # parse(returned, **given): the parts, or `Misfit`
+    parts: tuple[str, ...]  # names of the returned parts
+    parse: Callable[..., Answer]  # parse(returned, **given) gives the parts, or raises `Misfit`
     cases: list[Case]  # in the order in which they are shown: the smallest first, stage by stage
-    stages: tuple[str, ...]  # what is special about the cases of each
-    mistakes: tuple[Mistake, ...]  # where two explain the same cases, the earlier one is named
+    stages: tuple[str, ...]  # description of each stage's cases
+    mistakes: tuple[Mistake, ...]  # if two explain the same cases, the earlier one is named
     tried: str  # what the cases cover
-    further: str  # one question for those who are done
+    further: str  # a question for those who have finished
 
 
 @dataclass
 class Attempt:
-    """What a function made of a case: a tuple, or why there is none; and what is right."""
+    """Outcome of a function on a case: its value or the problem, and the right answer."""
 
     case: Case
     right: Answer
@@ -105,7 +105,7 @@ def judge(exercise: Exercise, function: Student) -> Result:
         call = f"{exercise.name}({', '.join(exercise.cases[0].given)})"
         says = f"It is called as {call}, and yours takes {inspect.signature(function)}."
         return wrong("the arguments do not fit", says)
-    except ValueError:  # a builtin without a signature: its first call will tell
+    except ValueError:  # a builtin without a signature: its first call will show
         pass
     attempts: list[Attempt] = []
     for stage in range(len(exercise.stages)):
@@ -127,9 +127,9 @@ def judge(exercise: Exercise, function: Student) -> Result:
 
 
 def compare(exercise: Exercise, attempts: list[Attempt], part: int, stage: int) -> Result | None:
-    """One part of the answers up to a stage: None if all are right, else what is wrong.
+    """Compare one part of the answers up to a stage; None if all are right, else the result.
 
-    All wrong ones are of this stage. The right ones of earlier stages rule out mistakes that would show
+    All wrong answers are of this stage. The right ones of earlier stages rule out mistakes that would show
     there.
     """
     wrong = [a for a in attempts if a.value and not same(a.value[part], a.right[part])]
@@ -147,7 +147,7 @@ def compare(exercise: Exercise, attempts: list[Attempt], part: int, stage: int) 
 
 
 def explains(mistake: Mistake, attempts: list[Attempt], part: int) -> list[Attempt]:
-    """The attempts in which a mistake shows; none if it shows in one that came out otherwise."""
+    """The attempts in which a mistake shows; none if one of them does not equal the mistake's answer."""
     explained = []
     for attempt in attempts:
         theirs = mistake.answer(**attempt.case.given)[part]
@@ -176,7 +176,7 @@ def table(exercise: Exercise, attempt: Attempt) -> list[tuple[str, str, str]]:
 
 
 def same(one: Returned, other: Returned) -> bool:
-    """Whether two parts agree: numbers up to 1e-6, all else exactly."""
+    """Whether two parts agree: float arrays to within 1e-6, all else exactly."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         if np.shape(one) != np.shape(other):
             return False
@@ -185,11 +185,11 @@ def same(one: Returned, other: Returned) -> bool:
     return bool(np.all(one == other))
 
 
-# ---------------------------------------------------------------- running what a student wrote
+# ---------------------------------------------------------------- running a student's function
 
 
 def run(exercise: Exercise, function: Student, case: Case) -> Attempt:
-    """Call a function on copies of a case's arguments; nothing it raises or prints gets out."""
+    """Call a function on copies of a case's arguments, and catch all that it raises or prints."""
     attempt = Attempt(case, exercise.answer(**case.given))
     out = StringIO()
     try:
@@ -218,7 +218,7 @@ def run(exercise: Exercise, function: Student, case: Case) -> Attempt:
 
 
 def place(function: Student, trace: TracebackType | None) -> str:
-    """Where in the student's own code an error arose: line number and line."""
+    """Location of an error in the student's own code: line number and line."""
     file = home(function)
     number = None
     while trace is not None:
@@ -239,9 +239,9 @@ def home(function: Student) -> str:
 
 @contextmanager
 def limited(function: Student) -> Iterator[None]:
-    """Ends a function after `MOST_STEPS` steps in its own file, so that an endless loop gets an answer.
+    """Stop a function after `MOST_STEPS` steps in its own file, so that an endless loop gets an answer.
 
-    Where something else already follows each step (a debugger, a coverage run) it does nothing.
+    If something else already follows each step (a debugger, a coverage run), do nothing.
     """
     if sys.gettrace() is not None or not home(function):
         yield
@@ -265,16 +265,16 @@ def limited(function: Student) -> Iterator[None]:
         sys.settrace(None)
 
 
-# ---------------------------------------------------------------- reading what a student returned
+# ---------------------------------------------------------------- parsing a student's answer
 
 
 def before(tests: Iterable[bool]) -> int:
-    """How many come before the first that is true."""
+    """Number of tests before the first that is true."""
     return sum(1 for _ in takewhile(operator.not_, tests))
 
 
 def one_list(returned: Returned, **given: object) -> tuple[list[int]]:
-    """A list of token ids, the only part of an answer; or `Misfit`."""
+    """Parse a list of token ids, the only part of an answer, or raise `Misfit`."""
     if isinstance(returned, np.ndarray) and returned.ndim == 1:
         returned = returned.tolist()
     if isinstance(returned, int | np.integer) and not isinstance(returned, bool):
@@ -288,7 +288,7 @@ def one_list(returned: Returned, **given: object) -> tuple[list[int]]:
 
 
 def two(returned: Returned, names: str) -> tuple[Returned, Returned]:
-    """A pair, or `Misfit`."""
+    """Parse a pair, or raise `Misfit`."""
     if not isinstance(returned, list | tuple) or len(returned) != 2:
         several = isinstance(returned, list | tuple)
         got = f"{len(returned)} things" if several else f"a {type(returned).__name__}"
@@ -297,7 +297,7 @@ def two(returned: Returned, names: str) -> tuple[Returned, Returned]:
 
 
 def array(value: Returned, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """An array of numbers of a shape, or `Misfit`."""
+    """Parse an array of numbers of the given shape, or raise `Misfit`."""
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths

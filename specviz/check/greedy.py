@@ -18,12 +18,12 @@ def matching(drafted: list[int], best: list[int]) -> int:
 
 
 def ended(emitted: list[int], eos: int) -> list[int]:
-    """The tokens up to and with the first end of text."""
+    """The tokens up to and including the first end of text."""
     return emitted[: emitted.index(eos) + 1] if eos in emitted else emitted
 
 
 def answer(drafted: list[int], best: list[int], eos: int) -> tuple[list[int]]:
-    """What the cycle emits: the accepted prefix, then one token of the target's own."""
+    """Tokens that the cycle emits: the accepted prefix, then one token of the target's own."""
     kept = matching(drafted, best)
     return (ended([*drafted[:kept], best[kept]], eos),)
 
@@ -54,7 +54,7 @@ def skipping(drafted: list[int], best: list[int], kept: int) -> list[int]:
 
 
 def rule(function: Callable[[list[int], list[int], int], list[int]], says: str) -> Mistake:
-    """A mistake that has nothing to do with the end of the text: a function of (drafted, best, accepted)."""
+    """A mistake unrelated to the end of the text, from a function of (drafted, best, accepted)."""
 
     def variant(drafted: list[int], best: list[int], eos: int) -> tuple[list[int]]:
         return (ended(function(drafted, best, matching(drafted, best)), eos),)
@@ -111,7 +111,7 @@ MISTAKES = (
 
 
 def cases() -> list[Case]:
-    """All drafts of up to two tokens over {1, 2, eos}; longer ones drawn."""
+    """All drafts of up to two tokens over {1, 2, eos}, then longer random ones."""
     cases: list[Given] = []
     for n in (1, 2, 0):
         block: list[Given] = [
@@ -127,7 +127,7 @@ def cases() -> list[Case]:
         own = rng.integers(1, 8, n + 1)
         draft = np.where(rng.random(n) < 0.8, own[:n], rng.integers(1, 8, n))
         eos = EOS
-        if number % 2:  # now and then the end of the text has another id
+        if number % 2:  # in some cases the end of the text has another id
             eos = int(rng.choice([0, EOS, 50256]))
             where = int(rng.integers(n))
             own[where] = eos

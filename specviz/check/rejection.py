@@ -25,12 +25,12 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def over(values: np.ndarray) -> np.ndarray:
-    """Values divided by their sum; as they are where there is nothing."""
+    """Values divided by their sum; unchanged if the sum is zero."""
     return values / values.sum() if values.sum() > 0 else values
 
 
 def accepted(drafted: list[int], q: np.ndarray, p: np.ndarray, u: list[float]) -> int:
-    """How many tokens are accepted before the first rejection."""
+    """Number of tokens accepted before the first rejection."""
     return before(not u[i] * q[i, x] < p[i, x] for i, x in enumerate(drafted))
 
 
@@ -43,7 +43,7 @@ def answer(
     drafted: list[int], draft_logits: np.ndarray, target_logits: np.ndarray, temperature: float,
     u: list[float], accept: Accept = accepted, law: Law = after, tempered: str = "pq",
 ) -> tuple[int, np.ndarray]:  # fmt: skip
-    """Leviathan et al. 2023, Algorithm 1, lines 8-15; the last three arguments put other rules in."""
+    """Leviathan et al. 2023, Algorithm 1, lines 8-15; the last three arguments substitute other rules."""
     q = softmax(draft_logits / (temperature if "q" in tempered else 1))
     p = softmax(target_logits / (temperature if "p" in tempered else 1))
     kept = accept(drafted, q, p, u)
@@ -51,7 +51,7 @@ def answer(
 
 
 def tested(test: Callable[[float, float, float], bool], says: str) -> Mistake:
-    """Tokens are accepted up to the first that fails a test of p(x), q(x) and u."""
+    """A mistake that accepts tokens up to the first that fails a test of p(x), q(x) and u."""
 
     def until(drafted: list[int], q: np.ndarray, p: np.ndarray, u: list[float]) -> int:
         return before(not test(p[i, x], q[i, x], u[i]) for i, x in enumerate(drafted))
@@ -165,13 +165,13 @@ def parse(returned: Returned, **given: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def case(rng: np.random.Generator, n: int, temperature: float) -> Case:
-    """A case of n drafted tokens whose decisions do not hang on a rounding."""
+    """A random case of n drafted tokens whose decisions do not depend on rounding."""
     while True:
         p = np.array([LAWS[i] for i in rng.integers(len(LAWS), size=n + 1)])
         q = np.array([LAWS[i] for i in rng.integers(len(LAWS), size=n)]).reshape(n, 3)
         drafted = [int(rng.choice(3, p=row)) for row in q]
         u = rng.integers(1, 20, n) / 20 + 0.013
-        if rng.random() < 0.5:  # else long drafts are hardly ever accepted to the end
+        if rng.random() < 0.5:  # otherwise long drafts are hardly ever fully accepted
             u /= 4
         u = u.round(3)
         if all(abs(u[i] * q[i, x] - p[i, x]) > 0.004 for i, x in enumerate(drafted)):
@@ -181,8 +181,8 @@ def case(rng: np.random.Generator, n: int, temperature: float) -> Case:
 def build(
     drafted: list[int], q: np.ndarray, p: np.ndarray, temperature: float, u: list[float], stage: int
 ) -> Case:
-    """A case from the probabilities at its temperature."""
-    with np.errstate(divide="ignore"):  # a constant on top changes no softmax
+    """Build a case from its probabilities at its temperature."""
+    with np.errstate(divide="ignore"):  # an added constant does not change the softmax
         logits = {"draft_logits": temperature * np.log(q) + 2, "target_logits": temperature * np.log(p) + 1}
     given: Given = {"drafted": drafted, **logits, "temperature": temperature, "u": u}
     shown: Given = {"drafted": drafted, "u": u, "temperature": temperature}
@@ -191,7 +191,7 @@ def build(
 
 
 def cases() -> list[Case]:
-    """Drawn once, with a fixed seed."""
+    """Random cases with a fixed seed."""
     rng = np.random.default_rng(1)
     plain, warped = ((1, 100), (2, 80), (3, 60), (5, 40), (0, 4)), ((1, 80), (2, 60), (4, 40))
     drawn = lambda: float(rng.choice([0.5, 0.8, 1.5]))

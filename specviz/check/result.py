@@ -1,4 +1,4 @@
-"""What a check found, as text and as HTML."""
+"""The result of a check, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 RIGHT, WRONG, TODO = "right", "wrong", "todo"
 SIGNS = {RIGHT: "✓", WRONG: "✗", TODO: "…"}
 
-# The host's theme speaks through its variables; the sign and the words say what the colour says.
+# Colours follow the host's theme by its variables; the sign and the words repeat their meaning.
 STYLE = """
 .specviz-check{--bg0:#fff;--fg0:#1b1b1b;--hue:#d55e00;
 --fg:var(--jp-content-font-color1,var(--vscode-editor-foreground,var(--fg0)));
@@ -36,7 +36,7 @@ border:0;border-bottom:1px solid color-mix(in srgb,var(--fg) 18%,var(--bg));colo
 .specviz-check .yours td,.specviz-check .right td{font-weight:700}
 """.strip()
 
-MOST = 20  # rows and columns of an array that are shown; no example has as many
+MOST = 20  # maximum rows and columns of an array to show; no example has as many
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 12
@@ -58,7 +58,7 @@ class Result:
     says : str
         What is wrong, or a question that leads further.
     rows : list of (kind, name, value)
-        The example: what was ``given``, what ``yours`` returned, what is ``right``.
+        The example: the ``given`` values, those that ``yours`` returned, and the ``right`` ones.
     """
 
     exercise: str
@@ -99,7 +99,7 @@ class Result:
 
 
 def words(value: Any) -> str:
-    """A value as a few short lines: arrays by rows, numbers with at most three decimals."""
+    """Format a value as a few short lines: arrays by rows, numbers with at most three decimals."""
     if isinstance(value, np.ndarray) and value.ndim in (1, 2) and value.dtype.kind in "biuf" and value.size:
         rows = (value[None] if value.ndim == 1 else value)[:MOST, :MOST]
         cells = [[number(x, decimals(rows)) for x in row] for row in rows.tolist()]
@@ -111,17 +111,17 @@ def words(value: Any) -> str:
         return number(value, decimals(np.array([value])))
     try:
         return _SHORT.repr(value)
-    except Exception:  # whatever a student's own __repr__ does
+    except Exception:  # a student's own __repr__ may raise anything
         return f"a {type(value).__name__}"
 
 
 def number(x: Any, places: int = 3) -> str:
-    """A number in short; a truth value as 1 or 0."""
+    """Format a number briefly, and a truth value as 1 or 0."""
     if isinstance(x, bool | int):
         return str(int(x))
     return f"{x:.{places}f}" if abs(x) < 1e6 else f"{x:.3g}"
 
 
 def decimals(values: np.ndarray) -> int:
-    """How many places, at most three, show every number of an array to within half of the third."""
+    """Decimals, at most three, that show every number of an array to within half a unit of the third."""
     return next(k for k in range(4) if k == 3 or (np.abs(values - values.round(k)) < 5e-4).all())

@@ -13,8 +13,8 @@ LAWS = ([0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7], [0.4, 0.35, 0.25], [0
 THRESHOLDS = (0.5, 1.0, 2.0)
 
 
-Test = Callable[[np.ndarray, int, float], bool]  # of a row of p, the token drafted there and the threshold
-Rule = Callable[[list[int], np.ndarray, int], list[int]]  # of (drafted, p, tokens before the first unlikely)
+Test = Callable[[np.ndarray, int, float], bool]  # (row of p, token drafted there, threshold)
+Rule = Callable[[list[int], np.ndarray, int], list[int]]  # (drafted, p, tokens before the first unlikely)
 
 
 def far(row: np.ndarray, token: int, threshold: float) -> bool:
@@ -23,17 +23,17 @@ def far(row: np.ndarray, token: int, threshold: float) -> bool:
 
 
 def then(kept: list[int], row: np.ndarray) -> list[int]:
-    """Some tokens, and the large model's own by a row of p."""
+    """Append the large model's own token, from a row of p, to some tokens."""
     return [*kept, int(row.argmax())]
 
 
 def rolled_back(drafted: list[int], p: np.ndarray, kept: int) -> list[int]:
-    """The tokens before the first unlikely one, and the large model's own in its place."""
+    """The tokens before the first unlikely one, then the large model's own token in its place."""
     return then(drafted[:kept], p[kept])
 
 
 def unlikely(drafted: list[int], p: np.ndarray, threshold: float, test: Test = far) -> list[bool]:
-    """Which tokens a test finds unlikely."""
+    """Which tokens are unlikely by a test."""
     return [test(p[m], y, threshold) for m, y in enumerate(drafted)]
 
 
@@ -43,7 +43,7 @@ def answer(drafted: list[int], p: np.ndarray, threshold: float) -> tuple[list[in
 
 
 def mistake(rule: Rule, says: str, test: Test = far) -> Mistake:
-    """A rollback that writes something else, or by another test."""
+    """A rollback that writes something else, or uses another test."""
 
     def variant(drafted: list[int], p: np.ndarray, threshold: float) -> tuple[list[int]]:
         return (rule(drafted, p, before(unlikely(drafted, p, threshold, test))),)
@@ -57,12 +57,12 @@ def by(test: Test, says: str) -> Mistake:
 
 
 def after_far(rule: Rule, says: str) -> Mistake:
-    """A rule that is wrong only where something is rolled back."""
+    """A rule that is wrong only if something is rolled back."""
     return mistake(lambda d, p, kept: (rolled_back if kept == len(d) else rule)(d, p, kept), says)
 
 
 def patched(drafted: list[int], p: np.ndarray, threshold: float) -> tuple[list[int]]:
-    """Each unlikely token is replaced where it stands."""
+    """Replace each unlikely token in place."""
     new = [int(p[m].argmax()) if off else drafted[m] for m, off in enumerate(unlikely(drafted, p, threshold))]
     return (then(new, p[-1]),)
 
@@ -137,7 +137,7 @@ MISTAKES = (
 
 
 def cases() -> list[Case]:
-    """All blocks of one token over five distributions; longer ones drawn; then threshold 0."""
+    """All blocks of one token over five distributions, then longer random ones, then threshold 0."""
     cases = []
     laws = np.array(LAWS)
     for rows in product(range(len(LAWS)), repeat=2):

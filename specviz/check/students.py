@@ -11,9 +11,9 @@ from ..errors import SpecvizError
 from ..files import write_bytes, write_text
 from ..paths import walkthroughs
 
-Notebook: TypeAlias = dict[str, Any]  # one of its cells, too: parsed JSON
+Notebook: TypeAlias = dict[str, Any]  # or one of its cells: parsed JSON
 PICTURE = re.compile(r"\]\((stills/\w+\.png)\)")  # a still that a notebook shows
-TAG = "solution"  # of the cells that students do not get
+TAG = "solution"  # tag of the cells that students do not get
 
 
 def without_solutions(book: Notebook) -> Notebook:
@@ -36,9 +36,9 @@ def copy_exercises(folder: str | Path, force: bool = False) -> list[Path]:
     Parameters
     ----------
     folder : str or Path
-        Made if it does not exist.
+        Created if it does not exist.
     force : bool
-        Overwrite what is there.
+        Overwrite existing files.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def copy_exercises(folder: str | Path, force: bool = False) -> list[Path]:
     Raises
     ------
     SpecvizError
-        If a notebook is there already, the folder cannot be written, or there are no walkthroughs.
+        If a notebook exists already, the folder cannot be written, or there are no walkthroughs.
     """
     folder = Path(folder)
     books = {}
@@ -60,7 +60,7 @@ def copy_exercises(folder: str | Path, force: bool = False) -> list[Path]:
         if path.exists() and not force:
             raise SpecvizError(f"{path} exists: choose another folder, or overwrite it with --force")
         books[path] = json.dumps(without_solutions(book), ensure_ascii=False, indent=1)
-    for path, text in books.items():  # only now, so that an error leaves no half of them
+    for path, text in books.items():  # only now, so that an error leaves no partial copy
         write_text(path, text + "\n", force)
         for picture in PICTURE.findall(text):
             write_bytes(folder / picture, (walkthroughs() / picture).read_bytes(), force=True)

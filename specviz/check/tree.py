@@ -122,7 +122,7 @@ def parse(returned: Returned, parents: list[int]) -> tuple[np.ndarray, np.ndarra
 
 
 def cases() -> list[Case]:
-    """Every tree of at most five nodes; larger ones drawn."""
+    """Every tree of at most five nodes, then larger random ones."""
     trees = []
     for n in range(1, 6):
         trees += [list(parents) for parents in product(*(range(-1, i) for i in range(n)))]

@@ -1,7 +1,7 @@
 """The command ``specviz``: thin wrappers around the packages, which are loaded when a command needs them.
 
-What a person can mend ends in one line on standard error and exit status 2; a missed bar or a failed
-audit in 1; Ctrl-C in 130, with the trace so far kept.
+An error that the user can fix gives one line on standard error and exit status 2; a missed limit or a failed
+audit gives 1; Ctrl-C gives 130 and keeps the trace so far.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def run(arguments: list[str] | None = None) -> int:
         except Exception:
             if not interrupted:
                 raise
-            return _interrupted()  # of Ctrl-C in the middle of an import some libraries make another error
+            return _interrupted()  # some libraries turn Ctrl-C during an import into another error
 
 
 @contextmanager
 def _noting(interrupted: list[int]) -> Iterator[None]:
-    """Note each Ctrl-C that comes."""
+    """Record each Ctrl-C in `interrupted`."""
 
     def note(number: int, frame: FrameType | None) -> None:
         interrupted.append(number)
@@ -105,7 +105,7 @@ def _noting(interrupted: list[int]) -> Iterator[None]:
 
     usual = signal.default_int_handler
     ours = signal.getsignal(signal.SIGINT) is usual and threading.current_thread() is threading.main_thread()
-    if ours:  # not somebody else's, nor another thread's
+    if ours:  # leave another handler alone; other threads cannot set one
         signal.signal(signal.SIGINT, note)
     try:
         yield
@@ -115,17 +115,17 @@ def _noting(interrupted: list[int]) -> Iterator[None]:
 
 
 def _run(arguments: list[str] | None) -> int:
-    # typer may bring its own copy of click: the base of its complaints is found through a public name.
+    # typer may bring its own copy of click: reach the base class of its errors through a public name.
     complaint: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
         status = typer.main.get_command(app).main(arguments, "specviz", standalone_mode=False)
         sys.stdout.flush()
-        if status == 130:  # newer versions of typer make this of Ctrl-C, older ones Abort
+        if status == 130:  # newer versions of typer return this on Ctrl-C, older ones raise Abort
             raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except SpecvizError as error:
         if not ranks.leads() and not isinstance(error, ranks.RankError):
-            return 2  # rank 0 has met it, too, and says it
+            return 2  # rank 0 meets the same error and reports it
         return _complain(str(error))
     except complaint as error:
         if not ranks.leads():
@@ -172,7 +172,7 @@ def _memory(error: BaseException) -> str:
 
 
 def _quiet() -> int:
-    """Whoever read our output has gone: end without a word, now and when Python flushes at its end."""
+    """End silently when the reader of our output has gone, also when Python flushes at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

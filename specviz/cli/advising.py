@@ -1,4 +1,4 @@
-"""``specviz advise``: which method, drafter and draft size to use on this device for these texts."""
+"""``specviz advise``: recommend a method, drafter and draft size for this device and these texts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def advise(
     json: Json = None,
     force: Force = False,
 ) -> None:
-    """Advise before a deployment: which method, drafter and draft size pay for these texts, if any.
+    """Advise which method, drafter and draft size are worth deploying for these texts, if any.
 
     The target writes its texts once. All settings are then simulated from one more pass over these texts and
     from passes that are timed for about a minute. After Ctrl-C, run the same command again to continue.
@@ -88,7 +88,7 @@ def advise(
     from specviz.suites import suite
 
     for texts in filter(None, (prompts, confirm_prompts)):
-        suite(texts)  # a file that is wrong is refused before the model is loaded
+        suite(texts)  # refuse a wrong file before the model is loaded
     with loading():
         from specviz.measure.advice.advising import advise as made
         from specviz.models import load

@@ -1,4 +1,4 @@
-"""Turns command-line arguments into the packages' arguments and rejects wrong ones before any work."""
+"""Convert command-line arguments to the packages' arguments, and reject wrong ones before any work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def listed(option: str, given: str | None, kind: Callable[[str], Number]) -> list[Number] | None:
-    """Values with commas between them."""
+    """Parse values separated by commas."""
     try:
         return None if given is None else [kind(part.strip()) for part in given.split(",")]
     except ValueError:
@@ -32,7 +32,7 @@ def listed(option: str, given: str | None, kind: Callable[[str], Number]) -> lis
 
 
 def parameters_of(kind: type[Method], pairs: list[str]) -> Values:
-    """``name=value`` texts as values of the types that the method's parameters declare."""
+    """Parse ``name=value`` texts into values of the types that the method's parameters declare."""
     from specviz.methods import near
     from specviz.methods.kinds import CALIBRATED
 
@@ -63,7 +63,7 @@ def parameters_of(kind: type[Method], pairs: list[str]) -> Values:
 
 
 def entries_of(prompt: str | None, prompts: str | None, number: int | None = None) -> list[Prompt]:
-    """What is to be decoded: one prompt, or the first ones of a suite or a file."""
+    """The prompts to decode: a single one, or the first ones of a suite or a file."""
     from specviz.suites import suite
 
     if prompts is not None:
@@ -76,14 +76,14 @@ def entries_of(prompt: str | None, prompts: str | None, number: int | None = Non
 def loaded(
     model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
 ) -> tuple[Model, list[Model]]:
-    """A target and its drafters, loaded and checked against each other."""
+    """Load a target and its drafters, and check them against each other."""
     from specviz.loop.drafters import ADDED, default_drafts, load_drafter, load_fitting
     from specviz.models import load
     from specviz.models.loading import find
 
     own = default_drafts(model).values()
     names = draft or [name for name in bundled() if name.startswith(f"{model}-draft") or name in own]
-    for name in (model, *names):  # a name that is none is told before a model is read
+    for name in (model, *names):  # reject an unknown name before a model is read
         find(name)
     target = load(model, device, dtype, revision=revision)
     if target.kind in ADDED:
@@ -116,13 +116,13 @@ def writable(path: Path, force: bool) -> None:
 
 
 def hint(name: str, *arguments: str | int | Path) -> str:
-    """A command that can be copied."""
+    """Format a command line that can be copied."""
     return shlex.join(["specviz", name, *map(str, arguments)])
 
 
 @contextmanager
 def on_threads(wanted: int | None) -> Iterator[int]:
-    """Run on so many threads; by default torch's own choice, every physical core, if so many are allowed."""
+    """Run on `wanted` threads; by default torch's choice, every physical core, if that many are allowed."""
     import torch
 
     from specviz.measure.timing import threads

@@ -1,4 +1,4 @@
-"""``specviz audit``: does every exact method write the target's own text? Did another program?"""
+"""``specviz audit``: check that every exact method, or another program, writes the target's own text."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ Entry: TypeAlias = str | Chat | Values
 
 
 class Limits(TypedDict):
-    """What every audit of texts takes."""
+    """Options that every audit of texts takes."""
 
     max_new_tokens: int
     threads: int
 
 
-MOST_DIFFERENCES = 40  # that the audit prints
+MOST_DIFFERENCES = 40  # printed by the audit
 ORDER = ("not the target's", "cannot tell", "within the noise", "the target's own")
 
 Target = Annotated[
@@ -133,7 +133,8 @@ def audit(
 ) -> None:
     """Check that every exact method writes the target's own text; exit status 1 if one does not.
 
-    For a diffusion model: the same cells, tokens and order as stepwise decoding with the same cache policy.
+    For a diffusion model, check for the same cells, tokens and order as in stepwise decoding with the same
+    cache policy.
     """
     if soak or ledger is not None or minutes is not None:
         chosen = {
@@ -152,7 +153,7 @@ def audit(
                 "--ledger alone prints a soak's totals: add --soak, or drop --model, --draft and --seed"
             )
         given = {"models": model and [model], "drafts": draft, "device": device}
-        given["dtype"] = None if dtype == "auto" else dtype  # layouts are drawn for float32
+        given["dtype"] = None if dtype == "auto" else dtype  # random layouts need the default, float32
         _soak(ledger, soak, threads, given | {"minutes": minutes, "seed": seed})
         return
     if json is not None:
@@ -179,9 +180,9 @@ def audit(
     with loading():
         from specviz import audit as auditing
 
-        still, moving = _streaming(method)  # a name that is none is told before a model is read
+        still, moving = _streaming(method)  # reject an unknown name before a model is read
         target, drafts = loaded(model or "town", draft, device, dtype, None)
-    # A plain model goes on from the user's words.
+    # A model without a chat template continues the user's text.
     if not getattr(target.text.tokenizer, "chat_template", None):
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
     left_out: dict[str, str] = {}
@@ -219,7 +220,7 @@ def audit(
 
 
 def _answers(path: Path, model: str | None, threads: int, json: Path | None, options: Values) -> None:
-    """Audit answers of another program, and print what speaks against them."""
+    """Audit another program's answers, and print the evidence against them."""
     if model is None:
         raise ParameterError("--answers needs a model to compare with: name it with --model")
     with loading():
@@ -244,7 +245,7 @@ def _answers(path: Path, model: str | None, threads: int, json: Path | None, opt
 
 
 def _soak(ledger: Path | None, soak: bool, threads: int, options: Values) -> None:
-    """Run a soak, or read a ledger; then print the sums and the bugs."""
+    """Run a soak or read a ledger, then print the totals and the bugs."""
     if ledger is None:
         raise ParameterError("a soak keeps its entries in a file: name it with --ledger FILE")
     with loading():
@@ -273,7 +274,7 @@ def _soak(ledger: Path | None, soak: bool, threads: int, options: Values) -> Non
 
 
 def _line(entry: SoakEntry) -> str:
-    """An entry of a soak, in a line."""
+    """Format an entry of a soak as one line."""
     about = f"entry {entry['number']}, {entry['setting']['model']}, {entry['setting']['audit']}"
     if entry["refused"]:
         return f"{about}: refused: {entry['refused']}"
@@ -285,7 +286,7 @@ def _audited(
     target: Model, drafts: Sequence[Drafter], entries: Sequence[Entry], methods: list[str] | None,
     batch: int | None, sampled: int, limits: Limits,
 ) -> AuditResult | None:  # fmt: skip
-    """The audit of prompts that the target and the options ask for; None: no method decodes prompts."""
+    """Run the audit of prompts that fits the target and the options; None if no method decodes prompts."""
     from specviz import audit as auditing
 
     if target.kind == "diffusion":
@@ -304,14 +305,14 @@ def _audited(
 
 @contextmanager
 def _counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar that counts one kind of thing."""
+    """A progress bar that counts one kind of item."""
     with progress() as tick:
         yield lambda done, of: tick(done, of, what)
 
 
 def _print_result(result: AuditResult, left_out: dict[str, str]) -> None:
-    """The table, what was left out, the differences, the summary."""
-    _print_rows(result.table(), ("bound", "tokens", "prompts"))  # the summary line has them, too
+    """Print the table, the methods left out, the differences and the summary."""
+    _print_rows(result.table(), ("bound", "tokens", "prompts"))  # the summary line has them too
     if left_out:
         print(_left_out(left_out))
     for audited, difference in result.differences[:MOST_DIFFERENCES]:
@@ -322,7 +323,7 @@ def _print_result(result: AuditResult, left_out: dict[str, str]) -> None:
 
 
 def _print_rows(rows: list[Values], drop_first: tuple[str, ...] = ()) -> None:
-    """A table with numbers on the right; columns of `drop_first` are left out where it is too wide."""
+    """Print a table with right-aligned numbers; if it is too wide, drop the columns of `drop_first`."""
     from specviz.measure.report import Column, print_table
 
     names = list(rows[0]) if rows else []
@@ -339,7 +340,7 @@ def _print_rows(rows: list[Values], drop_first: tuple[str, ...] = ()) -> None:
 
 
 def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] | None]:
-    """The methods that decode prompts, and those that decode streams; None: the audit's own choice."""
+    """Split methods into those that decode prompts and those that decode streams; None: the audit chooses."""
     from specviz.methods import find
 
     if methods is None:
@@ -349,7 +350,7 @@ def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] |
 
 
 def _bundled(number: int, seed: int) -> list[Chat]:
-    """Bundled chats of every kind and language: the first ones, or by another seed others."""
+    """Bundled chats of every kind and language; a seed other than 0 selects others than the first."""
     from specviz.suites.frozen import frozen, take
 
     chats = [entry["messages"] for entry in frozen("audit")]
@@ -359,7 +360,7 @@ def _bundled(number: int, seed: int) -> list[Chat]:
 
 
 def _test_streams(target: Model, number: int) -> list[Stream]:
-    """Test texts as streams, as many of them as have room in the model's context."""
+    """Test texts as streams, without those that are too long for the model's context."""
     from specviz.replays.translations import streams, texts
 
     made = texts("de", number)
@@ -371,7 +372,7 @@ def _test_streams(target: Model, number: int) -> list[Stream]:
 
 
 def _left_out(reasons: dict[str, str]) -> str:
-    """The methods that were not asked of the model, and why, in a line."""
+    """List in one line the methods that were left out, and why."""
     parts = [f"{name} ({reason.removeprefix(f'{name} ')})" for name, reason in sorted(reasons.items())]
     return f"left out: {', '.join(parts)}"
 

@@ -1,4 +1,4 @@
-"""``specviz bench``: a bench by name, a run of your own, and the results of both."""
+"""``specviz bench``: named benches, your own runs, and the results of both."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ COMMANDS = {
 
 
 def _commands() -> dict[str, str]:
-    """What follows ``specviz bench``, each with a line."""
+    """Subcommands of ``specviz bench``, each with a one-line description."""
     from specviz.measure import BENCHES
 
     return COMMANDS | BENCHES
 
 
 class Benches(typer.core.TyperGroup):
-    """``specviz bench NAME``: the command of a bench is made from its function when it is named."""
+    """``specviz bench NAME``: a bench's command is built from its function when it is named."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -72,12 +72,12 @@ class Benches(typer.core.TyperGroup):
 
 
 class BenchCommand(typer.core.TyperCommand):
-    """One bench; an option that it does not take is refused in its name."""
+    """One bench's command; the error for an unknown option names the bench."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:  # typer may bring its own copy of click, so the class has several homes
+        except Exception as error:  # typer may bring its own copy of click, so check the class by name
             if type(error).__name__ != "NoSuchOption":
                 raise
             option = getattr(error, "option_name", "such option")
@@ -91,7 +91,7 @@ bench_app = typer.Typer(cls=Benches, invoke_without_command=True, rich_markup_mo
 
 @bench_app.callback()
 def benches(context: typer.Context) -> None:
-    """Measure: a run of your own (bench run), or a named bench (bench NAME; bench NAME --help)."""
+    """Measure with your own run (bench run) or a named bench (bench NAME; bench NAME --help)."""
     if context.invoked_subcommand is not None:
         return
     for name, meaning in _commands().items():
@@ -100,12 +100,12 @@ def benches(context: typer.Context) -> None:
 
 # ---------------------------------------------------------------- benches by name
 
-# Parameters that the command line fills by itself; all others are options.
+# Parameters that the command line fills itself; all others are options.
 FILLED = ("model", "drafts", "entries", "source", "rounds_file", "tick")
 
 
 def bench_command(name: str) -> Any:
-    """The command of a bench: its options are the keywords that its function takes."""
+    """Build the command of a bench; its options are the keywords that its function takes."""
     from specviz.measure import BENCHES, find
 
     with loading():
@@ -117,7 +117,7 @@ def bench_command(name: str) -> Any:
         for each in taken.values()
         if get_origin(each.annotation) is Annotated
     }
-    checks = {name: note[1] for name, note in notes.items() if len(note) > 1}  # before any work
+    checks = {name: note[1] for name, note in notes.items() if len(note) > 1}  # called before any work
 
     def command(
         model: Model = "town",
@@ -161,14 +161,14 @@ def bench_command(name: str) -> Any:
 
 
 def _option(parameter: Parameter) -> Parameter:
-    """A keyword of a bench as an option; ``Annotated[int, "a help text", check]`` brings its help."""
+    """Turn a keyword of a bench into an option; ``Annotated[int, "a help text", check]`` gives its help."""
     kind, help_text = parameter.annotation, ""
     if get_origin(kind) is Annotated:
         kind, help_text = get_args(kind)[:2]
     name = "--" + parameter.name.replace("_", "-")
     short = ("-n",) if parameter.name == "max_new_tokens" else ()
     kinds = [each for each in get_args(kind) if each is not type(None)] or [kind]
-    if any(get_origin(each) is Sequence for each in (kind, *kinds)):  # repeated, or with commas between
+    if any(get_origin(each) is Sequence for each in (kind, *kinds)):  # repeated, or separated by commas
         several = option(f"{help_text} May be repeated.".strip(), name)
         return parameter.replace(annotation=Annotated[list[str] | None, several], default=None)
     least = 1 if kinds[0] is int else None
@@ -190,7 +190,7 @@ def _measured(
     measure: Callable[..., Report], taken: Mapping[str, Parameter], model: str, draft: list[str] | None,
     device: str, dtype: str, threads: int, given: Values,
 ) -> Report:  # fmt: skip
-    """The report of a bench on the models and prompts that it takes."""
+    """Run a bench on the models and prompts that it takes, and return its report."""
     from specviz.suites import suite
 
     if "entries" in taken:
@@ -201,7 +201,7 @@ def _measured(
 
         if "drafts" in taken:
             target, given["drafts"] = loaded(model, draft, device, dtype, None)
-            # The methods of a diffusion model draft by themselves.
+            # A diffusion model's methods need no separate drafter.
             if "entries" in taken and not given["drafts"] and target.kind != "diffusion":
                 print("specviz: no --draft, so methods that need a draft model are skipped", file=sys.stderr)
         else:
@@ -221,7 +221,7 @@ def _measured(
 
 
 def _rounds_file(json: Path) -> Path:
-    """Where a bench keeps its rounds until the result is written, so that the same command goes on."""
+    """File of finished rounds, kept until the result is written, so that the same command can continue."""
     return json.with_name(json.name + ".rounds")
 
 
@@ -277,13 +277,13 @@ def bench_run(
     dask: Annotated[str | None, option("Scheduler of a Dask cluster.", metavar="ADDRESS")] = None,
     retry: Annotated[bool, option("Decode again what failed.", "--retry")] = False,
 ) -> None:
-    """Decode suites with methods and with autoregressive decoding, keep every row, print the table.
+    """Decode suites with methods and with autoregressive decoding, keep every row and print the table.
 
     Every finished row is written to disk: after Ctrl-C or a crash, run the same command again to continue.
     Exit status 1 if a row failed. A model that the plan splits over GPUs (tp_plan = "auto") needs torchrun:
     torchrun --nproc-per-node 2 -m specviz bench run plan.toml
 
-    A plan has the keys that sv.run takes; lists cross:
+    A plan has the keys that sv.run takes; every combination of its lists is run:
 
     \b
       models = ["town", { model = "./folder", draft = "./draft" }]
@@ -373,7 +373,7 @@ def bench_history(
 
 
 def _method(text: str) -> Values:
-    """``NAME parameter=value ...`` as a plan has it; a parameter that stands there twice has two values."""
+    """Parse ``NAME parameter=value ...`` as a plan entry; a parameter given twice has two values."""
     from specviz import methods
 
     try:
@@ -401,7 +401,7 @@ def _cluster(address: str | None) -> Iterator[Executor | None]:
         from distributed import Client
     except ModuleNotFoundError:
         raise SpecvizError(f"Dask is not installed: {install('cluster')}") from None
-    logging.disable()  # of what Dask has to tell, the run says in one line what matters
+    logging.disable()  # the run itself reports in one line what matters
     try:
         client = Client(address, timeout=10)
     except (OSError, ValueError, TimeoutError) as error:
@@ -412,7 +412,7 @@ def _cluster(address: str | None) -> Iterator[Executor | None]:
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Carry the word of an interrupt past typer."""
+    """Carry the message of a KeyboardInterrupt past typer."""
     try:
         yield
     except KeyboardInterrupt as error:

@@ -105,7 +105,7 @@ def calibrate(
     if not ranks.leads():
         return
     _show_calibration(result, begun)
-    if ranks.size() > 1:  # of a model that only a plan can split
+    if ranks.size() > 1:  # only a plan can split a model
         print(f'to use it: {result.size} = "calibrated" in a plan of specviz bench run, on as many ranks')
     else:
         place = "" if folder is None else f"{FOLDER}={shlex.quote(str(folder))} "
@@ -126,7 +126,7 @@ def calibrate(
 
 
 def _whole_numbers(sizes: str | None) -> list[int] | None:
-    """``--sizes``: numbers with commas between them."""
+    """Parse ``--sizes``: integers separated by commas."""
     if sizes is None:
         return None
     parts = [part.strip() for part in sizes.split(",")]
@@ -136,7 +136,7 @@ def _whole_numbers(sizes: str | None) -> list[int] | None:
 
 
 def _show_calibration(result: Calibration, new: bool) -> None:
-    """The measured points, what each fit makes of them, and g*."""
+    """Print the measured points, the fits and g*."""
     from specviz.measure.report import Column, print_table
 
     names = list(result.fits)
@@ -162,7 +162,7 @@ def _show_calibration(result: Calibration, new: bool) -> None:
     )
     print_table(console, columns, rows)
     for name, fit in result.fits.items():
-        # What is smooth between points may swing there: its g* can then lie where no point would put it.
+        # A smooth fit may oscillate between points and put g* where no measured point supports it.
         note = "taken" if name == result.chosen else "its s(g) falls below zero" if min(fit.s) <= 0 else ""
         print(f"{name:9} g* = {fit.g}" + (f" ({note})" if note else ""))
     if result.ended:

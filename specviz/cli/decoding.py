@@ -1,4 +1,4 @@
-"""``specviz demo`` and ``specviz generate``: prompts and streams decoded, shown and kept."""
+"""``specviz demo`` and ``specviz generate``: decode prompts and streams, and show and keep the results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from specviz.suites.files import Prompt
     from specviz.trace import Trace
 
-LAG = 3  # words that an update of a text or a transcript adds
+LAG = 3  # words that each update of a text or a transcript adds
 
 
 def demo(
@@ -79,7 +79,7 @@ def demo(
     invariant: Invariant = None,
     force: Force = False,
 ) -> None:
-    """Decode a few prompts of each kind of task by several methods: a table, traces, an offline page.
+    """Decode a few prompts of each kind of task with several methods; write a table, traces and a page.
 
     SmolLM2 (specviz models get smollm2) runs the methods that need no training, and others with the drafters
     in this package, in about three minutes on two cores. --model town runs every method on a toy model that
@@ -91,7 +91,7 @@ def demo(
             if force or not out.exists():
                 break
             out = Path(f"specviz-demo-{folder}")
-    elif out.suffix[1:2].isalpha() and not out.is_dir():  # run-0.6 is a folder's name
+    elif out.suffix[1:2].isalpha() and not out.is_dir():  # run-0.6 names a folder
         raise TraceError(f"--out takes a folder, and {out} looks like a file")
     writable(out / "demo.html", force)
     from specviz.suites import suite
@@ -114,7 +114,7 @@ def demo(
         from specviz.measure import demo as demonstration
 
         target, drafts = loaded(model, draft, device, dtype, None)
-    # A large model's own drafters are shown by a few methods: all of them take many minutes.
+    # For a large model show only a few methods: all of them would take many minutes.
     names = None if toy or draft else demonstration.UNTRAINED + demonstration.TRAINED
     traces = out / demonstration.TRACES
     try:
@@ -128,7 +128,7 @@ def demo(
                 max_new_tokens=max_new_tokens or (96 if toy else None),
                 force=force,
                 count=threads,
-                path=path if device == "cpu" else None,  # where the other engine computes
+                path=path if device == "cpu" else None,  # the other engine runs on the CPU
                 practice=suite("demo-calibration"),
                 names=names,
                 tick=tick,
@@ -271,7 +271,7 @@ def generate(
 
 
 def _raw(entry: Prompt, place: int, target: protocols.Model) -> Prompt:
-    """The prompt without the chat template."""
+    """Encode a prompt without the chat template."""
     texts = entry.get("turns") or [entry.get("prompt")]
     if len(texts) != 1 or not isinstance(texts[0], str):
         raise ParameterError(
@@ -283,7 +283,7 @@ def _raw(entry: Prompt, place: int, target: protocols.Model) -> Prompt:
 
 
 def _source(options: Values) -> str:
-    """Which of the options that say what is decoded was given."""
+    """Name of the one option given that selects the input."""
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         raise PromptError(
@@ -293,7 +293,7 @@ def _source(options: Values) -> str:
 
 
 def _check_source(kind: type[Method], source: str) -> None:
-    """Refuse a prompt for a method that decodes streams, and the other way round."""
+    """Refuse a prompt for a method that decodes streams, and vice versa."""
     streamed = source in ("--text", "--stream")
     if kind.streams and not streamed:
         raise PromptError(
@@ -304,7 +304,7 @@ def _check_source(kind: type[Method], source: str) -> None:
 
 
 def _output(out: Path | None, method: str, force: bool, resume: bool) -> Path | None:
-    """The trace's file; it and its page may be written."""
+    """Path of the trace; check that it and its page may be written."""
     if out is None:
         if resume:
             raise TraceError("--resume continues a file: name it, or its folder, with --out")
@@ -320,7 +320,7 @@ def _output(out: Path | None, method: str, force: bool, resume: bool) -> Path | 
 def _models(
     kind: type[Method], model: str | None, draft: str | None, device: str, dtype: str, revision: str | None
 ) -> tuple[protocols.Model, protocols.Drafter | None]:
-    """The target and the draft model, if the method needs one that is not bundled."""
+    """Load the target, and the draft model if one was given and the method needs it."""
     from specviz.loop.drafters import bundled_draft
     from specviz.methods.hooks import ADDITIONS
     from specviz.models.loading import find, load
@@ -340,7 +340,7 @@ def _models(
 
 
 def _decode(run: Run, streamed: bool) -> None:
-    """Exhaust a run, with a progress bar or, of streams, its updates; Ctrl-C keeps the trace so far."""
+    """Exhaust a run, with a progress bar or, for streams, its updates; Ctrl-C keeps the trace so far."""
     try:
         if streamed:
             _follow(run, run.model.decode)
@@ -352,14 +352,14 @@ def _decode(run: Run, streamed: bool) -> None:
                 if cycle.end is not None:
                     done += 1
                     tick(done, texts, run.method.name)
-    except KeyboardInterrupt:  # it may come while something is drawn, too
+    except KeyboardInterrupt:  # it may also come while output is drawn
         run.close("interrupted")
 
 
 def _report(
     run: Run, threads: int, show: Callable[[Trace, Path | None], None] | None, file: Path | None, force: bool
 ) -> None:
-    """Print what happened and where it is kept; write the page."""
+    """Print what happened and where it is saved; write the page."""
     trace = run.trace
     assert trace is not None
     if show is not None:
@@ -376,7 +376,7 @@ def _report(
 
 
 def _streams(text: Path | None, stream: Path | None, lag: int | None, language: str | None) -> list[Stream]:
-    """The streams of a text file, of partial results or of a transcript: first line and ending tell."""
+    """Streams of a text file, of partial results or of a transcript, by its first line and its suffix."""
     from specviz import streams
     from specviz.streams.lag import read
 
@@ -403,13 +403,13 @@ def _streams(text: Path | None, stream: Path | None, lag: int | None, language: 
 
 
 def _follow(run: Run, show: Callable[[list[int]], str]) -> None:
-    """Print each update as it is decoded, {+what is new+}, then a table with one line per stream."""
+    """Print each update as it is decoded, with {+new text+} marked, then a table with one line per stream."""
     from specviz.escape import visible
     from specviz.streams import follow
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    marks = ("\033[1;4;32m", "\033[0m") if colour else ("{+", "+}")  # as `specviz show` has it
-    streams: dict[str, list[Shown]] = {}  # a run that goes on decodes the later ones alone
+    marks = ("\033[1;4;32m", "\033[0m") if colour else ("{+", "+}")  # as in `specviz show`
+    streams: dict[str, list[Shown]] = {}  # a resumed run decodes only the later ones
     for u in follow(run, show):
         name = run.prompts[u.stream]["id"] or f"stream {u.stream + 1}"
         if name not in streams:
@@ -429,7 +429,7 @@ def _follow(run: Run, show: Callable[[list[int]], str]) -> None:
 
 
 def _print_updates(streams: dict[str, list[Shown]]) -> None:
-    """A table with one line per stream."""
+    """Print a table with one line per stream."""
     from specviz.escape import visible
     from specviz.measure.report import Column, print_table
 

@@ -1,4 +1,4 @@
-"""``specviz doctor``: what is installed, what is missing, and whether decoding works."""
+"""``specviz doctor``: report installed and missing parts, and whether decoding works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specviz.files import write_text
 
 
 def doctor(model: Model = "town", json: Json = None, force: Force = False) -> None:
-    """Check this installation: packages, kernels, downloads and a decode; status 1 on a fault."""
+    """Check this installation: packages, kernels, downloads and a decode; exit status 1 on a fault."""
     if json is not None:
         writable(json, force)
     from specviz.measure.doctor import doctor as examined

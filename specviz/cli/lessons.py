@@ -49,13 +49,13 @@ def lab(
     if not browser:
         options = ["--no-browser", *options]
     if hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options:
-        options = ["--allow-root", *options]  # without it JupyterLab refuses the root user of a container
+        options = ["--allow-root", *options]  # without it JupyterLab refuses to run as root
     command = [sys.executable, "-m", "jupyterlab", str(folder), *options]
     raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 def _copy(folder: Path, force: bool) -> int:
-    """Copy the walkthroughs that are not there yet; how many files that were."""
+    """Copy the walkthroughs that do not exist yet (`force`: all), and return the number of files copied."""
     from specviz.paths import walkthroughs
 
     source = walkthroughs()

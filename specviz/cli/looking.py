@@ -1,4 +1,4 @@
-"""``specviz show``, ``metrics``, ``explain`` and ``import``: what a trace says, without torch."""
+"""``specviz show``, ``metrics``, ``explain`` and ``import``: read traces and counts, without torch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def show(
 
     trace = Trace.open(path)
     if path.is_dir():
-        with suppress(TraceError):  # several rounds stay as they are
+        with suppress(TraceError):  # several rounds stay separate
             trace = trace.join()
     if prompt is not None:
         count = max(len(run.run["prompts"] or []) for run in trace.split())
@@ -117,7 +117,7 @@ def metrics(
 
 
 def _baseline_among(parts: dict[str, Trace]) -> Trace | None:
-    """The autoregressive contender, taken out, if it is one of all the others: same prompts, same model."""
+    """Remove and return the autoregressive contender, if it shares prompts and model with all others."""
     from specviz.metrics import counts, rosetta
 
     plain = [name for name, part in parts.items() if counts(part).plain]
@@ -134,7 +134,7 @@ def _baseline_among(parts: dict[str, Trace]) -> Trace | None:
 
 
 def _joined(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Tables of several contenders as one, whose first column names them."""
+    """Join the tables of several contenders; the first column names them."""
     import pandas as pd
 
     return pd.concat(tables, names=["contender"]).reset_index("contender")
@@ -167,7 +167,7 @@ def explain(
     json: Json = None,
     force: Force = False,
 ) -> None:
-    """Explain why a run is slow or fast: what each factor costs and what would break even; needs no torch."""
+    """Explain why a run is slow or fast: the cost of each factor and the break-even point; needs no torch."""
     for file in filter(None, (png, page, json)):
         writable(file, force)
     from specviz.explanations import explain as explained
@@ -231,7 +231,7 @@ def import_counts(
 
 
 def _print_definitions(counts: Trace | Counts, baseline: Trace | Counts | None) -> None:
-    """One line a definition; what is missing is said below."""
+    """Print one line per definition, and below them why values are missing."""
     from specviz.measure.report import Column, print_table
     from specviz.metrics import rosetta
     from specviz.metrics.definitions import LEGEND

@@ -1,4 +1,4 @@
-"""``specviz models`` and ``datastore``: what is bundled or downloaded, and what can be made from it."""
+"""``specviz models`` and ``datastore``: list, download, convert and train models; build datastores."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from specviz.finetune.answers import Answers
     from specviz.models.schema import Tensor
 
-WEIGHTS = ("F64", "F32", "F16", "BF16", "I8")  # number formats that no ids are stored in
-# By which drafters are measured.
+WEIGHTS = ("F64", "F32", "F16", "BF16", "I8")  # number formats in which no ids are stored
+# Suites that drafters are measured on.
 MEASURED = ("demo", "demo-calibration", "everyday", "narrow", "passages", "sums", "walkthroughs", "town")
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -91,7 +91,7 @@ def get(
 def verify(
     name: Annotated[str | None, argument("Default: every downloaded model.")] = None,
 ) -> None:
-    """Check that downloaded models are whole, by their SHA-256."""
+    """Check downloaded models for damage, by their SHA-256."""
     from specviz.models import downloads
 
     present = [each for each, download in downloads.DOWNLOADS.items() if download.path.exists()]
@@ -170,7 +170,7 @@ def answers(
     device: Device = "cpu",
     dtype: Dtype = "auto",
 ) -> None:
-    """Let a model answer prompts, as training data for drafters. An interrupted run continues."""
+    """Let a model answer prompts, as training data for drafters. Repeat an interrupted run to continue it."""
     from specviz.cli.arguments import listed
     from specviz.models.loading import find
 
@@ -239,7 +239,7 @@ def align(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Fine-tune a draft on its target's own answers to your prompts: more of its tokens are accepted."""
+    """Fine-tune a draft on its target's own answers to your prompts, so that more tokens are accepted."""
     from specviz.models.loading import find
 
     texts = _texts(prompts, answers)
@@ -329,7 +329,7 @@ def diffusion(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Adapt a causal model to masked diffusion on short tasks and their answers, for ssd."""
+    """Adapt a causal model to masked diffusion on short tasks and their answers, for the method ssd."""
     from specviz.models.loading import find
 
     find(target)
@@ -371,7 +371,7 @@ def check(
     threads: Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Check a drafter's guesses by depth, read and in the loop; why an EAGLE head fails, what would help."""
+    """Check a drafter's guesses by depth, on finished texts and in the loop; diagnose an EAGLE head."""
     from specviz.models.loading import find
 
     for model in (target, drafter):
@@ -450,7 +450,7 @@ def datastore(
 
 
 def _texts(prompts: str | None, answers: Path | None) -> list[str] | Answers:
-    """What a drafter is trained on: answers, or prompts (the first turns of conversations) to be answered."""
+    """Training data of a drafter: answers, or prompts (the first turns of conversations) to answer first."""
     if (prompts is None) == (answers is None):
         raise ParameterError("give --prompts for the target to answer first, or --answers from it")
     if answers is not None:
@@ -465,7 +465,7 @@ def _texts(prompts: str | None, answers: Path | None) -> list[str] | Answers:
 
 
 def _print_progress(name: str) -> Callable[[int, int, str], None]:
-    """Progress as plain lines, one for each tenth of a step."""
+    """Print progress as plain lines, one for each tenth of a step."""
     last: tuple[str, int] | None = None
 
     def show(done: int, of: int, step: str) -> None:
@@ -479,7 +479,7 @@ def _print_progress(name: str) -> Callable[[int, int, str], None]:
 
 
 def _weights(path: Path) -> int:
-    """Numbers in a folder's safetensors files, read off their headers."""
+    """Count the weights in a folder's safetensors files by reading their headers."""
     from math import prod
 
     from specviz.models.schema import Tensor
@@ -495,24 +495,24 @@ def _weights(path: Path) -> int:
 
 
 def _is_weight(name: str, tensor: Tensor) -> bool:
-    """Whether it is learnt: neither an id nor the scale of a matrix in eight bits."""
+    """Whether a tensor is trained: neither ids nor the scale of a matrix in eight bits."""
     from specviz.models.eight_bits import SCALE
 
     return name != "__metadata__" and tensor.get("dtype") in WEIGHTS and not name.endswith(SCALE)
 
 
 def _card(path: Path) -> str:
-    """The figures of a model's card: what it read, how well it translates, how well it drafts."""
+    """Figures of a model's card: tokens seen, drafting accuracy, translation quality."""
     from specviz.models.schema import Card
 
     card: Card = {}
     for name in ("training.json", "scores.json"):
-        with suppress(TraceError):  # a card of another make, or none, is no reason to fail
+        with suppress(TraceError):  # a foreign or missing card is not an error
             card.update(read_json(path / name, Card))
     words = [f"{card['tokens']:,} tokens seen"] if "tokens" in card else []
     if "tau" in card:  # of drafters that `specviz.finetune` trained
         words.append(f"τ of its chains {card['tau']:.2f}")
-    if "guesses" in card:  # of heads and slots, which are no models by themselves
+    if "guesses" in card:  # of heads and slots, which are not complete models
         words.append(f"correct guesses {card['guesses']['mean'][0]:.2f} tokens in a row")
     if "ahead" in card:  # of EAGLE drafters
         each = (f"{code} {row['right'][0]:.2f}" for code, row in card["ahead"].items())

@@ -18,7 +18,7 @@ def option(
     help: str, *names: str, min: int | None = None, metavar: str | None = None,
     callback: Callable[[Given], Given] | Callable[[typer.Context, Given], Given] | None = None,
 ) -> OptionInfo:  # fmt: skip
-    """An option of a command; without `names` it is called as its parameter."""
+    """An option of a command; without `names` it is named after its parameter."""
     return typer.Option(*names, help=help, min=min, metavar=metavar, callback=callback)
 
 
@@ -41,7 +41,7 @@ Dtype = Annotated[
 
 
 def _pin(context: typer.Context, variable: str, value: str) -> None:
-    """Set an environment variable until the command ends, for every model of it and of what it starts."""
+    """Set an environment variable until the command ends, for its models and its child processes."""
     import os
 
     def restore(before: str | None = os.environ.get(variable)) -> None:
@@ -50,12 +50,12 @@ def _pin(context: typer.Context, variable: str, value: str) -> None:
             os.environ[variable] = before
 
     context.call_on_close(restore)
-    # Half a character, which no environment holds, becomes a question mark, which no value has.
+    # A lone surrogate, which no environment can hold, becomes a question mark, which no valid value has.
     os.environ[variable] = value.encode("utf8", "replace").decode("utf8")
 
 
 def _pin_layout(context: typer.Context, value: str | None) -> str | None:
-    if value is not None:  # `specviz.models.kernels` checks the name and says which there are
+    if value is not None:  # `specviz.models.kernels` checks the name and lists the valid ones
         _pin(context, "SPECVIZ_KERNELS", value)
     return value
 
@@ -92,7 +92,7 @@ Force = Annotated[bool, option("Replace files that exist.", "--force", "-f")]
 
 
 def checked_threads(threads: int | None) -> int | None:
-    """An option's number of threads, or None where it was left out."""
+    """Check an option's number of threads; None if it was left out."""
     return threads if threads is None else check_threads(threads)
 
 

@@ -22,7 +22,7 @@ def site(
     out = out.resolve()
     if archive:
         writable(out.with_name(f"{out.name}.zip"), force)
-    writable(out.with_name(f"{out.name}.partial") / "index.html", True)  # before minutes of work
+    writable(out.with_name(f"{out.name}.partial") / "index.html", True)  # check before minutes of work
     made = build(out, execute, jobs, force)
     print(f"site: {made / 'index.html'}")
     if archive:

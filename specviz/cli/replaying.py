@@ -1,4 +1,4 @@
-"""``specviz replay``: a paper's table, measured here."""
+"""``specviz replay``: measure a paper's table on this machine."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def replay(
         option("Output folder; finished parts are kept. Default: specviz-replays/.", "--out", "-o"),
     ] = None,
 ) -> None:
-    """Measure a paper's printed table here and show both, cell by cell."""
+    """Measure a paper's printed table on this machine and compare the two, cell by cell."""
     from specviz.replays import running, terminal
 
     if workers is not None and not every:
@@ -173,7 +173,7 @@ def _refuse(options: Values, why: str) -> None:
 
 
 def _scores(score: str | None) -> tuple[str | None, Path | None]:
-    """``--score``: UniSpec's score of a node, and a file of COMET's scores."""
+    """``--score``: the name of UniSpec's node score, or a file of COMET scores."""
     name, is_file, path = (score or "").partition("=")
     if not is_file:
         return score, None
@@ -186,7 +186,7 @@ def _plan(
     table: str | None, setup: str | None, part: str | None, device: str, dtype: str | None,
     number: int | None, max_new_tokens: int | None, kit: Path | None,
 ) -> None:  # fmt: skip
-    """``--dry-run`` and ``--kit``: what a setup takes, printed or packed."""
+    """``--dry-run`` and ``--kit``: print or pack what a setup needs."""
     from specviz.measure.report import print_lines
     from specviz.replays import dry_run, kits, running, setups
 
@@ -204,7 +204,7 @@ def _plan(
 
 
 def _add(result: Path, out: Path | None) -> None:
-    """``--add``: a result that came back, checked, shown and kept beside ours."""
+    """``--add``: check a result that came back, keep it with ours and show it."""
     from specviz.measure.report import print_lines
     from specviz.replays import kits
 
@@ -230,7 +230,7 @@ def _suites(given: list[str] | None) -> str | dict[str, str] | None:
 
 
 def _variables(given: list[str] | None) -> dict[str, bool | str]:
-    """``--chat``: NAME=VALUE; true and false are meant as such."""
+    """``--chat``: NAME=VALUE; true and false become booleans."""
     pairs = [each.partition("=") for each in given or ()]
     if not all(name and value for name, _, value in pairs):
         raise ParameterError("write a variable of the chat template as NAME=VALUE")

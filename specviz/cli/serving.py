@@ -1,4 +1,4 @@
-"""``specviz app``: the explorer, a live race and a folder's traces in a browser, by Voila on loopback."""
+"""``specviz app``: explorer, live race and a folder's traces in a browser, served by Voila on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from specviz.trace.files import Record
 
-MOST_PATH = 103  # characters of a socket's path: macOS has the smallest bound
+MOST_PATH = 103  # maximum length of a socket's path: macOS has the smallest limit
 PORT = 8866
 NOTEBOOK = {
     "cells": [{
@@ -42,7 +42,7 @@ NOTEBOOK = {
     },
     "nbformat": 4, "nbformat_minor": 5,
 }  # fmt: skip
-# Voila's own page without its links to a CDN, and dark where the system is.
+# Voila's own page without its links to a CDN, and dark if the system is.
 TEMPLATE = """{%- extends 'voila/templates/lab/index.html.j2' -%}
 {%- block notebook_css -%}
 {{ resources.include_js("static/voila-style.js") if frontend == "voila" }}
@@ -71,7 +71,7 @@ color-scheme:dark;background:#161616;color:#eee}}
 
 
 def transport() -> str:
-    """How the server talks to its kernels: by sockets that are files, unless a path would be too long."""
+    """Transport between the server and its kernels: socket files, unless a path would be too long."""
     name = "voila_xxxxxxxx/kernel-01234567-0123-0123-0123-0123456789ab-ipc-1"
     return "ipc" if sys.platform != "win32" and len(f"{tempfile.gettempdir()}/{name}") <= MOST_PATH else "tcp"
 
@@ -84,12 +84,12 @@ CONFIG = {
         ],
         "preheat_kernel": True, "default_pool_size": 1,  # a kernel stands by for the next tab
     },
-    "VoilaKernelManager": {"fill_delay": 8.0},  # seconds: the first decode of a tab has the machine to itself
-    # of a tab that was closed without saying so
+    "VoilaKernelManager": {"fill_delay": 8.0},  # seconds: a tab's first decode has the machine to itself
+    # for kernels of tabs that were closed without notice
     "MappingKernelManager": {"cull_idle_timeout": 120, "cull_interval": 30},
     "KernelManager": {"transport": transport()},
 }  # fmt: skip
-# What the browser may load: Voila's scripts are inline and built at run time; no other host is asked.
+# Sources the browser may load: Voila's scripts are inline and built at run time; no other host is contacted.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
@@ -137,21 +137,21 @@ def app(
         with loading():
             from specviz.models import available
             from specviz.models.loading import find as find_model
-        find_model(model)  # an error now and not in the page
+        find_model(model)  # raise an error now, not in the page
         if Path(model).is_dir() and model not in available():
-            model = str(Path(model).resolve())  # the page works in the folder of traces
+            model = str(Path(model).resolve())  # the page runs in the folder of traces
     with tempfile.TemporaryDirectory(prefix="specviz-app-") as scratch:
         _serve(Path(scratch), folder.resolve(), model, free_port(ip, port), ip, browser)
     print("specviz app has stopped")
 
 
 def free_port(ip: str, port: int) -> int:
-    """The first port from this one on that nobody listens on.
+    """The first free port from `port` on.
 
     Raises
     ------
     SpecvizError
-        If there is none among twenty, or the address is not this machine's.
+        If none of twenty is free, or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     for each in range(port, min(port + 20, 65536)):
@@ -168,7 +168,7 @@ def free_port(ip: str, port: int) -> int:
 
 
 def _serve(scratch: Path, folder: Path, model: str | None, port: int, ip: str, browser: bool) -> None:
-    """Run Voila on a page of our own until Ctrl-C; all that it writes lies in `scratch`."""
+    """Run Voila with our own page until Ctrl-C; it writes files only in `scratch`."""
     from specviz.widgets.app import Setting
 
     files = {
@@ -184,7 +184,7 @@ def _serve(scratch: Path, folder: Path, model: str | None, port: int, ip: str, b
         (scratch / name).parent.mkdir(parents=True, exist_ok=True)
         (scratch / name).write_text(text, encoding="utf8")
     (scratch / "files").mkdir()
-    # kernels and templates are looked up along this path; dropped files go to TMPDIR, which goes at the end
+    # Kernels and templates are looked up along this path; dropped files go to TMPDIR, deleted at the end.
     paths = filter(None, [str(scratch), os.environ.get("JUPYTER_PATH")])
     os.environ["JUPYTER_PATH"] = os.pathsep.join(paths)
     os.environ |= Setting(str(folder), model, str(scratch)).to_environment()
@@ -199,7 +199,7 @@ def _serve(scratch: Path, folder: Path, model: str | None, port: int, ip: str, b
 
 
 def _server(scratch: Path, ip: str, browser: bool) -> Voila:
-    """Voila, guarded, which says where it is once it listens."""
+    """A guarded Voila server that prints its address once it listens."""
     from traitlets.config import Config
     from voila.app import Voila
 
@@ -222,7 +222,7 @@ def _server(scratch: Path, ip: str, browser: bool) -> Voila:
             host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(ip, f"[{ip}]" if ":" in ip else ip)
             address = f"http://{host}:{self.port}/?token={token}"
             print(f"specviz app: {address}\nCtrl-C stops it.", flush=True)
-            if browser:  # by a file, as Jupyter does it: other users can read a program's arguments
+            if browser:  # through a file, as in Jupyter: other users can read a program's arguments
                 page = scratch / "open.html"
                 page.write_text(f'<meta http-equiv="refresh" content="0;url={html.escape(address)}">', "utf8")
                 webbrowser.open(page.as_uri())
@@ -235,16 +235,16 @@ def _server(scratch: Path, ip: str, browser: bool) -> Voila:
 def guarded(
     kind: type[RequestHandler], provider: IdentityProvider, *, open_to_all: bool = False
 ) -> type[RequestHandler]:
-    """A handler that answers requests from the server's own pages alone, made with its token or its cookie.
+    """Make a handler answer only requests from the server's own pages that carry its token or cookie.
 
-    Voila asks for the token where a page or a kernel is wanted; this asks on every path, but for the form
-    (`open_to_all`) to which a page without a token leads.
+    Voila checks the token only for pages and kernels. This handler checks it on every path except the login
+    form (`open_to_all`) and the root page, which redirects there without a token.
     """
     from tornado.web import HTTPError
 
     class Guarded(kind):  # type: ignore[misc, valid-type]
         def check_xsrf_cookie(self) -> None:
-            if "Origin" not in self.request.headers:  # with one, it is this server's own
+            if "Origin" not in self.request.headers:  # `refusal` has checked the origin, if given
                 super().check_xsrf_cookie()
 
         async def prepare(self) -> None:
@@ -265,10 +265,10 @@ def _has_token(handler: RequestHandler, provider: IdentityProvider) -> bool:
 
 
 def refusal(request: HTTPServerRequest) -> str:
-    """Why a request does not come from a page of this server; empty if it may.
+    """Reason to refuse a request that does not come from a page of this server; empty if it is allowed.
 
-    The name by which the server was called is this machine's, so that no other site's name leads here, and
-    what another site's page asks for is refused, with or without a token.
+    The host name must be this machine's, so that no other site's name leads here. Requests by another site's
+    pages are refused, with or without a token.
     """
     name = (urlsplit(f"//{request.host}").hostname or "").rstrip(".")
     try:

@@ -1,4 +1,4 @@
-"""``specviz streams`` and ``suites``: where prompts and sources come from."""
+"""``specviz streams`` and ``suites``: make sources that arrive in updates, and list prompt suites."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def simulate(
     save_partials(made, out, force=force)
     updates = sum(len(list(stream)) for stream in made)
     print(f"partials: {out} ({plural(len(made), 'utterance')}, {updates:,} updates)")
-    model = ("--model", "town-translator") if language == "en" else ()  # it reads English alone
+    model = ("--model", "town-translator") if language == "en" else ()  # it reads only English
     print(hint("generate", "retranslate", *model, "--stream", out))
 
 
@@ -42,7 +42,7 @@ def suites(
         Path | None, argument("A local copy in its authors' format; default: fetch it once.")
     ] = None,
 ) -> None:
-    """List the prompt suites or show what is in one; every --prompts takes their names."""
+    """List the prompt suites or show the contents of one; every --prompts option takes their names."""
     from specviz.escape import visible
     from specviz.measure.report import Column, print_table
     from specviz.suites import list_suites, suite

@@ -1,4 +1,4 @@
-"""What a terminal shows: the console, the progress bar, a trace's table."""
+"""Terminal output: the console, the progress bar, a trace's table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def show_trace(trace: Trace, path: Path | None) -> None:
-    """The metrics, if there are several runs, and the first prompts as text; how to see more of `path`."""
+    """Print metrics if there are several runs, the first prompts as text, and how to see more of `path`."""
     from specviz import view
     from specviz.view.static import MOST_RUNS
 
@@ -43,7 +43,7 @@ def show_trace(trace: Trace, path: Path | None) -> None:
         print(f"\n{more}: {how}")
 
 
-# Columns of the table of runs: name in the summary, heading, format, which is left out first.
+# Columns of the table of runs: name in the summary, heading, format, order of dropping if it is too wide.
 PROMPT_COLUMNS = (
     ("tau", "τ", "{:.2f}", None), ("A/D", "A/D", "{:.2f}", None), ("A/O", "A/O", "{:.2f}", 0),
     ("tokens_per_second", "tokens/s", "{:,.0f}", None), ("target_passes", "target passes", "{:,.0f}", None),
@@ -56,13 +56,13 @@ STREAM_COLUMNS = (
 
 
 def _print_table(trace: Trace) -> None:
-    """One line per run; runs of streams have a table of their own."""
+    """Print one line per run; runs of streams get a separate table."""
     from specviz.metrics import contenders
 
     rows = [(part, part.summary().iloc[0].copy()) for part in trace.split()]
     titles = {each.run["run"]: name for name, part in contenders(trace).items() for each in part.split()}
     for part, row in rows:
-        row["method"] = titles[part.run["run"]]  # with what tells it from others of the same method
+        row["method"] = titles[part.run["run"]]  # including what distinguishes it from others of the method
     streams = [(part, row) for part, row in rows if part.has_streams]
     prompts = [(part, row) for part, row in rows if not part.has_streams]
     if streams:
@@ -78,7 +78,7 @@ def _print_table(trace: Trace) -> None:
 
 
 def _setting(part: Trace) -> str:
-    """How a run decoded its streams."""
+    """Describe how a run decoded its streams."""
     values = part.run["parameters"] or {}
     setting = str(values.get("mode", ""))
     setting += f" β={values['beta']:g}" if setting == "ssbd" else ""
@@ -88,7 +88,7 @@ def _setting(part: Trace) -> str:
 def _print_runs(
     parts: list[tuple[str, pd.Series]], second: str, shown: Sequence[tuple[str, str, str, int | None]]
 ) -> None:
-    """A table of runs' summaries, each with what stands in its second column."""
+    """Print a table of runs' summaries, each given with the text of its second column."""
     from specviz.measure.report import Column, print_table
 
     columns = [Column("method"), Column(second), Column("exactness", folds=14)]
@@ -104,15 +104,15 @@ def screen(stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    # Where nobody reads along, a table is not cut to a terminal's width.
+    # Output that is not to a terminal is not cut to a terminal's width.
     return Console(file=stream, highlight=False, width=None if stream.isatty() else 160)
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar on standard error that is told (done, of, what).
+    """A progress bar on standard error, updated by calls with (done, of, what).
 
-    Where standard error is not a terminal, a line is printed there once a minute.
+    If standard error is not a terminal, a line is printed there once a minute.
     """
     if not sys.stderr.isatty():
         yield Lines() if ranks.leads() else lambda done, of, what: None
@@ -130,7 +130,7 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
 
 
 class Lines:
-    """Progress for a log: at most one line a minute, with the time left; nothing for work that takes less."""
+    """Progress for a log: at most one line per minute, with the time left; none for shorter work."""
 
     def __init__(self, every: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.every, self.clock = every, clock
@@ -151,4 +151,4 @@ class Lines:
 
 
 class Interrupted(Exception):
-    """Ctrl-C, with a word on what is kept; typer would drop the word."""
+    """Ctrl-C, with a message on what is kept, which typer would drop."""

@@ -1,7 +1,7 @@
-"""Why is this run slow or fast? The factors of its speedup, from its record or another tool's log; no torch.
+"""Explain why a run is slow or fast by the factors of its speedup, from a trace or another tool's log.
 
 `costs` (seconds of a step and of a plain step), `acceptance` (by position, by context, and what selects the
-places where drafts begin), `explanation` (the factors, in words), `sources` (reads what is explained).
+places where drafts begin), `explanation` (the factors, in words), `sources` (reads the input). No torch.
 """
 
 from specviz.explanations.explanation import Explanation

@@ -1,8 +1,8 @@
-"""Acceptance by position and by context, and what selects the places where drafts begin.
+"""Acceptance by position and by context, and the selection of the places where drafts begin.
 
 The first position's rate is over places where a cycle begins, and a cycle begins where the last one ended:
-after a rejection, more often than not. So it is a rate over hard places, and the longer drafts are, the
-harder: a long draft takes the easy places along, and what is left to begin at is what stopped it.
+usually after a rejection. So it is a rate over hard places, and the longer the drafts, the harder they are: a
+long draft covers the easy places, and the next cycle begins at the place that stopped it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from specviz.trace import Counts, Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-BINS = 4  # of the context's length
-LEAST = 8  # cycles of a bin
+BINS = 4  # bins of the context's length
+LEAST = 8  # least cycles per bin
 AFTER = ("a rejection", "a draft accepted to its end", "no draft", "the prompt")
 
 
 def positions(source: Trace | Counts) -> pd.DataFrame | None:
-    """`specviz.metrics.by_position`; None where the source does not tell which steps had a draft."""
+    """`specviz.metrics.by_position`; None if the source does not say which steps had a draft."""
     try:
         return by_position(source)
     except TraceError:
@@ -43,14 +43,14 @@ def _drafted(trace: Trace) -> pd.DataFrame:
 
 
 def contexts(trace: Trace) -> pd.DataFrame:
-    """Acceptance by how many tokens stood before the cycle, in quarters of the cycles.
+    """Acceptance by the number of tokens before the cycle, in quarters of the cycles.
 
     Returns
     -------
     DataFrame
-        One row a bin: ``low`` and ``high`` (tokens), ``cycles``; ``first``, the share of cycles with a draft
-        whose first drafted token was accepted; ``accepted`` tokens per cycle; ``forward``, seconds of the
-        target's pass. Empty where cycles are too few.
+        One row per bin: ``low`` and ``high`` (tokens), ``cycles``; ``first``, the share of cycles with a
+        draft whose first drafted token was accepted; ``accepted`` tokens per cycle; ``forward``, seconds of
+        the target's pass. Empty if there are too few cycles.
     """
     import pandas as pd
 
@@ -61,7 +61,7 @@ def contexts(trace: Trace) -> pd.DataFrame:
     if len(steps) < BINS * LEAST:
         return pd.DataFrame(columns=columns)
     times = steps_of(trace)[["run", "prompt", "cycle", "forward_time", "share"]]
-    times["forward_time"] /= times["share"]  # of the whole pass, whoever shared it
+    times["forward_time"] /= times["share"]  # of the whole pass, shared or not
     steps = steps.merge(times, how="left", on=["run", "prompt", "cycle"])
     edges = np.quantile(steps["context"], np.linspace(0, 1, BINS + 1)[1:-1])
     steps["bin"] = np.searchsorted(edges, steps["context"].to_numpy(), side="left")
@@ -77,19 +77,19 @@ def contexts(trace: Trace) -> pd.DataFrame:
 
 
 def starts(trace: Trace) -> pd.DataFrame:
-    """The first position's acceptance, by how the cycle before ended: why it is not a rate over all places.
+    """The first position's acceptance by how the previous cycle ended: why it is no rate over all places.
 
     Returns
     -------
     DataFrame
-        One row for each of `AFTER` that occurs: ``after``, ``cycles`` with a draft that began there,
-        ``share`` of them, ``rate`` of those whose first drafted token was accepted.
+        One row for each of `AFTER` that occurs: ``after``; ``cycles`` with a draft that began there; their
+        ``share`` of all; ``rate``, the share of them whose first drafted token was accepted.
     """
     import pandas as pd
 
     steps = _drafted(trace)
-    # The last token says how the draft ended. Its length does not: other branches, Lookahead's window and
-    # tokens that the text's end cut are in it, and nothing of them was rejected.
+    # The last token shows how the draft ended. Its length does not: it includes other branches, Lookahead's
+    # window and tokens cut at the text's end, none of which were rejected.
     last = trace.outputs.groupby(["run", "prompt", "cycle"], observed=True)["origin"].last().rename("last")
     steps = steps.merge(last.reset_index(), how="left", on=["run", "prompt", "cycle"])
     before = steps.groupby(["run", "prompt"], observed=True)[["sent", "last"]].shift()
@@ -107,7 +107,7 @@ def starts(trace: Trace) -> pd.DataFrame:
 
 
 def places(trace: Trace) -> float:
-    """Share of all judged places of the texts at which the draft was right: each place counts once.
+    """Share of all judged places of the texts at which the draft was right; each place counts once.
 
     A chain's accepted tokens and the target's correction after them are the places that were judged.
     """
@@ -117,22 +117,22 @@ def places(trace: Trace) -> float:
 
 
 def by_length(trace: Trace) -> pd.DataFrame:
-    """The first position's rate had drafts been shorter, the same tokens at the same places being right.
+    """The first position's rate if drafts had been shorter, with the same tokens right at the same places.
 
-    Modelled: each judged place keeps what it was, and a cycle of at most k drafted tokens begins after each
-    end of one. Places that nobody drafted for (the target's bonus tokens) end a draft.
+    Modelled: each judged place keeps its outcome, and each cycle of at most k drafted tokens begins where the
+    one before ended. Places without a drafted token (the target's bonus tokens) end a draft.
 
     Returns
     -------
     DataFrame
         One row per draft length ``k``, from 1 to the longest: ``first``, the rate of the first position;
-        ``tau``, tokens per cycle. Empty where drafts are no chains.
+        ``tau``, tokens per cycle. Empty if drafts are not chains.
     """
     import pandas as pd
 
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0]
-    depth = steps["depth"].fillna(0)  # of a run that recorded only its text it is not known
+    depth = steps["depth"].fillna(0)  # unknown for a run that recorded only its text
     longest = int(depth.max()) if len(steps) else 0
     if longest < 2 or (depth != steps["sent"]).any():
         return pd.DataFrame(columns=["k", "first", "tau"])
@@ -146,7 +146,7 @@ def by_length(trace: Trace) -> pd.DataFrame:
         drafts = hits = cycles_of_k = tokens = 0
         for text in texts:
             at, tokens = 0, tokens + len(text)
-            while at < len(text):  # one round a cycle
+            while at < len(text):  # one iteration per cycle
                 wrong = np.flatnonzero(text[at : at + k] != 1)
                 run = int(wrong[0]) if len(wrong) else min(k, len(text) - at)
                 drafts += text[at] >= 0
@@ -158,11 +158,11 @@ def by_length(trace: Trace) -> pd.DataFrame:
 
 
 def even_rate(depths: np.ndarray, cost: float, times: np.ndarray | None = None) -> float:
-    """The acceptance of each token with which drafts of these lengths would write `cost` tokens per step.
+    """The acceptance rate per token at which drafts of these lengths would write `cost` tokens per step.
 
-    As if each token were accepted with one chance, whatever came before (Leviathan et al. 2023, section 3.1):
-    a draft of d tokens gives 1 + α + ... + α^d. NaN where even α = 1 does not reach it. There were `times` of
-    each of the drafts, or one.
+    Assumes that every token is accepted with the same probability, independently of those before it
+    (Leviathan et al. 2023, section 3.1): a draft of d tokens gives 1 + α + ... + α^d. NaN if even α = 1 does
+    not reach `cost`. `times` is the count of each draft; default 1.
     """
     lengths, place = np.unique(np.asarray(depths, np.int64), return_inverse=True)
     times = np.bincount(place, times, len(lengths))

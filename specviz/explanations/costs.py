@@ -1,4 +1,4 @@
-"""Seconds of a draft-verify step and of a plain step, from a trace or from what another tool counted."""
+"""Seconds of a draft-verify step and of a plain step, from a trace or from another tool's counts."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLAIN = "autoregressive"
-LEAST_STEPS = 5  # steps without a draft that stand for plain ones
+LEAST_STEPS = 5  # least number of steps without a draft that can stand for plain ones
 PARTS = ("forward", "draft", "rest")
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Means over the steps of a run, in seconds; NaN where the source does not tell.
+    """Means over the steps of a run, in seconds; NaN if the source does not give them.
 
     Parameters
     ----------
     steps, tokens : float
-        Draft-verify steps, and the texts' tokens that they wrote.
+        Number of draft-verify steps, and of the texts' tokens that they wrote.
     cycle : float
-        A step, everything in it.
+        A whole step.
     forward, draft, rest : float
-        The target's pass, drafting, and what is left: verifying, committing, and between.
+        The target's pass, drafting, and the remainder: verifying, committing, and the time between.
     by_text : DataFrame
-        ``steps``, ``tokens`` and ``seconds`` of each text: of a trace's by its place among all of them, of
-        another tool's by its name.
+        ``steps``, ``tokens`` and ``seconds`` of each text, indexed by its place among all texts of a trace,
+        or by its name in another tool's log.
     """
 
     steps: float
@@ -55,21 +55,21 @@ class Costs:
 
 @dataclass(frozen=True)
 class Plain:
-    """What a plain step costs, in seconds, and how that is known.
+    """Cost of a plain step in seconds, and how it is known.
 
     Parameters
     ----------
     cycle, forward, rest : float
-        The whole, the target's pass and what is left of it; NaN where the split is not known.
+        The whole step, the target's pass and the remainder; NaN if the split is not known.
     badge : {"exact", "modelled"}
         ``exact``: measured over the same prompts by the same model and setting; ``modelled``: measured in
-        other cycles or another setting, which is taken for this one's.
+        other cycles or another setting, and assumed to be the same.
     source : str
     low, high : float
-        95 % interval of `cycle` over the cycles that stand for plain ones; it does not cover that they are
-        other ones.
+        95 % interval of `cycle` over the cycles that stand for plain ones; it does not cover the error of
+        using other cycles.
     by_text : DataFrame, optional
-        As of `Costs`, where the same texts were decoded.
+        As in `Costs`, if the same texts were decoded.
     """
 
     cycle: float
@@ -83,7 +83,7 @@ class Plain:
 
 
 def steps_of(trace: Trace) -> pd.DataFrame:
-    """The cycles after the prefill, with ``share``: the part of a shared cycle's time that is each row's."""
+    """The cycles after the prefill; ``share`` is a row's part of a shared cycle, applied to the times."""
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0].copy()
     sharing = steps.groupby(["run", "start"], observed=True)["cycle"].transform("size")
@@ -94,12 +94,12 @@ def steps_of(trace: Trace) -> pd.DataFrame:
 
 
 def of_trace(trace: Trace) -> Costs:
-    """The means of a trace's steps.
+    """The mean costs of a trace's steps.
 
     Raises
     ------
     TraceError
-        If it holds streams or canvases, or no step, or what was replayed.
+        If it holds streams, canvases or a replayed run, or has no step.
     """
     import pandas as pd
 
@@ -123,19 +123,19 @@ def of_trace(trace: Trace) -> Costs:
         steps=("cycle", "size"), seconds=("duration", "sum")
     )
     texts["tokens"] = kept.reindex(texts.index, fill_value=0)
-    # Where each text has a run of its own, all prompts have the same number: their order tells them apart.
+    # If each text has a separate run, all prompts have the same number: only their order identifies them.
     every = [(part.run["run"], i) for part in trace.split() for i in sorted(set(part.cycles["prompt"]))]
     texts.index = pd.Index(map({key: place for place, key in enumerate(every)}.__getitem__, texts.index))
     return Costs(n, float(output(trace)), whole, forward, draft, whole - forward - draft, texts)
 
 
 def of_counts(counts: Counts) -> Costs:
-    """The means of steps that another tool counted.
+    """The mean costs of steps that another tool counted.
 
     Raises
     ------
     TraceError
-        If it does not tell how many steps there were.
+        If it does not say how many steps there were.
     """
     steps, tokens = counts.total("steps"), counts.total("emitted")
     if steps == 0 and counts.plain:
@@ -157,10 +157,10 @@ def of_counts(counts: Counts) -> Costs:
 
 
 def within(trace: Trace) -> Plain | None:
-    """What a plain step costs, from the run's own steps without a draft; None if they are too few.
+    """Cost of a plain step from the run's own steps without a draft; None if there are too few.
 
-    Drafting that came to nothing is left out of them, for plain decoding does not draft. A batch has none:
-    where a row ran alone, it paid for a whole pass, which its other cycles shared.
+    Time that they spent on fruitless drafting is left out, since plain decoding does not draft. A batch gives
+    none: a row that ran alone paid for a whole pass, which its other cycles shared.
     """
     steps = steps_of(trace)
     if (steps["share"] < 1).any():
@@ -171,7 +171,7 @@ def within(trace: Trace) -> Plain | None:
         return None
     cost = (empty["duration"] - empty["draft_time"].fillna(0)).to_numpy()
     forward = float(empty["forward_time"].mean())
-    numbers = np.random.default_rng(0)  # one resample at a time: all at once are 16 kB for each cycle
+    numbers = np.random.default_rng(0)  # one resample at a time: all at once would take 16 kB per cycle
     draws = [numbers.choice(cost, len(cost)).mean() for _ in range(interval.RESAMPLES)]
     low, high = np.quantile(draws, (0.025, 0.975)).tolist()
     mean = float(cost.mean())
@@ -180,12 +180,12 @@ def within(trace: Trace) -> Plain | None:
 
 
 def of_plain_run(trace: Trace, plain: Trace) -> Plain:
-    """What a plain step costs, from an autoregressive run.
+    """Cost of a plain step from an autoregressive run.
 
     Raises
     ------
     TraceError
-        If that run is none, or of another model.
+        If that run is not autoregressive, used another model, or has no times.
     """
     methods = {part.run["method"] for part in plain.split()}
     if methods != {PLAIN}:
@@ -208,19 +208,19 @@ def of_plain_run(trace: Trace, plain: Trace) -> Plain:
         source += f" (other {' and '.join(differing)})"
     badge = "exact" if same and not differing else "modelled"
     cycle, rest = costs.cycle + 0.0, costs.cycle - costs.forward
-    # A plain step of a method that drafts nothing still has a time of drafting: some microseconds.
+    # Even a plain step records a few microseconds of drafting; they count as part of the rest.
     return Plain(
         cycle, costs.forward, rest, badge, source, by_text=costs.by_text if decoded == plainly else None
     )
 
 
 def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
-    """What a plain step costs, from the same tool's run without speculation.
+    """Cost of a plain step from the same tool's run without speculation.
 
     Raises
     ------
     TraceError
-        If that run was speculated, is another tool's, or has no times.
+        If that run used speculation, is another tool's, or has no times.
     """
     if not plain.plain:
         raise TraceError(f"{plain.where} used speculation: a plain run must have no drafts")
@@ -245,9 +245,9 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
 
 
 def ratio(costs: Costs, plain: Plain) -> Estimate:
-    """Tokens per second over plain decoding's (`specviz.metrics.payoff.gains`), with an interval.
+    """Tokens per second relative to plain decoding (`specviz.metrics.payoff.gains`), with an interval.
 
-    Over texts where both decoded the same ones; else that of the plain step's cost.
+    The interval is over texts if both decoded the same ones; otherwise it is that of the plain step's cost.
     """
     sums = np.array([costs.steps, costs.tokens, costs.steps * costs.cycle])
     value = float(gains(sums, np.array([1, 1, plain.cycle]))[2])
@@ -271,7 +271,7 @@ def _model(trace: Trace) -> str:
 
 
 def _prompts(trace: Trace) -> list[str]:
-    """The prompts that were decoded, as token ids, in their order."""
+    """The decoded prompts as token ids, in order."""
     prompts = []
     for part in trace.split():
         decoded = set(part.cycles["prompt"].unique().tolist())

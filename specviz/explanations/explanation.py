@@ -40,42 +40,42 @@ BAR = 32  # characters of the longest bar
 class Explanation:
     """Why a run is slow or fast: speedup = τ / (s(g) + drafter + fixed).
 
-    Everything below the line is in plain steps: s(g) is 1 and what the target's pass over a draft takes more
-    than one over a single token, the drafter's part is drafting, the fixed one what a cycle needs more than a
-    plain one besides.
+    The denominator is in plain steps: s(g) is 1 plus the extra time of the target's pass over a draft,
+    compared with one over a single token; drafter is the time of drafting; fixed is any other extra time of a
+    cycle.
 
     Parameters
     ----------
     name, origin : str
-        What was explained, and whose record it is (``specviz``, ``llama.cpp`` ...).
+        What was explained, and the tool that recorded it (``specviz``, ``llama.cpp`` ...).
     version : str or None
-        Of the tool.
+        Version of the tool.
     costs : Costs
     plain : Plain or None
-        What a plain step costs; None where nobody knows.
+        Cost of a plain step; None if unknown.
     speedup : Estimate
-        Over plain decoding, without the prefill; NaN without `plain`.
+        Relative to plain decoding, without the prefill; NaN without `plain`.
     factors : DataFrame
-        One row a factor: ``factor``, ``plain_steps`` (its part of a cycle's cost), ``speedup`` (after it and
-        those before), ``without`` (the speedup if it were free).
+        One row per factor: ``factor``, ``plain_steps`` (its part of a cycle's cost), ``speedup`` (after it
+        and those before), ``without`` (the speedup if it were free).
     positions, contexts, starts, lengths : DataFrame or None
         See `specviz.explanations.acceptance`.
     places : float
         Share of all judged places at which the draft was right.
     worst : DataFrame
         The cycles that lost the most time, or without `plain` took longest per token: ``run``,
-        ``prompt``, ``cycle``, ``sent``, ``accepted``, ``emitted``, ``seconds``, ``lost`` (seconds over what
-        its tokens cost plainly), ``draft``, ``forward``.
+        ``prompt``, ``cycle``, ``sent``, ``accepted``, ``emitted``, ``seconds``, ``lost`` (seconds beyond the
+        plain cost of its tokens), ``draft``, ``forward``.
     even : float
-        The acceptance of each drafted token with which the run would break even; NaN if not known.
+        The acceptance of each drafted token at which the run would break even; NaN if not known.
     rate : float
         The acceptance that, by the same model, gives the run's τ.
     missing : list of str
-        What the record does not tell, and what would.
+        Facts that the record does not contain, and how to get them.
     player : str
-        The command that shows the trace, if it lies in a file.
+        The command that shows the trace, if it is in a file.
     trace : Trace or None
-        What was explained, if it is one.
+        The explained trace, if it is one.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Explanation:
 
     @property
     def badge(self) -> str:
-        """How the speedup is known: exact, bounded or modelled; empty where it is not."""
+        """How the speedup is known: exact or modelled; empty if it is not."""
         return "" if self.plain is None else self.plain.badge
 
     @property
@@ -111,7 +111,7 @@ class Explanation:
 
     @property
     def sentence(self) -> str:
-        """Why, in a few sentences."""
+        """The explanation in a few sentences."""
         tau, cycle = self.costs.tau, self.costs.cycle
         if self.plain is None or np.isnan(self.cost):
             if np.isnan(cycle):
@@ -178,7 +178,7 @@ class Explanation:
         return words
 
     def text(self) -> str:
-        """Everything, for a terminal."""
+        """The whole explanation, for a terminal."""
         version = f" ({self.version})" if self.version else ""
         about = self.plain
         head = [f"{self.name}{version}: {self.costs.steps:,.0f} cycles, {self.costs.tokens:,.0f} tokens"]
@@ -206,7 +206,7 @@ class Explanation:
         return visible("\n".join(lines))
 
     def _worst(self) -> list[tuple[str, str, str]]:
-        """The worst cycles: where each is, what it did, and its address in the trace's player."""
+        """The worst cycles: place, counts and times, and address in the trace's player."""
         if self.worst is None:
             return []
         runs = [] if self.trace is None else self.trace.split()
@@ -242,7 +242,7 @@ class Explanation:
         return lines
 
     def bars(self) -> list[tuple[str, float, float]]:
-        """The waterfall's bars: name, where one begins and where it ends, in times of plain decoding."""
+        """The waterfall's bars: name, start and end, in multiples of plain decoding's speed."""
         if np.isnan(self.speedup.median):
             return []
         rows, at = [("plain decoding", 0.0, 1.0)], 1.0
@@ -276,7 +276,7 @@ class Explanation:
     # -- pictures and files ------------------------------------------------------------------------
 
     def figure(self) -> Figure:
-        """The waterfall, and acceptance by position where it is known."""
+        """The waterfall, and acceptance by position if it is known."""
         return waterfall(self.bars(), self.name, self.badge, self.positions, self.places)
 
     def to_png(self, path: str | Path, *, force: bool = False) -> Path:
@@ -290,7 +290,7 @@ class Explanation:
         return write_bytes(Path(path), png(self.figure()), force)
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write one offline page; a trace's player lies next to it, where links open the worst cycles.
+        """Write one offline page and, for a trace, its player next to it, with links to the worst cycles.
 
         Raises
         ------
@@ -318,7 +318,7 @@ class Explanation:
         return write_text(path, document(f"Why {self.name} is as fast as it is", parts), force)
 
     def to_json(self) -> str:
-        """All of it as JSON."""
+        """The whole explanation as JSON."""
         content: Record = {
             "name": self.name, "origin": self.origin, "version": self.version, "badge": self.badge,
             "tau": self.costs.tau, "cost": self.cost, "speedup": asdict(self.speedup),

@@ -1,4 +1,4 @@
-"""What is explained: a trace, its file, or another tool's log."""
+"""Explain a trace, its file, or another tool's log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specviz.trace.vllm_log import DRAFTING_ONLY, VLLM_LOG
 if TYPE_CHECKING:
     import pandas as pd
 
-WORST = 5  # cycles that are listed
+WORST = 5  # cycles to list
 RECORDS = (".parquet", ".partial")
 NO_PLAIN = (
     "the cost of a plain step: decode the same prompts with method 'autoregressive' and pass that trace as "
@@ -39,7 +39,7 @@ def explain(
     *,
     origin: str | None = None,
 ) -> Explanation:
-    """Why is this run slow or fast? speedup = τ / (s(g) + drafter + fixed), factor by factor.
+    """Explain why a run is slow or fast: speedup = τ / (s(g) + drafter + fixed), factor by factor.
 
     Parameters
     ----------
@@ -62,6 +62,8 @@ def explain(
     ------
     TraceError
         If the file cannot be read, holds several methods, a stream or a canvas, or has no drafts.
+    ParameterError
+        If one of `source` and `plain` is a trace and the other a log.
     """
     given = _opened(source, origin)
     if isinstance(given, Counts):
@@ -192,7 +194,7 @@ def _explained(
 
 
 def _factors(own: Costs, plain: Plain | None) -> pd.DataFrame:
-    """One row a factor, the tokens first; what a cycle costs more than a plain step, part by part."""
+    """One row per factor: the tokens first, then a cycle's extra cost over a plain step, part by part."""
     import pandas as pd
 
     columns = ["factor", "plain_steps", "speedup", "without"]
@@ -215,7 +217,7 @@ def _factors(own: Costs, plain: Plain | None) -> pd.DataFrame:
 
 
 def _worst(trace: Trace, plain: Plain | None) -> pd.DataFrame:
-    """The cycles that took most over what their tokens cost plainly; without such a cost, most a token."""
+    """The cycles with the most time beyond their tokens' plain cost, or if unknown, the most per token."""
     steps = costs.steps_of(trace)
     outputs = trace.outputs
     keys = ["run", "prompt", "cycle"]

@@ -1,1 +1,1 @@
-"""Drafters for a model of one's own: align one to it, or train an EAGLE head on its answers."""
+"""Train drafters for a user's own model: align a draft model, or train an EAGLE head on its answers."""

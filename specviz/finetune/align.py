@@ -1,7 +1,7 @@
-"""Prediction alignment: a draft model fine-tuned on what its target would say (BiLD, section 3.5.1).
+"""Prediction alignment: fine-tune a draft model on its target's answers (BiLD, section 3.5.1).
 
-The target answers the prompts greedily; the draft learns the answers, not the prompts. It then agrees more
-often with the target, so that more of what it drafts is accepted. For any pair of one kind and vocabulary.
+The target answers the prompts, and the draft learns the answers but not the prompts. It then agrees with the
+target more often, so more of its draft tokens are accepted. Both models need the same kind and vocabulary.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Prompt, Spec
     from specviz.models.torch_model import TorchModel
 
-ABSENT = -100  # a token that a draft's head lacks: nothing is learnt of it
+ABSENT = -100  # stands for a token that the draft's head lacks; the loss ignores it
 
 
 @dataclass(frozen=True)
 class Aligned(Trained):
-    """A draft that was aligned.
+    """An aligned draft model.
 
     Attributes
     ----------
     before, after : float
-        How often the draft's most likely token was the target's, on answers that it did not learn from.
+        Share of tokens of held-out answers for which the draft's most likely token was the target's.
     path, learnt, held_out, tokens
-        As of `Trained`.
+        See `Trained`.
     """
 
     before: float
@@ -77,37 +77,37 @@ def align(
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
 ) -> Aligned:
-    """Fine-tune `draft` on `target`'s greedy answers to `prompts` and write it as a new model.
+    """Fine-tune `draft` on `target`'s answers to `prompts` and write it as a new model.
 
-    What is under way lies in ``OUT.partial``: the answers, perhaps the target's states of them, then a
-    checkpoint. The same call goes on from it.
+    Unfinished work is kept in ``OUT.partial``: the answers, perhaps the target's states of them, then a
+    checkpoint. Repeat the call to continue.
 
     Parameters
     ----------
     target, draft : Model, or anything else that `specviz.load` takes
-        Of one kind, with one vocabulary. Neither is changed.
+        They must share kind and vocabulary. Neither is changed.
     prompts : sequence, or Answers
         As `specviz.generate` takes them: texts, chats or token ids. Or the target's answers to them, as
-        `specviz.finetune.answers.read` gives them. Every tenth, and at least the last, is held out and only
-        measured on.
+        `specviz.finetune.answers.read` gives them. Every tenth prompt, and at least the last, is held out for
+        measurement.
     out : str or Path
         The folder to write: weights in the draft's number format, tokenizer, a card.
     soft : bool
-        Learn the target's distribution at each place of an answer (distillation), not the token alone.
+        Learn the target's distribution at each place of an answer (distillation), not only the token.
     drawn : bool, optional
-        Of given answers: learn those that were drawn, not the greedy ones; None: both.
+        If answers are given: learn the sampled ones instead of the greedy ones; None: both.
     epochs : float
         How often each answer is read.
     rate : float
-        Peak learning rate; it rises for 3 % of the run, then falls to zero as a cosine.
+        Peak learning rate; it rises for 3 % of the run and then falls to zero along a cosine.
     batch : int
-        Texts of an update.
+        Texts per update.
     max_new_tokens : int
-        Most tokens of an answer; one that has not ended by then is learnt without an end.
+        Maximum number of tokens per answer; an answer that has not ended by then is learnt without an end.
     tokens : int, optional
-        Learn from answers of so many tokens in all: fewer are a part of more. Default: from all.
+        Learn from answers with this many tokens in total; a smaller set is part of a larger. Default: all.
     seed : int
-        Of the order in which answers are read.
+        Seed of the order in which answers are read.
     force : bool
         Whether an existing folder may be replaced.
     every : float
@@ -116,7 +116,7 @@ def align(
     Raises
     ------
     ModelError
-        If the two are not of one kind or vocabulary, cannot be trained, or `out` exists.
+        If the two differ in kind or vocabulary, cannot be trained, or `out` exists.
     PromptError
         If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
     ParameterError
@@ -128,7 +128,7 @@ def align(
 
 
 class _Kind(NamedTuple):
-    """What is learnt of the answers."""
+    """Which answers are learnt, and whether from distributions (`soft`) or tokens."""
 
     soft: bool
     drawn: bool | None
@@ -146,7 +146,7 @@ def _align(
             "--drawn"
         )
     teacher, learner = _pair(target, draft, device)
-    net = None  # of a target whose last states say what it would write
+    net = None  # only for a target whose distributions follow from its head and last states
     if kind.soft and isinstance(teacher, Model) and not getattr(teacher, "prefix", None):
         net = twin(teacher.net)
         net = net if speaks_by_its_last_state(teacher, net) else None
@@ -188,7 +188,7 @@ def _align(
         scores, wanted = student(pairs)
         if judge is None:
             total = cross_entropy(scores, wanted, ignore_index=ABSENT, reduction="sum")
-            total = total / (wanted != ABSENT).sum().clamp(min=1)  # a batch may hold no token of its head
+            total = total / (wanted != ABSENT).sum().clamp(min=1)  # the head may lack every token of a batch
         else:
             total = -(judge(pairs) * scores.log_softmax(-1)).sum(-1).mean()
         return total, total
@@ -209,18 +209,18 @@ def _align(
 
 
 class Student:
-    """A draft that learns: a float32 copy of its weights, and what of its scores are whose.
+    """A draft model in training: a float32 copy of its weights, and the tokens of its head's rows.
 
     Parameters
     ----------
     model : Model
-        One that `specviz.load` gave, or a trimmed draft on its target. It is not changed.
+        A model from `specviz.load`, or a trimmed draft on its target. It is not changed.
 
     Attributes
     ----------
     net : module
     tokens : tensor of int or None
-        Of each row of its head, where it has not all.
+        Token of each row of its head; None if the head has the whole vocabulary.
     """
 
     def __init__(self, model: TorchModel) -> None:
@@ -236,12 +236,12 @@ class Student:
             self.rows[self.tokens] = torch.arange(len(self.tokens), device=model.device)
 
     def __call__(self, pairs: Sequence[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores [n, rows] for every token of the answers, and these tokens' rows [n]."""
+        """Scores [n, rows] for every token of the answers, and the head row of each token [n]."""
         scores, wanted = _scores(self.net, pairs, self.prefix)
         return scores, wanted if self.tokens is None else self.rows[wanted]
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write the weights, and what goes with them."""
+        """Write the weights, and the tokenizer if there is one."""
         if self.tokens is not None:
             assert isinstance(self.model, TrimmedModel | TrimmedBergamot)
             self.model.save(self.net, dtype, folder)
@@ -252,15 +252,15 @@ class Student:
 
 
 class Judge:
-    """The target's distributions in answers, over the rows that the student has.
+    """The target's distributions in answers, over the student's head rows.
 
     Parameters
     ----------
     target : Model
     tokens : tensor of int or None
-        Of the student's rows.
+        Tokens of the student's rows; None for the whole vocabulary.
     kept : callable, optional
-        Its last states by row of the answers; else its passes are run.
+        Gives the target's last states for a row of the answers. Without it the target is run.
     """
 
     def __init__(
@@ -284,12 +284,12 @@ class Judge:
 
 
 def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
-    """Target and draft, of one kind and vocabulary, in transformers' format.
+    """Load target and draft.
 
     Raises
     ------
     ModelError
-        If they are not.
+        If they differ in kind or vocabulary, or one is not in transformers' format.
     """
     teacher, learner = (load(each, device, "float32", invariant=False) for each in (target, draft))
     for model in (teacher, learner):
@@ -314,7 +314,7 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
 
 
 def hits(student: Student, pairs: Sequence[Pair], batch: int = 16) -> list[list[bool]]:
-    """For each answer where the most likely token is the answer's, its tokens before given."""
+    """For each answer and place, whether the student's most likely token is the answer's token there."""
     right: list[list[bool]] = []
     student.net.eval()
     with torch.inference_mode():
@@ -327,12 +327,12 @@ def hits(student: Student, pairs: Sequence[Pair], batch: int = 16) -> list[list[
 
 
 def share(right: Sequence[Sequence[bool]]) -> float:
-    """Of all tokens."""
+    """Share of right guesses among all tokens."""
     return sum(map(sum, right)) / sum(map(len, right))
 
 
 def runs_of(right: Sequence[bool]) -> list[int]:
-    """From each place on how many guesses in a row are right, at most four."""
+    """For each place, the number of consecutive right guesses from there, at most four."""
     return [
         next((i for i, hit in enumerate(right[at : at + CHAIN]) if not hit), len(right[at : at + CHAIN]))
         for at in range(len(right))
@@ -362,7 +362,7 @@ def _scores(
         given = {"input_ids": written[:, :-1], "attention_mask": mask[:, :-1].long()}
         begins = torch.tensor([len(pair.prompt) for pair in pairs], device=device)
     answers = mask & (torch.arange(mask.shape[1], device=device) >= begins[:, None])
-    # The head is most of a small draft's work: it reads the states that say answers, none of a prompt's.
+    # The head is most of a small draft's work, so it runs only on states that predict answer tokens.
     hook = net.get_output_embeddings().register_forward_pre_hook(
         lambda _, read: read[0][answers[:, 1:]][None]
     )

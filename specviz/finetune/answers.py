@@ -1,8 +1,8 @@
-"""A target's own answers to prompts: what its drafters learn, in a file that grows as they come.
+"""A target's own answers to prompts, for its drafters to learn from, in a file that grows as they are made.
 
-Line 1 names the target, by the hash of its weights and tokenizer. Each other line is an answer (`Row`). A run
-that was cut off goes on after the last whole line. Beside the file, ``FILE.states`` may hold the target's
-hidden states, as they were computed on the way: bfloat16 [tokens - 1, layers, width] of each line in turn.
+Line 1 identifies the target by the hash of its weights and tokenizer. Each other line is an answer (`Row`).
+An interrupted run continues after the last whole line. A second file, ``FILE.states``, may hold the target's
+hidden states, computed along the way: bfloat16 [tokens - 1, layers, width] for each line in turn.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Prompt
 
 FORMAT = "specviz answers 1"
-ROWS = 64  # texts that are decoded together
-SHARE = 1024  # prompts that are sorted by their length together: an unfinished run has answers of all kinds
+ROWS = 64  # texts per batch
+SHARE = 1024  # prompts sorted by length at a time, so that an unfinished run has answers of all kinds
 Say = Callable[[str], None]
 
 
 class Header(TypedDict):
-    """The first line: whose answers these are, and how they were made."""
+    """The first line: the model that gave the answers, and the settings."""
 
     format: str
     model: str
@@ -48,15 +48,15 @@ class Header(TypedDict):
     max_new_tokens: int
     temperatures: list[float]
     seed: int
-    layers: list[int]  # whose states are kept; 0 is the embedding, the last one's are after the final norm
-    width: int  # of a state
+    layers: list[int]  # layers whose states are kept: 0 is the embedding, the last is after the final norm
+    width: int  # of a state; 0 if none are kept
 
 
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 class Row(TypedDict):
-    """An answer: token ids with the end token, and the temperature that it was drawn at (0: greedy)."""
+    """An answer: token ids, with the end token if it ended, and the temperature (0: greedy)."""
 
     number: Annotated[int, Field(ge=0)]
     kind: str
@@ -83,19 +83,19 @@ class Answers:
 
     @property
     def tokens(self) -> int:
-        """Of all answers together."""
+        """Number of tokens in all answers."""
         return sum(len(row["answer"]) for row in self.rows)
 
     @property
     def digest(self) -> str:
-        """A hash of prompts and answers."""
+        """Hash of the prompts and answers."""
         made = hashlib.blake2b(digest_size=8)
         for row in self.rows:
             made.update(json.dumps([row["prompt"], row["answer"]]).encode())
         return made.hexdigest()
 
     def check(self, target: Target) -> None:
-        """Refuse another model's answers, and tokens that it has not.
+        """Check that the answers are the target's, and that it has all their tokens.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Answers:
                 )
 
     def states(self, layers: Sequence[int]) -> Callable[[int], torch.Tensor] | None:
-        """States of some layers by row, float32 [tokens - 1, layers, width]; None if they were not kept."""
+        """Lookup of a row's states, float32 [tokens - 1, layers, width]; None if they were not kept."""
         lengths = [len(row["prompt"]) + len(row["answer"]) for row in self.rows]
         own, width = self.header["layers"], self.header["width"]
         return states_in(states_of(self.path), lengths, own, width, layers)
@@ -128,15 +128,15 @@ class AnswerOptions:
     Attributes
     ----------
     max_new_tokens : int
-        Most tokens of an answer.
+        Maximum number of tokens per answer.
     temperatures : tuple of float
         Every prompt is answered once at each; 0 is greedy.
     layers : tuple of int
         Layers whose states are kept.
     rows : int
-        Texts that are decoded together.
+        Texts per batch.
     seed : int
-        Of what is drawn.
+        Seed of the sampling.
     """
 
     max_new_tokens: int = 128
@@ -166,26 +166,28 @@ def answer(
     say: Say = print,
     every: float = 60.0,
 ) -> Answers:
-    """Let a target answer prompts, in batches, into a file; go on where it ends.
+    """Let a target answer prompts in batches, and append the answers to a file.
 
     Parameters
     ----------
     target : Model
     prompts : sequence of sequences of int
     out : Path
-        The file. One that was cut off, of the same target and options, is gone on with.
+        The file. If an interrupted run with the same target and options left one, it is continued.
     options : AnswerOptions, optional
     kinds : sequence of str, optional
-        Kinds of work, one for each prompt.
+        Kind of work of each prompt.
     every : float
         Seconds between lines of progress.
 
     Raises
     ------
     ModelError
-        If the file is of another target or other options.
+        If the target cannot answer in batches, or the file was made with another target or options.
+    ParameterError
+        If the target lacks a layer whose states are wanted.
     PromptError
-        If its prompts are others.
+        If the file answers other prompts.
     """
     options = options or AnswerOptions()
     _check_answers(target, options)
@@ -208,7 +210,7 @@ def answer(
         for row, states in _decoded(target, prompts, there, options):
             row["kind"] = kinds[row["number"]] if kinds else ""
             rows.append(row)
-            if kept is not None:  # before the line: what a kill leaves over is cut off
+            if kept is not None:  # before the line: the next run cuts off states without one
                 states.view(torch.int16).numpy().tofile(kept)
                 kept.flush()
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
@@ -224,7 +226,7 @@ def answer(
 
 
 def _check_answers(target: Target, options: AnswerOptions) -> None:
-    """Refuse a target that cannot answer in batches, and layers whose states it has not."""
+    """Refuse a target that cannot answer in batches, and layers that it does not have."""
     if not hasattr(target, "net"):
         raise ModelError(
             f"{target.name} runs on llama.cpp, which answers one prompt at a time: load it on torch"
@@ -243,18 +245,18 @@ def _check_answers(target: Target, options: AnswerOptions) -> None:
 
 
 def check_apart(prompts: Sequence[Prompt], names: Sequence[str]) -> None:
-    """Refuse prompts that are questions of suites: drafters would be measured by what they know by heart.
+    """Refuse prompts that are questions of a suite: drafters would be measured on memorised answers.
 
     Parameters
     ----------
     prompts : sequence of str or of chats
     names : sequence of str
-        Of suites, as `specviz.suite` takes them.
+        Suites, as `specviz.suite` takes them.
 
     Raises
     ------
     PromptError
-        Naming the first such prompt, and its suite.
+        If a prompt is a suite's question; the message names both.
     """
     from specviz.suites import suite
 
@@ -270,24 +272,24 @@ def check_apart(prompts: Sequence[Prompt], names: Sequence[str]) -> None:
 
 
 def _texts_of(prompt: Prompt) -> list[str]:
-    """A prompt, or what the user says in a chat; token ids are no text."""
+    """The texts of a prompt: itself, or a chat's user messages; none for token ids."""
     if isinstance(prompt, str):
         return [prompt]
     return [each["content"] for each in prompt if isinstance(each, dict) and each["role"] == "user"]
 
 
 def _alike(text: str) -> str:
-    """A text as it is compared: letters' case and spaces do not count."""
+    """Normalise a text for comparison: case and spacing do not count."""
     return " ".join(text.casefold().split())
 
 
 def read(path: str | Path) -> Answers:
-    """The answers of a file.
+    """Read a file of answers.
 
     Raises
     ------
     ModelError
-        If it is none, or damaged; the line says where.
+        If it cannot be read, holds no answers, or is damaged; the message names the line.
     """
     path = Path(path).expanduser()
     try:
@@ -300,12 +302,12 @@ def read(path: str | Path) -> Answers:
 
 
 def states_of(path: Path) -> Path:
-    """The file that holds the states of a file of answers."""
+    """Path of the states file that belongs to a file of answers."""
     return path.with_name(path.name + ".states")
 
 
 def states_count(row: Row) -> int:
-    """How many states an answer has: the last token's is not computed."""
+    """Number of states of a row: the last token's is not computed."""
     return len(row["prompt"]) + len(row["answer"]) - 1
 
 
@@ -315,11 +317,11 @@ def _decoded(
     there: set[tuple[int, float]],
     options: AnswerOptions,
 ) -> Iterator[tuple[Row, torch.Tensor]]:
-    """Answers that are not there, as they end, with their states; looping ones are cut."""
+    """Yield the missing answers with their states as they end; cut those that loop."""
     shares = [range(first, min(first + SHARE, len(prompts))) for first in range(0, len(prompts), SHARE)]
     for share, temperature in product(shares, options.temperatures):
         numbers = [number for number in share if (number, temperature) not in there]
-        # The longest first: the storage need not grow. The next one stands last.
+        # Longest first, so the storage never has to grow; `_together` takes them from the end.
         numbers.sort(key=lambda number: len(prompts[number]))
         texts = [_Text(number, prompts[number], options) for number in numbers]
         for text in _together(target, texts, temperature, options) if texts else ():
@@ -331,7 +333,7 @@ def _decoded(
 
 
 class _Text:
-    """An answer that is being written, its states so far, and its chance."""
+    """An answer in progress, its states so far, and its random generator."""
 
     def __init__(self, number: int, prompt: Sequence[int], options: AnswerOptions) -> None:
         self.number, self.prompt, self.layers = number, list(prompt), options.layers
@@ -343,7 +345,7 @@ class _Text:
 def _together(
     target: Target, waiting: list[_Text], temperature: float, options: AnswerOptions
 ) -> Iterator[_Text]:
-    """Write texts side by side, one token of each a pass; a text that ends gives its place to the next."""
+    """Decode texts in a batch, one token each per pass; a waiting text takes the place of one that ends."""
     texts = [waiting.pop() for _ in range(min(options.rows, len(waiting)))]
     room, layers = options.max_new_tokens, options.layers
 
@@ -368,7 +370,7 @@ def _together(
             context.extend([[token] for token in tokens])
             for place in reversed(range(len(texts))):
                 text = texts[place]
-                most = min(room, target.left(len(text.prompt)))  # its own: one long prompt cuts no other
+                most = min(room, target.left(len(text.prompt)))  # per text: a long prompt cuts no other
                 if text.answer[-1] not in target.eos and len(text.answer) < most:
                     continue
                 yield text
@@ -384,22 +386,22 @@ def _together(
 
 
 def _stacked(states: dict[int, torch.Tensor], layers: Sequence[int]) -> torch.Tensor:
-    """States of some places, [n, layers, width] in bfloat16, in ordinary memory."""
+    """Stack the layers' states to [n, layers, width], bfloat16 on the CPU."""
     return torch.stack([states[layer] for layer in layers], 1).to("cpu", torch.bfloat16)
 
 
 def _drawn(scores: torch.Tensor, texts: Sequence[_Text]) -> list[int]:
-    """A token of each row of scores, by each text's own chance."""
+    """Sample a token from each row of scores with that text's random generator."""
     mass = scores.softmax(-1).cumsum(-1)
     chances = torch.tensor([[text.chance()] for text in texts], dtype=mass.dtype, device=mass.device)
-    # A chance just below 1 is 1 in float32: what it falls on must have mass all the same.
+    # A chance just below 1 rounds to 1 in float32, but it must still select a token that has mass.
     whole = mass[:, -1:]
     drawn = torch.minimum(chances * whole, torch.nextafter(whole, torch.zeros_like(whole)))
     return torch.searchsorted(mass, drawn, right=True)[:, 0].tolist()
 
 
 def _saved(out: Path, header: Header) -> list[Row]:
-    """The answers that a file holds already; a new file, or one without a last line's end, is mended."""
+    """Load the answers that a file holds; create a missing file, and cut off an unfinished last line."""
     if not out.exists():
         try:
             with replacing(out) as part:
@@ -412,11 +414,11 @@ def _saved(out: Path, header: Header) -> list[Row]:
         first, *lines = whole.decode("utf-8", "replace").splitlines(keepends=True) or [""]
     except OSError as error:
         raise ModelError(f"cannot read {out}: {error.strerror or error}") from error
-    old = _header(first, out)  # before anything is mended: the file may be somebody's letter
+    old = _header(first, out)  # before any repair: the file may be something else
     different = [key for key, value in header.items() if key != "model" and old.get(key) != value]
     if different:
         raise ModelError(f"{out} was made with a different {different[0]}: name another file or delete it")
-    if not whole.endswith(b"\n"):  # a kill came in the middle of a line
+    if not whole.endswith(b"\n"):  # the run was killed in the middle of a line
         lines = lines[:-1]
         with out.open("r+b") as file:
             file.truncate(whole.rfind(b"\n") + 1)
@@ -424,7 +426,7 @@ def _saved(out: Path, header: Header) -> list[Row]:
 
 
 def _mended(out: Path, header: Header, rows: Sequence[Row]) -> IO[bytes]:
-    """The file of states, open at the end of the last row's."""
+    """Open the states file for appending, cut off after the last row's states."""
     path = states_of(out)
     size = sum(map(states_count, rows)) * len(header["layers"]) * header["width"] * 2
     if (path.stat().st_size if path.exists() else 0) < size:

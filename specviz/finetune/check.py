@@ -1,4 +1,4 @@
-"""What a drafter guesses beside the target's texts: by depth, read and in the loop, and why a head fails."""
+"""Compare a drafter's guesses with the target's texts by depth, and diagnose a failing EAGLE head."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Model as Drafter
     from specviz.models.protocols import Prompt
 
-DEPTH = 4  # guesses in a row
+DEPTH = 4  # guesses per chain
 SHARES = "forced", "begun", "looped"
 CARD_BEGIN = "Acceptance by depth (`specviz models check`)"
 SHIFTS = {-1: "the token that it has just read", 1: "one token further on", 2: "two tokens further on"}
-GAIN, LEAST = 1.5, 0.1  # a change explains a fault if it multiplies and adds so much
-RUN, VARIED = 4, 0.75  # the least share of different runs of four tokens in a text that says something
-POOR = 0.15  # a first guess that is right less often is at a loss
+GAIN, LEAST = 1.5, 0.1  # a change explains a fault if it exceeds this factor and difference
+RUN, VARIED = 4, 0.75  # a usable text has more than this share of distinct runs of four tokens
+POOR = 0.15  # a head whose first guess is right less often than this does not work
 
 
 Counts: TypeAlias = "list[tuple[int, int]]"  # right guesses and places, by depth
@@ -48,18 +48,18 @@ Counts: TypeAlias = "list[tuple[int, int]]"  # right guesses and places, by dept
 
 @dataclass(frozen=True)
 class DraftCheck:
-    """How often a drafter's guesses are the target's words, by depth.
+    """How often a drafter's guesses match the target's tokens, by depth.
 
     Attributes
     ----------
     drafter, target : str
     texts : int
-        Greedy texts of the target.
+        Number of the target's greedy texts.
     depths : data frame
-        By depth, the share of right guesses where all before were right: `forced`, with the text's own
-        tokens read, at every place; `begun`, the same where a cycle of the loop begins; `looped`, in a run
-        that drafts chains. Of each how many `places`; whether `forced` and `begun` agree with `looped` within
-        95 % of chance.
+        By depth, the share of right guesses if all guesses before them were right: `forced`, reading the
+        text's own tokens, at every place; `begun`, the same at places where a cycle of the loop begins;
+        `looped`, in a run that drafts chains. For each share the number of `places`, and whether `forced` and
+        `begun` agree with `looped` within chance at 95 %.
     """
 
     drafter: str
@@ -69,7 +69,7 @@ class DraftCheck:
 
     @property
     def reason(self) -> str:
-        """Whether the shares agree, or why not, in a sentence."""
+        """Whether the shares agree, and if not, the likely reason."""
         apart = self.depths.index[~self.depths["forced agrees"]].tolist()
         if not apart:
             return "At every position and in the loop the shares agree at each depth, within 95 % of chance."
@@ -90,7 +90,7 @@ class DraftCheck:
         return "\n\n".join([f"{self.drafter} on {self.target}", self.depths.to_string(), self.reason])
 
     def card(self, prompts: str) -> str:
-        """What a drafter's card says of it; `prompts`: where the texts' prompts are from."""
+        """The section for a drafter's card; `prompts` names the source of the prompts."""
         lines = [
             f"{CARD_BEGIN}, on {self.texts} greedy answers to prompts of `{prompts}`: how often a guess is "
             f"right if all guesses before it were.",
@@ -106,14 +106,14 @@ class DraftCheck:
 
 @dataclass(frozen=True)
 class HeadCheck(DraftCheck):
-    """The same of an EAGLE head, and what may be wrong with it.
+    """The check of an EAGLE head, with a diagnosis.
 
     Attributes
     ----------
     variations : data frame
-        The share of right first guesses as the head is, and with one thing changed.
+        The share of right first guesses of the unchanged head, and with one thing changed.
     verdict : str
-        What would help, or that nothing of this does.
+        Which change would help, or that none does.
     """
 
     variations: pd.DataFrame
@@ -126,12 +126,12 @@ class HeadCheck(DraftCheck):
 def check_head(
     head: Loadable, model: Loadable, prompts: Sequence[Prompt], max_new_tokens: int = 48
 ) -> HeadCheck:
-    """Compare a head's guesses with the target's greedy texts, and try what may be wrong with it.
+    """Compare a head's guesses with the target's greedy texts, and test likely causes of a failure.
 
     Parameters
     ----------
-    head : EagleHead, or what `specviz.load` takes
-    model : Model, or what `specviz.load` takes
+    head : EagleHead, or anything else that `specviz.load` takes
+    model : Model, or anything else that `specviz.load` takes
     prompts : sequence
         As `specviz.generate` takes them.
     max_new_tokens : int
@@ -139,7 +139,7 @@ def check_head(
     Raises
     ------
     ModelError
-        If it is not an EAGLE head, or does not fit the target: the line says why.
+        If it is not an EAGLE head, or does not fit the target; the message says why.
     PromptError
         If there are no prompts, or the texts are too short to guess in.
     """
@@ -166,12 +166,12 @@ def check_head(
 def check_draft(
     draft: Loadable, model: Loadable, prompts: Sequence[Prompt], max_new_tokens: int = 48
 ) -> DraftCheck:
-    """Compare a draft model's guesses with the target's greedy texts, read and in the loop.
+    """Compare a draft model's guesses with the target's greedy texts, on finished texts and in the loop.
 
     Parameters
     ----------
-    draft : Model, or what `specviz.load` takes
-    model : Model, or what `specviz.load` takes
+    draft : Model, or anything else that `specviz.load` takes
+    model : Model, or anything else that `specviz.load` takes
     prompts : sequence
         As `specviz.generate` takes them.
     max_new_tokens : int
@@ -199,7 +199,7 @@ def check_draft(
 
 
 def write_card(check: DraftCheck, drafter: str | Path, prompts: str) -> Path:
-    """Write the depths into a drafter's card, in place of those that it has.
+    """Write the depth table into a drafter's card, in place of an earlier one.
 
     Parameters
     ----------
@@ -207,25 +207,25 @@ def write_card(check: DraftCheck, drafter: str | Path, prompts: str) -> Path:
     drafter : str or Path
         Bundled name or folder.
     prompts : str
-        Where the texts' prompts are from.
+        Source of the texts' prompts.
 
     Raises
     ------
     ModelError
-        If the drafter's folder has no card.
+        If the drafter's folder has no card, or its card is not UTF-8.
     """
     folder = find(str(drafter)) or Path(drafter)
     path = folder / "README.md"
     if not path.is_file():
         raise ModelError(f"{folder} has no card (README.md) to write the depths into")
     before, begin, section = read_card(path.read_bytes(), folder).partition(CARD_BEGIN)
-    after = section.strip().split("\n\n")[3:] if begin else []  # what is no part of it: line, table, reason
+    after = section.strip().split("\n\n")[3:] if begin else []  # skip the old line, table and reason
     parts = [before.rstrip(), check.card(prompts).rstrip(), *after]
     return write_text(path, "\n\n".join(parts) + "\n", force=True)
 
 
 def verdict(shares: dict[str, float]) -> str:
-    """What helps, by the share of right first guesses as the head is ("as it is") and with each change."""
+    """Say which change helps, from the shares of right first guesses; "as it is" is the unchanged head's."""
     base = shares["as it is"]
     best = max(shares, key=lambda name: shares[name])
     if shares[best] > max(GAIN * base, base + LEAST):
@@ -240,14 +240,14 @@ def verdict(shares: dict[str, float]) -> str:
 
 @dataclass
 class Reading:
-    """A head over finished texts of its target.
+    """A head that reads finished texts of its target.
 
     Parameters
     ----------
     drafter : EagleModel
     target : Model
     texts : list of (int, list of int)
-        Tokens of the prompt, and all tokens.
+        Length of the prompt, and all tokens.
     """
 
     drafter: EagleModel
@@ -271,7 +271,7 @@ class Reading:
 
     @torch.no_grad()
     def guesses(self, layers: Sequence[int], steps: int) -> list[list[np.ndarray]]:
-        """For each text and step the likeliest tokens of the chains from every place."""
+        """For each text and step, the most likely tokens of the chains from every place."""
         table, of = embeddings(self.target.net), words(self.net)
         every = []
         for (_, text), states in zip(self.texts, self.states):
@@ -285,9 +285,9 @@ class Reading:
         return every
 
     def by_depth(self, begun: Sequence[np.ndarray] | None = None) -> Counts:
-        """Right guesses and places by depth, where all guesses before were right.
+        """Right guesses and places by depth, if all guesses before were right.
 
-        `begun`: of each text, the places of first guesses that count. Default: every place of the answer.
+        `begun` limits each text to the first guesses at these places. Default: every place of the answer.
         """
         counts = np.zeros((DEPTH, 2), int)
         every = self.guesses(self.drafter.layers, DEPTH)
@@ -296,14 +296,14 @@ class Reading:
             if begun is not None:
                 alive &= np.isin(np.arange(len(text)) + 2, begun[number])
             for step, best in enumerate(chains):
-                best = best[: max(0, len(ids) - 2 - step)]  # what follows the text is no guess of it
+                best = best[: max(0, len(ids) - 2 - step)]  # drop guesses after the text's end
                 hit, alive = best == ids[2 + step :][: len(best)], alive[: len(best)]
                 counts[step] += int((hit & alive).sum()), int(alive.sum())
                 alive = alive & hit
         return [(int(a), int(b)) for a, b in counts]
 
     def share(self, layers: Sequence[int], shift: int = 0) -> float:
-        """The share of right first guesses, reading other layers, or meant for another place."""
+        """The share of right first guesses when reading `layers`, compared `shift` places further on."""
         hits = count = 0
         for (prompt, text), (best, *_) in zip(self.texts, self.guesses(layers, 1)):
             ids = np.array(text)
@@ -314,7 +314,7 @@ class Reading:
         return hits / max(count, 1)
 
     def layers(self) -> dict[str, float]:
-        """With neighbouring layers in place of those that it reads."""
+        """Shares of right first guesses with neighbouring layers in place of those that the head reads."""
         own, shares = self.drafter.layers, {}
         moved = [tuple(layer + step for layer in own) for step in (-1, 1)]
         moved += [(*own[:i], own[i] + step, *own[i + 1 :]) for i in range(len(own)) for step in (-1, 1)]
@@ -324,13 +324,13 @@ class Reading:
         return shares
 
     def shifts(self) -> dict[str, float]:
-        """With its guesses taken as those of another place."""
+        """Shares of right first guesses when they are compared with tokens at other places."""
         layers = self.drafter.layers
         return {f"taking its guess as {what}": self.share(layers, by) for by, what in SHIFTS.items()}
 
 
 def _texts(target: Model, prompts: list[list[int]], most: int) -> list[tuple[int, list[int]]]:
-    """Greedy texts of the target that are long enough to guess in, and that do not go round in circles."""
+    """Greedy texts of the target that are long enough and do not repeat themselves."""
     if not prompts:
         return []
     own = generate(target, prompts, "autoregressive", max_new_tokens=most).outputs
@@ -343,20 +343,20 @@ def _texts(target: Model, prompts: list[list[int]], most: int) -> list[tuple[int
 
 
 def _varied(answer: list[int]) -> bool:
-    """Whether a text goes on, rather than round in circles or to its end at once."""
+    """Whether an answer has at least four tokens and does not repeat itself."""
     runs = [tuple(answer[i : i + RUN]) for i in range(len(answer) - RUN + 1)]
     return len(set(runs)) > VARIED * len(runs)
 
 
 def _raw(target: Model, prompts: Sequence[Prompt]) -> list[list[int]]:
-    """The prompts without the chat template, where the target has one."""
+    """Encode the text prompts without the chat template; none if the target has no template."""
     if not getattr(target.tokenizer, "chat_template", None):
         return []
     return [target.text.encode(prompt, raw=True) for prompt in prompts if isinstance(prompt, str)]
 
 
 def _greedy(target: Model, prompts: Sequence[Prompt], most: int) -> list[tuple[int, list[int]]]:
-    """The texts to guess in.
+    """Greedy texts of the target for the check.
 
     Raises
     ------
@@ -374,7 +374,7 @@ def _greedy(target: Model, prompts: Sequence[Prompt], most: int) -> list[tuple[i
 
 
 def _hits(draft: Drafter, prompt: int, text: list[int]) -> np.ndarray:
-    """At each place of the answer, whether the draft, reading all before it, guesses the token; bool."""
+    """For each token of the answer, whether the draft guesses it from all tokens before it; bool."""
     context = draft.open([text[:prompt]], len(text) - prompt)
     scores = context.forward([Draft.chain(text[prompt:-1])]).logits[0]
     context.close()
@@ -382,7 +382,7 @@ def _hits(draft: Drafter, prompt: int, text: list[int]) -> np.ndarray:
 
 
 def _chains(hits: Sequence[np.ndarray], begun: Sequence[np.ndarray] | None) -> Counts:
-    """Right guesses and places by depth of chains from every place, or from those of `begun`."""
+    """Right guesses and places by depth, of chains from every place, or only from the places in `begun`."""
     counts = np.zeros((DEPTH, 2), int)
     for number, hit in enumerate(hits):
         alive = np.ones(len(hit), bool) if begun is None else np.isin(np.arange(len(hit)), begun[number])
@@ -396,7 +396,7 @@ def _chains(hits: Sequence[np.ndarray], begun: Sequence[np.ndarray] | None) -> C
 def _looped(
     target: Model, drafter: Drafter | EagleModel, texts: list[tuple[int, list[int]]], most: int
 ) -> tuple[list[np.ndarray], Counts]:
-    """The places where the cycles of a run that drafts chains begin, and its right guesses by depth."""
+    """Decode with drafted chains; return the places where cycles begin, and right guesses by depth."""
     eagle = drafter.kind == EagleHead.kind
     chain = {"depth": DEPTH, "branches": 1, "draft_size": DEPTH} if eagle else {"draft_length": DEPTH}
     trace = generate(
@@ -411,7 +411,7 @@ def _looped(
 
 
 def _beside(forced: Counts, begun: Counts, looped: Counts) -> pd.DataFrame:
-    """Shares by depth, and whether they differ from the loop's by more than chance."""
+    """Table of the shares by depth, and whether each agrees with the loop's within chance."""
     rows = []
     for each in zip(forced, begun, looped):
         row: dict[str, float | int | bool] = {}

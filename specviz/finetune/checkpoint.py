@@ -1,4 +1,4 @@
-"""A training under way: its learning rate, and the checkpoint that it goes on from."""
+"""Learning-rate schedule and checkpoints of a training run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from specviz.errors import ModelError
 from specviz.files import replacing
 from specviz.finetune.optimizer import Optimizer
 
-WARM = 0.03  # the share of a run in which the rates rise
+WARM = 0.03  # share of a run during which the rates rise
 
 
 def rate_at(progress: float) -> float:
-    """The learning rate's factor at `progress` (0 to 1): a linear rise, then a cosine to zero."""
+    """Learning-rate factor at `progress` (0 to 1): a linear rise, then a cosine to zero."""
     if progress < WARM:
         return max(progress / WARM, 0.02)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM) / (1 - WARM))))
 
 
 def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, int]) -> None:
-    """Weights, optimiser and position in one file, replaced whole: a kill leaves the old or the new one."""
+    """Write weights, optimiser and position to one file, replaced atomically."""
     tensors = {f"model.{n}": p.detach() for n, p in optimizer.parameters.items()}
     tensors |= {f"optimizer.{n}": t for n, t in optimizer.state.items()}
     with replacing(file) as part:
@@ -33,12 +33,12 @@ def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, int]) ->
 
 
 def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, int]:
-    """Load what :func:`write_checkpoint` wrote into the model and optimiser; returns the state.
+    """Load a checkpoint of :func:`write_checkpoint` into the model and optimiser, and return its state.
 
     Raises
     ------
     ModelError
-        If the checkpoint is damaged, or belongs to another shape.
+        If the checkpoint is damaged, or its tensors have other shapes.
     """
     try:
         opened = safe_open(file, "pt")

@@ -1,4 +1,4 @@
-"""A small draft cut out of its target: first layers, and the commonest tokens of its answers. Not trained."""
+"""Cut a small, untrained draft out of its target: first layers, and the most common tokens of its answers."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Spec
 
 
-TEXTS = 16  # answers that the scores' size is chosen by
+TEXTS = 16  # answers used to choose the scale of the scores
 
 
 def cut(
     target: Spec, answers: Answers, out: str | Path, layers: int = 2, vocabulary: int = 8192, *,
     device: str = "cpu", force: bool = False,
 ) -> Path:  # fmt: skip
-    """Write the first layers of a target as a draft of its own, for `specviz.finetune.align` to train.
+    """Write the first layers of a target as a separate draft, for `specviz.finetune.align` to train.
 
-    Of a translator they are its decoder's. Embedding, head and encoder are the target's, so the folder holds
-    none of them.
+    For a translator these are decoder layers. The draft uses the target's embedding, head and encoder, so the
+    folder does not store them.
 
     Parameters
     ----------
     target : Model, or anything else that `specviz.load` takes
         A causal model of the Llama family on torch, or a Bergamot translator.
     answers : Answers
-        The target's. Their commonest tokens are those that the draft can say.
+        The target's answers. The draft can write only their most common tokens.
     out : str or Path
         The folder to write.
     layers : int
-        How many of the target's.
+        Number of the target's layers to keep.
     vocabulary : int
         Rows of the draft's head.
     force : bool
@@ -55,9 +55,9 @@ def cut(
     Raises
     ------
     ModelError
-        If the target cannot be cut, the answers are another's, or `out` exists.
+        If the target cannot be cut, the answers are another model's, or `out` exists.
     ParameterError
-        If it has no so many layers or tokens.
+        If `layers` or `vocabulary` is out of range for the target.
     """
     path = training.vacant(out, force)
     teacher = load(target, device, "float32", invariant=False)
@@ -76,7 +76,7 @@ def cut(
     learnt, _ = training.parted(training.pairs_of(answers))
     counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
     common = (token for token, _ in counts.most_common())
-    tokens = list(dict.fromkeys((*teacher.eos, *common)))[:vocabulary]  # no text ends without its end
+    tokens = list(dict.fromkeys((*teacher.eos, *common)))[:vocabulary]  # end tokens first: texts must end
     weights: bergamot.TrimmedDecoder | trimmed.TrimmedNet
     draft: bergamot.TrimmedBergamot | trimmed.TrimmedModel
     if isinstance(teacher, Bergamot):
@@ -103,10 +103,10 @@ def cut(
 
 @torch.no_grad()
 def _factor(draft: bergamot.TrimmedBergamot | trimmed.TrimmedModel, pairs: Sequence[training.Pair]) -> float:
-    """What its scores are to be multiplied by: a power of two, by the likelihood of some answers.
+    """Scale for the draft's scores: the power of two under which some answers are most likely.
 
-    The last norm's weights are meant for the last layer; after an early one they make a draft far too sure,
-    and a training would spend most of its time on that.
+    The last norm's weights are meant for the last layer. After an early layer they make the draft far too
+    confident, and training would spend most of its time correcting that.
     """
     student = Student(draft)
     scores, wanted = student(pairs)

@@ -1,9 +1,9 @@
-"""A causal model taught to fill masked cells: a low-rank adapter, trained on short tasks and their answers.
+"""Adapt a causal model to fill masked cells: a low-rank adapter, trained on short tasks and their answers.
 
-The weights stay; beside every matrix a product of two thin ones learns (LoRA, Hu et al. 2021), and so does
-the embedding of a token that stands for the mask. Attention reads both ways, and a cell is predicted where
-the causal model predicted its token, at the place before it (Dream, Ye et al. 2025). The objective is
-`specviz.finetune.masking`'s.
+The model's weights stay fixed. The trained parts are a product of two thin matrices added to each matrix
+(LoRA, Hu et al. 2021) and the embedding of the mask token. Attention is bidirectional, and a cell is
+predicted where the causal model predicted its token, at the place before it (Dream, Ye et al. 2025). The
+objective is in `specviz.finetune.masking`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from specviz.models.model import Model
     from specviz.models.protocols import AnyTokenizer, Net, Spec
 
-# Cells of padding after the longest answer of a batch: share of the batches, from, to.
+# Cells of padding after the longest answer of a batch: (share of the batches, from, to).
 PADDING = ((0.6, 0, 8), (0.3, 8, 48), (0.1, 48, 200))
-CELLS = 4096  # most tokens of a pass: what is padded longer has fewer rows
-BLOCKWISE = 0.5  # share of the texts that are masked as decoding meets them, block by block
+CELLS = 4096  # maximum tokens per pass: longer canvases are split into passes of fewer rows
+BLOCKWISE = 0.5  # share of the texts that are masked block by block, as in decoding
 
 
 class Text(TypedDict):
@@ -53,14 +53,14 @@ class Text(TypedDict):
 
 @dataclass(frozen=True)
 class Adapted(Trained):
-    """An adapter that was trained.
+    """A trained adapter.
 
     Attributes
     ----------
     before, after : float
-        Nats of a cell of held-out answers, padding included: the bound that is trained.
+        Nats per cell of held-out answers, padding included: the bound that training minimises.
     path, learnt, held_out, tokens
-        As of `Trained`.
+        See `Trained`.
     """
 
     before: float
@@ -74,16 +74,16 @@ class Adapted(Trained):
 
 
 def read_texts(path: str | Path) -> list[Text]:
-    """The lines of a file of texts.
+    """Read a file of texts.
 
     Raises
     ------
     PromptError
-        If a line is no task with its answer; it says which.
+        If the file cannot be read, or a line is not a task with its answer; the message names the line.
     """
     path = Path(path).expanduser()
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # `splitlines` cuts within strings, too
+        lines = path.read_text(encoding="utf-8").split("\n")  # `splitlines` also splits inside strings
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     texts = []
@@ -120,38 +120,38 @@ def adapt(
 ) -> Adapted:
     """Train a low-rank adapter that makes a causal model a masked-diffusion model, and write its folder.
 
-    What is under way lies in ``OUT.partial``. The same call goes on from it.
+    Unfinished work is kept in ``OUT.partial``. Repeat the call to continue.
 
     Parameters
     ----------
-    target : Model, or anything else that `specviz.load` takes
-        A causal model of the Llama family. It is not changed.
+    target : str or Path
+        Name or folder of a causal model of the Llama family. It is not changed.
     texts : list of dict
         With ``prompt`` and ``answer``. Every tenth, and at least the last, is held out.
     out : str or Path
-        The folder to write; `specviz.load` reads it where the target can be loaded.
+        The folder to write; `specviz.load` reads it if the target can be loaded.
     answers : Answers, optional
-        The target's own answers, learnt as well: those that end within `longest` tokens.
+        The target's own answers, to learn those that end within `longest` tokens as well.
     start : str or Path, optional
         An adapter of this target to train further; it is not changed.
     rank : int
-        Of the adapter's products; that of `start`, if it is given.
+        Rank of the adapter's products; if `start` is given, its rank is used instead.
     longest : int
-        Most tokens of an answer, the end token among them; longer ones are left out.
+        Maximum number of tokens per answer, including the end token; longer answers are left out.
     epochs, batch, tokens, seed, force, every
-        As of `specviz.finetune.align.align`.
+        See `specviz.finetune.align.align`.
     rate : float
-        Peak learning rate of the matrices (Muon); the mask's embedding learns at the same (AdamW).
+        Peak learning rate of the matrices (Muon) and of the mask's embedding (AdamW).
 
     Raises
     ------
     ModelError
-        If the target cannot be adapted, has no special token to spare, `start` is no adapter of it, or `out`
-        exists.
+        If the target cannot be adapted or has no unused special token, `start` is not an adapter of it, or
+        `out` exists.
     PromptError
-        If there are fewer than two texts that are short enough.
+        If fewer than two texts are short enough.
     ParameterError
-        If a value is out of range.
+        If a value is out of range, or the target is not given by name or folder.
     """
     settings = training.Settings(epochs, rate, batch, longest, seed, every, say, tokens)
     training.positive(rank=rank)
@@ -201,7 +201,7 @@ def adapt(
 
 
 def _tensors(start: str | Path, model: Model) -> dict[str, Tensor]:
-    """The adapter of `model` that is trained further."""
+    """Load the tensors of an adapter of `model`, to train it further."""
     folder, name = find(str(start)), Path(start).name
     fields = None if folder is None else read_json(folder / "config.json", dict, error=ModelError)
     if folder is None or not fields or fields.get("model_type") != adapters.TYPE:
@@ -213,7 +213,7 @@ def _tensors(start: str | Path, model: Model) -> dict[str, Tensor]:
 
 
 def spare_token(model: Model) -> int:
-    """A special token that no chat holds: it stands for the mask.
+    """Find a special token that no chat uses, to stand for the mask.
 
     Raises
     ------
@@ -234,7 +234,7 @@ def spare_token(model: Model) -> int:
 
 
 def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest: int) -> list[Pair]:
-    """Texts and answers as ids that end, as far as they are short enough."""
+    """Texts and answers as token ids that end with an end token; those that are too long are left out."""
     words: AnyTokenizer = model.tokenizer
     end, pairs = model.eos[0], []
     prompts = training.encoded(model, [text["prompt"] for text in texts])
@@ -253,18 +253,18 @@ def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest
 
 
 class LowRank(torch.autograd.Function):
-    """x W^T + x D^T U^T, of which D and U learn; W takes no gradient."""
+    """x W^T + x D^T U^T, where D and U are trained and W gets no gradient."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
-        """Rows [n, in] to rows [n, out]."""
+        """Map rows [n, in] to rows [n, out]."""
         low = x @ down.T
         ctx.save_for_backward(x, weight, down, up, low)
         return (x @ weight.T).addmm_(low, up.T)
 
     @staticmethod
     def backward(ctx: BackwardCFunction, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
-        """Of x, of nothing, of D and of U."""
+        """Gradients of x, W (None), D and U."""
         (grad,) = grads
         x, weight, down, up, low = tuple(ctx.saved_tensors)
         back = grad @ up
@@ -272,14 +272,14 @@ class LowRank(torch.autograd.Function):
 
 
 class AdaptedLinear(nn.Module):
-    """A linear layer without its own learning, and the thin matrices beside it.
+    """A frozen linear layer plus the trained product of two thin matrices.
 
     Parameters
     ----------
     linear : torch.nn.Linear
     rank : int
     dtype : torch.dtype
-        In which it computes.
+        Number format of the computation.
     """
 
     def __init__(self, linear: nn.Linear, rank: int, dtype: torch.dtype) -> None:
@@ -290,7 +290,7 @@ class AdaptedLinear(nn.Module):
         self.up = nn.Parameter(torch.zeros(linear.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the layer, with the adapter's part."""
+        """The layer's output plus the adapter's."""
         dtype = self.weight.dtype
         flat = x.reshape(-1, x.shape[-1]).to(dtype)
         y = LowRank.apply(flat, self.weight, self.down.to(dtype), self.up.to(dtype))
@@ -299,15 +299,15 @@ class AdaptedLinear(nn.Module):
 
 
 class AdaptedNet(nn.Module):
-    """A target's network that reads both ways, with an adapter that learns.
+    """A target's network with bidirectional attention and a trained adapter.
 
     Parameters
     ----------
     model : Model
-        It is not changed.
+        The target; it is not changed.
     rank : int
     mask : int
-        The token whose embedding is learnt.
+        The token whose embedding is trained.
     """
 
     def __init__(self, model: Model, rank: int, mask: int) -> None:
@@ -315,7 +315,7 @@ class AdaptedNet(nn.Module):
         dtype = torch.bfloat16 if has_bfloat16(model.device) else torch.float32
         net: Net = copy.deepcopy(model.net).requires_grad_(False)
         net.config.is_causal = False
-        net.set_attn_implementation("eager")  # at these lengths twice as fast backwards as torch's fused one
+        net.set_attn_implementation("eager")  # backward is twice as fast as the fused one at these lengths
         layers = adapters.adapted(net)
         self.names = list(layers)
         for name, layer in layers.items():
@@ -330,7 +330,7 @@ class AdaptedNet(nn.Module):
         self.to(model.device)
 
     def forward(self, ids: Tensor, masked: Tensor, learnt: Tensor) -> Tensor:
-        """Scores [cells learnt, vocabulary] of ids [rows, length] whose `masked` cells are hidden."""
+        """Scores [learnt cells, vocabulary] for ids [rows, length] whose `masked` cells are hidden."""
         x = self.net.get_input_embeddings()(ids)
         x = torch.where(masked[..., None], self.mask, x)
         state = self.net.model(inputs_embeds=x, use_cache=False).last_hidden_state
@@ -341,7 +341,7 @@ class AdaptedNet(nn.Module):
         return scores.float().masked_fill(hidden, -torch.inf)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What an adapter's folder holds."""
+        """The adapter's tensors, as its folder holds them."""
         layers = {name: self.net.get_submodule(name) for name in self.names}
         given = {
             f"{name}.{part}": getattr(layer, part)
@@ -358,34 +358,34 @@ class AdaptedNet(nn.Module):
 
 
 class MaskedLoss:
-    """Nats of a cell of a batch's answers on canvases that are longer by what is drawn.
+    """Nats per cell of a batch's answers, on canvases with a random amount of padding.
 
     Parameters
     ----------
     net : AdaptedNet
     end : int
-        The end token, of which padding is made.
+        The end token, which also pads the answers.
     """
 
     def __init__(self, net: AdaptedNet, end: int) -> None:
         self.net, self.end = net, end
 
     def __call__(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
-        """The loss twice: for the gradient, and to be shown."""
+        """The loss twice: for the gradient, and for display."""
         rng = np.random.default_rng(int(torch.randint(1 << 62, ())))
         canvas, cells = canvases(pairs, self.end, rng)
         masks = draw_masks(canvas, cells, self.end, BLOCKWISE, rng)
         device, weights = self.net.head.device, np.zeros(masks.learnt.shape, np.float32)
         weights[masks.learnt] = masks.weights
         total = torch.zeros((), device=device)
-        rows = max(1, CELLS // canvas.shape[1])  # of a pass
+        rows = max(1, CELLS // canvas.shape[1])  # per pass
         for first in range(0, len(canvas), rows):
             part = slice(first, first + rows)
             arrays = canvas[part], masks.masked[part], masks.learnt[part], weights[part]
             ids, masked, learnt, weight = (torch.from_numpy(each).to(device) for each in arrays)
             if not learnt.any():
                 continue
-            if rows < len(canvas):  # a pass alone is held: the others are computed again on the way back
+            if rows < len(canvas):  # hold one pass's activations: recompute the others in the backward pass
                 scores = checkpoint(self.net, ids, masked, learnt, use_reentrant=False)
             else:
                 scores = self.net(ids, masked, learnt)
@@ -394,7 +394,7 @@ class MaskedLoss:
 
 
 def canvases(pairs: Sequence[Pair], end: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A batch's canvases, int [rows, length], and which of their places are cells, bool [rows, length]."""
+    """A batch's canvases, int [rows, length], and marks of the places that are cells, bool [rows, length]."""
     share = rng.choice(len(PADDING), p=[part for part, *_ in PADDING])
     width = max(len(pair.prompt) + len(pair.answer) for pair in pairs) + int(
         rng.integers(*PADDING[share][1:])
@@ -409,7 +409,7 @@ def canvases(pairs: Sequence[Pair], end: int, rng: np.random.Generator) -> tuple
 
 @torch.no_grad()
 def bound(loss: MaskedLoss, pairs: Sequence[Pair], batch: int) -> float:
-    """Nats a cell of answers: the objective, with masks that are the same each time."""
+    """Nats per cell of answers: the objective, with the same masks each time."""
     total = count = 0.0
     order = sorted(pairs, key=lambda pair: len(pair.prompt) + len(pair.answer))
     half = loss.net.head.dtype == torch.bfloat16

@@ -1,4 +1,4 @@
-"""An EAGLE drafter for a user's own model: it learns the states and words of the target's greedy answers."""
+"""Train an EAGLE drafter for a user's own model, on the states and tokens of the target's answers."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from specviz.models.model import Model
     from specviz.models.protocols import Prompt, Spec
 
-TEXTS = 8  # answers that the first scores' size is chosen by
-STEPS = 4  # that agreement is told of
-OTHERS = 0.3  # rate of all but matrices, as a share of theirs: as in the bundled drafters' recipes
+TEXTS = 8  # answers used to choose the initial scale of the scores
+STEPS = 4  # steps ahead for which agreement is reported
+OTHERS = 0.3  # rate of all but matrices, as a share of the matrices': as in the bundled drafters' recipes
 
 
 @dataclass(frozen=True)
 class OwnEagle(Trained):
-    """An EAGLE drafter that was trained.
+    """A trained EAGLE drafter.
 
     Attributes
     ----------
     before, after : tuple of float
-        How often its likeliest token was the target's on answers that it did not learn from, 1, 2, 3 and 4
-        steps on: the answer's own tokens given, and after the first step its own states.
+        How often its most likely token was the target's on held-out answers, 1, 2, 3 and 4 steps ahead. It
+        reads the answer's own tokens and, after the first step, its own states.
     path, learnt, held_out, tokens
-        As of `Trained`.
+        See `Trained`.
     """
 
     before: tuple[float, ...]
@@ -82,7 +82,7 @@ def train_eagle(
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
 ) -> OwnEagle:
-    """Train an EAGLE drafter on `target`'s greedy answers to `prompts`, and write it in the published format.
+    """Train an EAGLE drafter on `target`'s answers to `prompts`, and write it in the published format.
 
     Unfinished work is kept in ``OUT.partial``: the answers, the target's states of their tokens where the
     disk has room (12 GB for 2.6 M tokens, four layers and width 576), then a checkpoint. Repeat the call to
@@ -138,7 +138,7 @@ def train_eagle(
     Raises
     ------
     ModelError
-        If the target does not provide the states that its head reads, or `out` exists.
+        If an EAGLE drafter cannot learn from the target, `start` cannot be trained further, or `out` exists.
     PromptError
         If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
     ParameterError
@@ -169,7 +169,7 @@ def train_eagle(
             seed, teacher.name, None if begun is None else digest(begun.net)]  # fmt: skip
     read = (*(states if generation == 3 else ()), teacher.layers)
     partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, read)
-    # Of the first two tokens nothing is drafted.
+    # The first two tokens of a text are never drafted.
     pairs = [pair for pair in training.pairs_of(answers) if len(pair.prompt) + len(pair.answer) > 2]
     if len(pairs) < 2:
         raise PromptError(f"{teacher.name}'s answers are too short to learn from: use other prompts")
@@ -202,7 +202,7 @@ def train_eagle(
 
 
 def _begun(start: str | Path, teacher: Model, generation: int) -> EagleHead:
-    """A drafter that is trained further, in float32."""
+    """Load a drafter to train it further, in float32."""
     source = find(str(start))
     head = load_addition(source, source.name) if source is not None else None
     if not isinstance(head, EagleHead):
@@ -223,7 +223,7 @@ def _begun(start: str | Path, teacher: Model, generation: int) -> EagleHead:
 
 
 class Shape(NamedTuple):
-    """Of a drafter; `train_eagle` says what each means."""
+    """Shape of a drafter; `train_eagle` explains the fields."""
 
     generation: int
     states: tuple[int, ...]
@@ -232,13 +232,13 @@ class Shape(NamedTuple):
 
 
 class KeptLoss(NamedTuple):
-    """A loss, and the target's states by row of the answers."""
+    """A loss, and a lookup of the target's states by row of the answers."""
 
     loss: eagle_loss.EagleLoss
     kept: Callable[[int], torch.Tensor]
 
     def given(self, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
-        """Tokens and marks of answers, as `padded`, and the states beside them [rows, n, layers, width]."""
+        """Tokens and answer marks, as in `padded`, and the states at them [rows, n, layers, width]."""
         tokens, answer = padded(pairs)
         rows = [self.kept(pair.row) for pair in pairs]
         states = rows[0].new_zeros(*tokens.shape, *rows[0].shape[1:])
@@ -251,7 +251,7 @@ def _learn(
     model: Eagle, loss: KeptLoss, pairs: Sequence[Pair], partial: Path,
     settings: training.Settings,
 ) -> training.Curve:  # fmt: skip
-    """Train the drafter on the mean loss of a token."""
+    """Train the drafter on the mean loss per token."""
 
     def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
         tokens, answer, states = loss.given(pairs)
@@ -274,9 +274,9 @@ def _check_generation(generation: int, own_head: bool, **of_generation_3: int | 
 
 @torch.no_grad()
 def _temper(model: Eagle, loss: KeptLoss, pairs: Sequence[Pair]) -> None:
-    """Choose the size of the last norm's weights, a power of two, by the likelihood of some answers.
+    """Set the last norm's weights to the power of two under which some answers are most likely.
 
-    Rows of a large target's head make words of random states far too sure; unlearning that takes hundreds of
+    With random states, a large target's head is far too confident; unlearning that takes hundreds of
     updates.
     """
     tokens, answer, states = loss.given(pairs)
@@ -291,9 +291,9 @@ def _temper(model: Eagle, loss: KeptLoss, pairs: Sequence[Pair]) -> None:
 def measure(
     model: Eagle, loss: KeptLoss, pairs: Sequence[Pair], batch: int = 16
 ) -> tuple[tuple[float, ...], list[list[int]]]:
-    """How often the drafter's likeliest token is the target's, 1, 2, 3 and 4 steps on, and runs of hits.
+    """How often the drafter's most likely token is the target's, 1, 2, 3 and 4 steps ahead, and runs of hits.
 
-    The runs are, for each answer and each place in it, how many guesses of a chain from there are right.
+    A run, one for each place of each answer, is the number of right guesses of a chain from there.
     """
     model.eval()
     hits, counted, runs = np.zeros(STEPS), np.zeros(STEPS), []
@@ -311,7 +311,7 @@ def measure(
 
 
 def _run(every: Sequence[np.ndarray], row: int, place: int, end: int) -> int:
-    """How many guesses of the chain that begins with token `place` are right."""
+    """Number of consecutive right guesses of the chain whose first guess is token `place`."""
     for step, right in enumerate(every):
         if place + step >= end or not right[row, place - 2]:
             return step
@@ -319,7 +319,7 @@ def _run(every: Sequence[np.ndarray], row: int, place: int, end: int) -> int:
 
 
 def padded(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
-    """Texts side by side [rows, length], padded on the right, and marks of their answers."""
+    """Texts as rows padded on the right [rows, length], and marks of their answers."""
     width = max(len(pair.prompt) + len(pair.answer) for pair in pairs)
     tokens, answers = np.zeros((len(pairs), width), np.int64), np.zeros((len(pairs), width), bool)
     for row, (prompt, answer, *_) in enumerate(pairs):
@@ -332,7 +332,7 @@ def padded(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
 def save(
     model: Eagle, target: dict[str, str], states: Sequence[int], dtype: torch.dtype, folder: Path
 ) -> None:
-    """Write a drafter under the published names; with a draft vocabulary, ``t2d`` beside ``d2t``."""
+    """Write a drafter under the published names; with a draft vocabulary, both ``d2t`` and ``t2d``."""
     tensors = {
         name: (value.to(dtype) if value.is_floating_point() else value).contiguous().cpu()
         for name, value in model.state_dict().items()
@@ -347,7 +347,7 @@ def save(
 
 
 def _refuse(model: Model) -> None:
-    """Refuse what is not a causal model in transformers' format."""
+    """Raise `ModelError` unless `model` is a causal model in transformers' format."""
     if not hasattr(model, "net"):
         raise ModelError(f"{model.name} runs on llama.cpp, which provides no hidden states: pass its "
             f"weights as "
@@ -357,7 +357,7 @@ def _refuse(model: Model) -> None:
 
 
 def _layers(model: Model, generation: int, layers: Sequence[int] | None) -> tuple[int, ...]:
-    """Whose states are read."""
+    """Choose the layers whose states are read."""
     if generation == 1:
         return (model.layers,)
     if layers is not None and not layers:
@@ -373,7 +373,7 @@ def _layers(model: Model, generation: int, layers: Sequence[int] | None) -> tupl
 
 
 def _fresh(teacher: Model, net: PreTrainedModel, shape: Shape, learnt: Sequence[Pair], seed: int) -> Eagle:
-    """A drafter of one layer of the target's width, heads and feed-forward, at the start of training."""
+    """An untrained one-layer drafter with the target's width, heads and feed-forward size."""
     generation, states, draft_vocabulary, own_head = shape
     own, (words, width) = teacher.config, embeddings(net).shape
     rope = {"rope_parameters": own.rope_parameters} if teacher.plain else {}

@@ -1,8 +1,8 @@
-"""What EAGLE's drafters learn: the target's states (generation 1), or its words alone, step by step (3).
+"""Losses of EAGLE drafters: on the target's states and tokens (generation 1), or on tokens alone (3).
 
-A batch is read by the frozen target; its states and predictions are what is learnt from. Only tokens of
-answers count. Places are named as in `specviz.models.eagle`: from state i and token i + 1 the drafter says
-what token i + 2 is, against the target's own distribution p_(i+1) there.
+The frozen target reads a batch, and the drafter learns from its states and predictions. Only answer tokens
+count. Places are named as in `specviz.models.eagle`: from state i and token i + 1 the drafter predicts token
+i + 2, and is compared with the target's own distribution p_(i+1) there.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def config(model: Eagle, target: dict[str, str], states: Sequence[int]) -> Settings:
-    """The ``config.json`` of a drafter: a Llama's of one layer, as EAGLE's are published.
+    """The ``config.json`` of a drafter: that of a one-layer Llama, as EAGLE drafters are published.
 
-    `target` is what it says of the model that it was trained on, as `TorchModel.identity`.
+    `target` identifies the model that it was trained on, as `TorchModel.identity`.
     """
     fields = model.config.to_diff_dict()
     fields |= {"architectures": ["LlamaForCausalLM" + "Eagle3" * (model.generation == 3)], **target}
@@ -37,7 +37,7 @@ def config(model: Eagle, target: dict[str, str], states: Sequence[int]) -> Setti
         fields |= {"draft_vocab_size": count, LAYERS: list(states)}
         if model.lm_head is None:
             fields[HEAD] = "target"
-        # No tensor says this: a drafter that is trained further keeps it.
+        # No tensor records this, and a drafter that is trained further must keep it.
         if model.variant.norm_before_residual:
             fields["norm_before_residual"] = True
     return fields
@@ -52,7 +52,7 @@ def sizes(
     Parameters
     ----------
     texts : sequence of sequences of int
-        Token ids, two or more each: a text's first state is left out, often far larger than the others.
+        Token ids, two or more each: a text's first state, often far larger than the others, is left out.
     """
     squares = []
     for text in texts[:rows]:
@@ -64,15 +64,15 @@ def sizes(
 
 @torch.no_grad()
 def begin(model: Eagle, target: PreTrainedModel, sizes: Sequence[float]) -> None:
-    """Start generation 3 from the target's head, from states of one size, and from the token just read.
+    """Initialise generation 3: the target's head, states of one scale, attention to the token just read.
 
-    Where its heads are as many as those of its keys and values, each token attends to itself at first, and
-    what it gives is its own embedding: g has nothing of it, and to learn that takes most of a short training.
+    With as many key-value heads as query heads, each token at first attends to itself and outputs its own
+    embedding: g does not contain it, and learning this would take most of a short training.
 
     Parameters
     ----------
     sizes : sequence of float
-        Root mean square of the states of each layer that is read: deep layers' are many times the first's.
+        Root mean square of the states of each layer that is read; deep layers' are many times the first's.
     """
     if model.generation == 1:
         return
@@ -92,25 +92,25 @@ def begin(model: Eagle, target: PreTrainedModel, sizes: Sequence[float]) -> None
 
 
 LITTLE = 0.1
-NOISE = 0.1  # EAGLE, section 4.2: uniform noise on the states, so that the drafter bears its own
-WORDS = 1.0  # the weight of the words' loss beside the states'; there w_cls = 0.1: see the recipe's card
+NOISE = 0.1  # EAGLE, section 4.2: uniform noise on the states, so that the drafter tolerates its own errors
+WORDS = 1.0  # weight of the tokens' loss relative to the states'; w_cls in the paper is 0.1: see the card
 Marks = TypeVar("Marks", np.ndarray, Tensor)
-DECAY = 0.8  # EAGLE-3's: a later step of the test counts so much less
+DECAY = 0.8  # EAGLE-3: the weight of each step of the training-time test relative to the one before
 
 
 class Texts(NamedTuple):
-    """Texts side by side whose answers begin in one column: no chain is drafted to the left of `first`.
+    """Texts as rows whose answers begin in one column: no chain is drafted to the left of `first`.
 
     Attributes
     ----------
     answers, there : tensor of bool [rows, n]
-        Tokens of answers; tokens at all.
+        Answer tokens; all places that are not padding on the left.
     embedded, states, last : tensor [rows, n, ...]
-        Embeddings, the states that the drafter reads, the target's last ones.
+        Embeddings, the states that the drafter reads, and the target's last states.
     first : int
-        The column of the state that the first chain begins at.
+        The column of the state at which the first chain begins.
     moved : tensor of int [rows]
-        How many columns to the right each text stands.
+        Number of columns by which each text is shifted to the right.
     """
 
     answers: Tensor
@@ -122,13 +122,13 @@ class Texts(NamedTuple):
     moved: Tensor
 
     def judged(self, step: int) -> tuple[Tensor, Tensor]:
-        """Which chains' guesses count [rows, n - 2 - first - step], and the target's states there."""
+        """Marks of chains whose guesses count [rows, n - 2 - first - step], and the target's states there."""
         at = chains(self.answers[:, self.first :], step)
         return at, self.last[:, self.first + 1 + step : -1][at]
 
 
 def chains(answers: Marks, step: int) -> Marks:
-    """Marks of the chains, one from each state, whose first and whose `step`-th further guess are answers'.
+    """Marks of the chains, one per state, whose first and `step`-th further guesses are for answer tokens.
 
     Parameters
     ----------
@@ -142,12 +142,12 @@ def chains(answers: Marks, step: int) -> Marks:
 
 
 def aligned(answers: Tensor, embedded: Tensor, states: Tensor, last: Tensor) -> Texts:
-    """Move texts that are padded on the right until their answers begin in one column."""
+    """Shift texts that are padded on the right so that their answers begin in one column."""
     places = torch.arange(answers.shape[1], device=answers.device)
-    marked = answers & (places > 1)  # of the first two tokens nothing is drafted
+    marked = answers & (places > 1)  # the first two tokens are never drafted
     begins = torch.where(marked, places, len(places)).amin(1)
     ends = torch.where(marked, places + 1, 0).amax(1)
-    begins = torch.minimum(begins, ends)  # of a text without an answer: 0
+    begins = torch.minimum(begins, ends)  # 0 for a text without an answer
     column = max(int(begins.max()), 2)
     moved = torch.where(ends > 0, column - begins, 0)
     source = torch.arange(max(int((ends + moved).max()), 3), device=answers.device) - moved[:, None]
@@ -165,26 +165,26 @@ class EagleLoss:
     Parameters
     ----------
     target : transformers model
-        A causal one, frozen and in its mode of evaluation: here it is read, not changed.
+        A causal model, frozen and in evaluation mode; it is not changed.
     layers : tuple of int
-        Whose states generation 3 reads (0 the embedding, the last after the final norm).
+        Layers whose states generation 3 reads (0 is the embedding, the last is after the final norm).
     steps : int
         Steps of the training-time test (generation 3).
     """
 
     def __init__(self, target: PreTrainedModel, layers: tuple[int, ...] = (), steps: int = 1) -> None:
         self.target, self.layers, self.steps = target, layers, steps
-        self._rows: tuple[Tensor, Tensor] | None = None  # a drafter's tokens, and the target's head of them
+        self._rows: tuple[Tensor, Tensor] | None = None  # a drafter's tokens, and their rows in the head
 
     def __call__(
         self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float,
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The loss for the gradient, and the first step's cross-entropy of words, to be shown.
+        """The loss for the gradient, and the first step's cross-entropy of tokens for display.
 
         Only answers are judged: `prompt_weight`, which other losses of the recipes use, has no effect here.
-        `kept` [rows, n, layers + 1, width] are the target's states of the layers that are read and of the
-        last, where they were kept; else the target is run.
+        `kept` [rows, n, layers + 1, width] holds the target's states of the layers that are read, then of the
+        last layer; without it the target is run.
         """
         fused = model.generation == 3
         texts = self._read(model, tokens, answer, kept)
@@ -214,7 +214,7 @@ class EagleLoss:
     def right(
         self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int, kept: Tensor | None = None
     ) -> tuple[list[int], list[int]]:
-        """How often the drafter's likeliest token is the target's, 1, 2 ... `steps` steps on; of how many."""
+        """Hits of the drafter's most likely token, 1 ... `steps` steps ahead, and the guesses counted."""
         hits = [int(step.sum()) for step in self.hits(model, tokens, answer, steps, kept)]
         counted = [int(chains(answer, step).sum()) for step in range(steps)]
         return hits + [0] * (steps - len(hits)), counted
@@ -223,10 +223,10 @@ class EagleLoss:
     def hits(
         self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int, kept: Tensor | None = None
     ) -> list[Tensor]:
-        """Where the drafter's likeliest token is the target's, by step: bool [rows, n - 2 - step].
+        """Whether the drafter's most likely token is the target's, by step: bool [rows, n - 2 - step].
 
-        Entry i is the chain from state i, whose guess is token i + 2 + step; false outside of answers. The
-        text's own tokens are read in every step; after the first, the drafter's own states with them.
+        Entry i is the chain from state i, whose guess is token i + 2 + step; false outside answers. Every
+        step reads the text's own tokens; steps after the first read them with the drafter's own states.
         """
         every = []
         texts = self._read(model, tokens, answer, kept)
@@ -247,7 +247,7 @@ class EagleLoss:
         device = self.target.device
         ids, answers = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
         kind, fused = model.fc.weight.dtype, model.generation == 3
-        # Not the first layer's input: some families add positions to it, and a draft knows the table alone.
+        # Not the first layer's input: some families add positions to it, but drafting reads only the table.
         embedded = F.embedding(ids, embeddings(self.target)).to(kind)
         if kept is not None:
             kept = kept.to(device, kind)
@@ -260,12 +260,12 @@ class EagleLoss:
         return aligned(answers, embedded, states, last)
 
     def _scores(self, states: Tensor) -> Tensor:
-        """The target's head, of its states or of those that imitate them, in the drafter's number format."""
+        """Apply the target's head to its states or to imitations of them, in their number format."""
         head = self.target.get_output_embeddings()
         return head(states.to(head.weight.dtype)).to(states.dtype)
 
     def _head(self, model: Eagle) -> Tensor:
-        """The target's head, of the tokens that the drafter has."""
+        """The target's head rows for the drafter's tokens."""
         tokens = words(model)
         if tokens is None:
             return self.target.get_output_embeddings().weight.to(model.fc.weight.dtype)
@@ -281,7 +281,7 @@ class EagleLoss:
 
     @torch.no_grad()
     def _target(self, model: Eagle, states: Tensor) -> Tensor:
-        """The target's distributions after its states [n, width], over the words that the drafter has."""
+        """The target's distributions from its states [n, width], over the drafter's tokens."""
         tokens = words(model)
         if tokens is None:
             return self._scores(states).float().softmax(-1)
@@ -291,40 +291,40 @@ class EagleLoss:
 
 
 def words(model: Eagle) -> Tensor | None:
-    """Ids of the tokens that the drafter's head has; None: all."""
+    """Token ids of the drafter's head rows; None if it has the whole vocabulary."""
     return None if model.generation == 1 else model.tokens
 
 
 def unroll(
     model: Eagle, embedded: Tensor, states: Tensor, steps: int, first: int = 0, there: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """What drafting chains from every place of a text make up, step by step (EAGLE-3, figure 6).
+    """Draft chains from every place of a text and yield their states, step by step (EAGLE-3, figure 6).
 
     Parameters
     ----------
     model : Eagle
     embedded : tensor [rows, n, width]
-        Of the text's tokens.
+        Embeddings of the text's tokens.
     states : tensor [rows, n, width * layers]
-        The target's.
+        The target's states.
     steps : int
     first : int
-        The state that the first chain begins at.
+        The state at which the first chain begins.
     there : tensor of bool [rows, n], optional
-        Which tokens there are; default all.
+        Places that may be attended to; default all.
 
     Yields
     ------
     tensor [rows, n - 2 - first - step, width]
         Entry i is the chain that begins at state first + i = j: it has read tokens j + 1 to j + 1 + step, and
-        says token j + 2 + step. In its first step it read the target's state, in the others its own.
+        predicts token j + 2 + step. Its first step reads the target's states, later steps its own.
     """
     width = embedded.shape[1] - 2
     seen = torch.ones(width - first, width, dtype=torch.bool, device=embedded.device).tril(first)
     seen = seen if there is None else seen & there[:, None, None, :width]
     states, chains = model.fuse(states[:, :-2]), Chains(model, first, seen)
     for step in range(min(steps, width - first)):
-        begin = first * (step > 0)  # of what comes before the first chain only keys and values are of use
+        begin = first * (step > 0)  # before the first chain, only keys and values are needed
         read = F.pad(embedded[:, 1 + step + begin : 1 + width], (0, 0, 0, step))
         x, base = model.enter(read, states)
         states = model.leave(base[:, first - begin :], chains.attend(x))
@@ -332,18 +332,18 @@ def unroll(
 
 
 class Chains:
-    """Attention of drafting chains, one from every place of a text, all at once (EAGLE-3, figure 6).
+    """Attention of draft chains, one from every place of a text, in parallel (EAGLE-3, figure 6).
 
-    In the first step entry i is place first + i and sees the places up to it: plain causal attention. In a
-    later step it stands so many places further on, and sees what its chain saw at first, and its own steps.
+    In the first step entry i is place first + i and attends to the places up to it: plain causal attention.
+    s steps later it is s places further on, and attends to what its chain saw at first and to its own steps.
 
     Parameters
     ----------
     model : Eagle
     first : int
-        The place that the first chain begins at.
+        The place at which the first chain begins.
     seen : tensor of bool [..., chains, places]
-        What each chain sees of the text.
+        Places of the text that each chain attends to.
     """
 
     def __init__(self, model: Eagle, first: int, seen: Tensor) -> None:
@@ -352,16 +352,16 @@ class Chains:
         self.values: list[Tensor] = []
 
     def attend(self, x: Tensor) -> Tensor:
-        """What the attention gives, [rows, chains, heads * dim].
+        """Attention output of one step, [rows, chains, heads * dim].
 
-        `x` is what a step reads, [rows, chains, size]; in the first step of all places, [rows, places, size].
+        `x` is the step's input, [rows, chains, size]; the first step reads all places, [rows, places, size].
         """
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
         attention, rows, step = self.model.layer.self_attn, len(x), len(self.keys)
         queries, groups, dim = attention_shape(self.model.config)
         group, (number, places) = queries // groups, self.seen.shape[-2:]
-        before = x.shape[1] - number  # places that no chain begins at
+        before = x.shape[1] - number  # places before the first chain's
 
         def heads(y: Tensor) -> Tensor:
             return y.view(rows, y.shape[1], -1, dim).transpose(1, 2)

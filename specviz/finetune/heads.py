@@ -1,6 +1,6 @@
-"""Blockwise heads for a user's own model: from one state of the target each says a token further ahead.
+"""Train blockwise heads for a user's own model; from one state, each predicts a token further ahead.
 
-They learn the target's own distributions in its answers, so they need its last states alone, which are
+They learn the target's own distributions in its answers, so they need only its last states, which are
 computed once (`specviz.finetune.target_states`).
 """
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnHeads(Trained):
-    """Blockwise heads that were trained.
+    """Trained blockwise heads.
 
     Attributes
     ----------
     before, after : tuple of float
-        How often each head's likeliest token was the target's, on answers that they did not learn from.
+        How often each head's most likely token was the target's on held-out answers.
     path, learnt, held_out, tokens
-        As of `Trained`.
+        See `Trained`.
     """
 
     before: tuple[float, ...]
@@ -78,20 +78,20 @@ def train_heads(
     Parameters
     ----------
     target, prompts, out, epochs, batch, max_new_tokens, tokens, seed, force, every
-        As of `specviz.finetune.eagle.train_eagle`.
+        See `specviz.finetune.eagle.train_eagle`.
     heads : int
-        How many, the target's own not counted.
+        Number of heads, not counting the target's own.
     inner : int
-        Width of the hidden layer of each.
+        Width of each head's hidden layer.
     draft_vocabulary : int, optional
-        Tokens that they can say: so many of the answers' commonest. Default: all.
+        Number of tokens that they can write: the answers' most common ones. Default: all.
     rate : float
         Peak learning rate of the matrices (Muon); the offsets learn at 0.3 of it (AdamW).
 
     Raises
     ------
     ModelError
-        If the target is not a causal model on torch, or `out` exists.
+        If the target is not a Llama-family model on torch, or `out` exists.
     PromptError
         If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
     ParameterError
@@ -136,14 +136,14 @@ def train_heads(
 
 
 class HeadsLoss:
-    """Mean cross-entropy of the heads against the target's distributions, in answers.
+    """Mean cross-entropy of the heads against the target's distributions in answers.
 
     Parameters
     ----------
     target : Model
     net : BlockwiseHeads
     kept : callable
-        The target's last states by row of the answers [tokens - 1, 1, width].
+        Gives the target's last states for a row of the answers, [tokens - 1, 1, width].
     """
 
     def __init__(self, target: Model, net: BlockwiseHeads, kept: Callable[[int], Tensor]) -> None:
@@ -152,7 +152,7 @@ class HeadsLoss:
         self.head = (head if net.tokens is None else head_rows(target.net, net.tokens).weight).float()
 
     def __call__(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
-        """The loss twice: for the gradient, and to be shown."""
+        """The loss twice: for the gradient, and for display."""
         total, count = self.head.new_zeros(()), 0
         for guess, wanted in self._each(pairs):
             total = total - (wanted * guess.log_softmax(-1)).sum()
@@ -170,7 +170,7 @@ class HeadsLoss:
         return hits, counted
 
     def _each(self, pairs: Sequence[Pair]) -> list[tuple[Tensor, Tensor]]:
-        """For each head its scores, and the target's probabilities there, [n, rows]."""
+        """For each head, its scores and the target's probabilities at the same places, [n, rows]."""
         states = [self.kept(pair.row)[len(pair.prompt) - 1 :, 0].to(self.head.device) for pair in pairs]
         with torch.no_grad():
             wanted = [(each @ self.head.T).float().softmax(-1) for each in states]
@@ -184,7 +184,7 @@ class HeadsLoss:
 
 
 def agreement(loss: HeadsLoss, pairs: Sequence[Pair], batch: int = 16) -> tuple[float, ...]:
-    """How often each head's likeliest token is the target's."""
+    """How often each head's most likely token is the target's."""
     sums = [loss.right(pairs[first : first + batch]) for first in range(0, len(pairs), batch)]
     hits, counted = (torch.tensor([each[i] for each in sums]).sum(0) for i in (0, 1))
     return tuple((hits / counted.clamp(min=1)).tolist())

@@ -1,14 +1,14 @@
-"""The masked-diffusion objective: some cells of an answer are hidden and predicted from the rest.
+"""The masked-diffusion objective: hide some cells of an answer and predict them from the rest.
 
-LLaDA (Nie et al. 2025): a share t of an answer's cells is masked, and the loss of the masked ones divided by
-t. A share drawn from (0, 1) (eq. 3) and a count drawn from 1 ... n (t = count / n; section 2.4, for
-likelihoods) give the same mean. The second is steadier, since every text weighs the same, and is what is
-trained and scored here. Answers are padded with the end token, which the model learns to write as any other.
+LLaDA (Nie et al. 2025) masks a share t of an answer's cells and divides the loss of the masked ones by t. A
+share drawn from (0, 1) (eq. 3) and a count drawn from 1 ... n (t = count / n; section 2.4, for likelihoods)
+give the same mean. The count is steadier, since every text weighs the same, and is used here for training and
+scoring. Answers are padded with the end token, which the model learns to write like any other.
 
-Decoding goes block by block, and masks drawn from all cells almost never leave a text as it is met there: all
-before a block written, all after it masked. So some texts can have such masks (`hide_blocks`). Theirs is the
-same bound, of one block given those before it, summed over blocks (BD3-LM, Arriola et al. 2025), but that the
-canvas after the block stands there, masked.
+Decoding goes block by block, and masks drawn from all cells almost never produce a text as decoding meets it:
+all before a block written, all after it masked. So some texts can get such masks (`hide_blocks`). Their loss
+is the same bound, of one block given those before it, summed over blocks (BD3-LM, Arriola et al. 2025),
+except that the canvas after the block is present, masked.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCKS = (4, 8, 16, 32)  # cells of a block, one of them drawn for each text
+BLOCKS = (4, 8, 16, 32)  # cells per block; one size is drawn for each text
 
 Cells = NDArray[np.bool_]
 
 
 class Masks(NamedTuple):
-    """What is hidden of a batch of canvases, and what of it is learnt.
+    """The masked cells of a batch of canvases, those to predict, and the weights of their losses.
 
     Attributes
     ----------
@@ -32,8 +32,8 @@ class Masks(NamedTuple):
         Masked cells whose tokens are predicted.
     masked : array of bool [rows, length]
         All masked cells.
-    weights : array of float [cells learnt]
-        Of their losses, row by row, such that the sum is the bound of the batch a cell.
+    weights : array of float [learnt cells]
+        Weights of their losses, row by row; the weighted sum is the batch's bound per cell.
     """
 
     learnt: Cells
@@ -42,9 +42,10 @@ class Masks(NamedTuple):
 
 
 def hide(cells: Cells, rng: np.random.Generator) -> tuple[Cells, NDArray[np.float64]]:
-    """Which cells are masked, bool like `cells`, and the share t of each row that is, [rows].
+    """Draw the masked cells, bool like `cells`, and return them with each row's masked share t, [rows].
 
-    One draw for the batch, spread evenly over its rows: each row's count is uniform, the batch's mean steady.
+    One draw for the batch, spread evenly over its rows, makes each row's count uniform and the batch's mean
+    steady.
     """
     rows, count = len(cells), cells.sum(1)
     masks = 1 + (count * ((rng.random() + rng.permutation(rows) / rows) % 1.0)).astype(np.int64)
@@ -55,15 +56,15 @@ def hide(cells: Cells, rng: np.random.Generator) -> tuple[Cells, NDArray[np.floa
 def hide_blocks(
     canvas: NDArray[np.int64], cells: Cells, end: int, rng: np.random.Generator,
 ) -> tuple[Cells, Cells, NDArray[np.float64]]:  # fmt: skip
-    """The masks of answers that are written block by block: one block of each, drawn, stands for all.
+    """Masks of answers that are written block by block: one random block of each text stands for all.
 
-    Blocks before it are written, those after it all masked; of its own cells some are (`hide`). A text's
-    blocks are those up to the one that holds its first end token, where decoding stops.
+    Blocks before it are written, blocks after it are masked, and some of its own cells are masked (`hide`). A
+    text's last block is the one that holds its first end token, where decoding stops.
 
     Returns
     -------
     tuple of (learnt bool like `cells`, masked bool like `cells`, weights float [rows])
-        ``learnt`` are the masked cells of the block; the weight of a row's is its blocks over t.
+        ``learnt`` marks the masked cells of the block; a row's weight is its number of blocks over t.
     """
     place = cells.cumsum(1) - 1
     size = rng.choice(BLOCKS, len(cells))[:, None]
@@ -77,18 +78,18 @@ def hide_blocks(
 def draw_masks(
     canvas: NDArray[np.int64], cells: Cells, end: int, blockwise: float, rng: np.random.Generator
 ) -> Masks:
-    """Masks of a batch: the share `blockwise` of its texts by blocks, the others over the whole canvas.
+    """Draw a batch's masks: by blocks for the share `blockwise` of its texts, else over the whole canvas.
 
     Parameters
     ----------
     canvas : array of int [rows, length]
     cells : array of bool [rows, length]
-        Which of its places are the answer's.
+        Which places belong to the answer.
     end : int
         The end token.
     blockwise : float
     rng : Generator
-        One seeded by the batch lets every look at the same texts see the same masks.
+        Seeded by the batch, it gives the same texts the same masks each time.
     """
     learnt, shares = hide(cells, rng)
     masked, weights = learnt.copy(), 1 / shares

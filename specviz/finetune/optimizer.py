@@ -1,8 +1,8 @@
-"""The optimiser of the recipes: AdamW for embeddings and norms, momentum orthogonalised for matrices.
+"""The recipes' optimiser: AdamW for embeddings and norms, orthogonalised momentum for matrices.
 
 A matrix's update is its momentum with all singular values brought near one (Muon, Jordan et al. 2024:
-five Newton-Schulz steps of a quintic); a tensor of three dimensions is a batch of matrices. The whole state
-is a dictionary of tensors, so that a checkpoint is a safetensors file.
+five Newton-Schulz steps of a quintic); a three-dimensional tensor is a batch of matrices. The whole state
+is a dictionary of tensors, so a checkpoint is a safetensors file.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, scale: float) -> None:
-        """One update at `scale` times the peak rates; gradients are cleared."""
+        """Make one update at `scale` times the peak rates, and clear the gradients."""
         self.steps += 1
-        for names in self.groups:  # matrices of one shape together: few large products instead of many small
+        for names in self.groups:  # stack matrices of one shape: few large products instead of many small
             updates = []
             for n in names:
                 grad, m = self._gradient(n), self.state[f"m.{n}"]

@@ -1,4 +1,4 @@
-"""A drafter's folder written again with its matrices in eight bits: half the bytes, to be passed on."""
+"""Rewrite a drafter's folder with its matrices in eight bits, which halves its size."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ KEPT = "config.json", "README.md", SCORES
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A drafter whose matrices are in eight bits now.
+    """A drafter whose matrices have been stored in eight bits.
 
     Attributes
     ----------
     path : Path
     before, after : int
-        Bytes of its weights.
+        Size of its weights in bytes.
     """
 
     path: Path
@@ -38,15 +38,16 @@ class Shrunk:
 
 
 def shrink(drafter: str | Path, out: str | Path, *, force: bool = False) -> Shrunk:
-    """Write what was trained on top of a target again, with its matrices in eight bits.
+    """Write a drafter trained on top of a target to a new folder, with its matrices in eight bits.
 
-    It is loaded as before, and drafts a little otherwise: no weight moves by more than 1/254 of the largest
-    of its row. Whatever it drafts is verified, so that exact methods write the same texts.
+    It loads as before and drafts slightly differently: no weight changes by more than 1/254 of the largest in
+    its row. Its drafts are still verified, so exact methods write the same texts.
 
     Parameters
     ----------
     drafter : str or Path
-        A folder of one file, as `specviz models align`, `eagle` and `heads` write it, or a bundled name.
+        A folder with one file of weights, as `specviz models align`, `eagle` and `heads` write it, or a
+        bundled name.
     out : str or Path
         The folder to write.
     force : bool
@@ -55,7 +56,7 @@ def shrink(drafter: str | Path, out: str | Path, *, force: bool = False) -> Shru
     Raises
     ------
     ModelError
-        If it is a model by itself, lies in several files, is in eight bits already, or `out` exists.
+        If it is a model by itself, has several files of weights, is in eight bits already, or `out` exists.
     """
     path = vacant(out, force)
     folder = find(str(drafter)) or Path(drafter)

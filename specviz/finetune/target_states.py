@@ -1,7 +1,7 @@
-"""The target's states of texts, in a file: they are computed once and read in every epoch.
+"""The target's hidden states for texts, kept in a file: computed once, and read in every epoch.
 
-A file holds bfloat16 [tokens - 1, layers, width] of each text in turn: after a text's last token nothing is
-drafted.
+A file holds bfloat16 [tokens - 1, layers, width] for each text in turn: nothing is drafted after a text's
+last token.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from specviz.finetune.training import Pair, Settings
     from specviz.models import Model
 
-BYTES = 2  # of a number in bfloat16
-SHARE = 4  # at most 1 / SHARE of the free space is filled
+BYTES = 2  # per bfloat16 number
+SHARE = 4  # use at most 1 / SHARE of the free disk space
 FILE = "states"  # in OUT.partial
 
 Texts = Sequence[Sequence[int]]
@@ -39,18 +39,20 @@ Texts = Sequence[Sequence[int]]
 def states_in(
     file: Path, lengths: Sequence[int], layers: Sequence[int], width: int, wanted: Sequence[int]
 ) -> Callable[[int], Tensor] | None:
-    """States of `wanted` layers by text, float32 [tokens - 1, layers, width]; None if the file is not theirs.
+    """Lookup of a text's states, float32 [tokens - 1, wanted, width]; None if the file does not fit.
 
     Parameters
     ----------
     lengths : sequence of int
-        Tokens of each text.
+        Number of tokens of each text.
     layers : sequence of int
-        Those that the file holds.
+        Layers that the file holds.
+    wanted : sequence of int
+        Layers to return.
     """
     starts = list(accumulate((length - 1 for length in lengths), initial=0))
     there = file.stat().st_size if file.exists() else 0
-    # Another size: answers were taken out since, and each state would be another text's.
+    # Another size means that answers were removed since, and states would belong to other texts.
     if not set(wanted) <= set(layers) or there != starts[-1] * len(layers) * width * BYTES:
         return None
     values = np.memmap(file, np.int16, "r", shape=(starts[-1], len(layers), width))
@@ -67,7 +69,7 @@ def states_of_answers(
     net: PreTrainedModel, answers: Answers, pairs: Sequence[Pair], layers: Sequence[int], partial: Path,
     settings: Settings,
 ) -> Callable[[int], Tensor]:  # fmt: skip
-    """States by row of the answers: those kept beside them, or else computed (`compute_states`)."""
+    """Lookup of states by row of the answers: those stored with them, or else computed (`compute_states`)."""
     if (kept := answers.states(layers)) is not None:
         return kept
     texts = [[*pair.prompt, *pair.answer] for pair in pairs]
@@ -77,7 +79,7 @@ def states_of_answers(
 
 
 def digest(net: torch.nn.Module) -> str:
-    """A hash of a net's weights."""
+    """Hash of a network's weights."""
     made = hashlib.blake2b(digest_size=8)
     for name, value in sorted(net.state_dict().items()):
         made.update(name.encode() + value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -85,7 +87,7 @@ def digest(net: torch.nn.Module) -> str:
 
 
 def twin(net: PreTrainedModel) -> PreTrainedModel:
-    """The same weights in other modules: transformers leaves hooks on those that it was asked states of."""
+    """Copy the modules but share the weights: transformers leaves hooks on modules that returned states."""
     memo: dict[int, Tensor] = {id(b): b for b in net.buffers()}
     memo |= {id(p): torch.nn.Parameter(p.detach(), False) for p in net.parameters()}
     return copy.deepcopy(net, memo).eval()
@@ -93,7 +95,7 @@ def twin(net: PreTrainedModel) -> PreTrainedModel:
 
 @torch.inference_mode()
 def speaks_by_its_last_state(model: Model, net: PreTrainedModel) -> bool:
-    """Whether a target's scores are what its head makes of its last state: some families scale or cap them.
+    """Whether a target's scores are its head applied to its last state: some families scale or cap them.
 
     `net` is its `twin`.
     """
@@ -109,27 +111,27 @@ def speaks_by_its_last_state(model: Model, net: PreTrainedModel) -> bool:
 def compute_states(
     net: PreTrainedModel, texts: Texts, layers: Sequence[int], file: Path, settings: Settings
 ) -> Callable[[int], Tensor]:
-    """States of some layers by text, as `states_in` gives them, computed into a file.
+    """Compute some layers' states into a file, and return a lookup by text, as `states_in` does.
 
-    Where the disk has little room, each call runs the target. A file that was cut off is gone on with after
-    its last whole pass. The longest texts come first: those that share a pass are of like length, and what
-    needs most memory fails at once.
+    If the disk has little room, each lookup runs the target instead. The file of an interrupted run is
+    continued after its last whole pass. The longest texts come first: texts of a pass have similar lengths,
+    and if memory runs out, it does so at the start.
 
     Parameters
     ----------
     net : transformers model
-        A causal one, in its mode of evaluation.
+        A causal model in evaluation mode.
     texts : sequence of sequences of int
         Token ids.
     layers : sequence of int
         0 is the embedding; the last layer's states are taken after the final norm.
     settings : Settings
-        Its `batch` texts share a pass; its `every` and `say` are of the lines of progress.
+        `batch` is the number of texts per pass; `every` and `say` control the lines of progress.
     """
     order = sorted(range(len(texts)), key=lambda text: -len(texts[text]))
     place = {text: at for at, text in enumerate(order)}
     lengths, width = [len(texts[text]) for text in order], net.config.hidden_size
-    size = len(layers) * width * BYTES  # of a token
+    size = len(layers) * width * BYTES  # per token
     held = file.stat().st_size if file.exists() else 0
     missing = (sum(lengths) - len(lengths)) * size - held
     if missing > (free := shutil.disk_usage(file.parent).free) / SHARE:
@@ -140,7 +142,7 @@ def compute_states(
         return lambda text: _read(net, [texts[text]], layers)[0].float()
     ends = list(accumulate((length - 1) * size for length in lengths))
     done = next((number for number, end in enumerate(ends) if end > held), len(ends))
-    done -= done % settings.batch * (done < len(ends))  # whole passes: in other company texts round otherwise
+    done -= done % settings.batch * (done < len(ends))  # whole passes: other batches round differently
     spoken = began = time.monotonic()
     before = ends[done - 1] if done else 0
     with file.open("ab") as out:
@@ -151,7 +153,7 @@ def compute_states(
             out.flush()
             done, now = min(done + settings.batch, len(texts)), time.monotonic()
             if now - spoken > settings.every:
-                # By their tokens: the longest texts came first.
+                # Estimate by tokens, since the longest texts come first.
                 each = (now - began) / max(1, ends[done - 1] - before)
                 spoken, left = now, each * (ends[-1] - ends[done - 1]) / 60
                 settings.say(f"the target reads {done:,} of {len(texts):,} texts  {left:.1f} min left")
@@ -162,10 +164,10 @@ def compute_states(
 
 @torch.no_grad()
 def _read(net: PreTrainedModel, texts: Texts, layers: Sequence[int]) -> list[Tensor]:
-    """States of texts that are read side by side, bfloat16 [tokens - 1, layers, width] of each.
+    """Read texts in one batch and return their states, bfloat16 [tokens - 1, layers, width] each.
 
-    Products are computed in bfloat16 where the device has instructions for it: a fourth of the time on a
-    processor that multiplies tiles, and the states are kept in it anyway.
+    Products are computed in bfloat16 if the device has instructions for it: this takes a quarter of the time
+    on a processor that multiplies tiles, and the states are stored in bfloat16 anyway.
     """
     ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
     for row, text in enumerate(texts):

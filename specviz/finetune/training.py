@@ -1,8 +1,7 @@
-"""Training on a user's own models: the target answers the prompts, and what is under way lies in a folder.
+"""Training on a user's own models: the target answers the prompts, and unfinished work is kept in a folder.
 
-``OUT.partial`` holds a mark of the settings, the answers, perhaps the target's states of them, then a
-checkpoint; the same call goes on from it.
-The folder itself appears whole, at the end.
+``OUT.partial`` holds a hash of the settings, the answers, perhaps the target's states of them, then a
+checkpoint; repeating the call continues from there. The folder itself appears complete, at the end.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ if TYPE_CHECKING:
     from specviz.models.torch_model import TorchModel
 
 Say = Callable[[str], None]
-HELD_OUT = 10  # every tenth prompt is kept from what learns, to measure by
-MEASURED = 400  # of the answers that are kept apart: more take longer than a short training
+HELD_OUT = 10  # every tenth prompt is held out for measurement
+MEASURED = 400  # held-out answers to measure at most: more would take longer than a short training
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.json"
 SCORES = "scores.json"
-LIKE = 32  # batches that are sorted by size together: little of a batch is then padding
+LIKE = 32  # batches sorted by size at a time, so that little of a batch is padding
 POINTS = 10  # lines of a card's loss curve
 
 
@@ -55,11 +54,11 @@ class Pair(NamedTuple):
     Attributes
     ----------
     number, row : int
-        Of the prompt, and of the answer's line among the answers.
+        Number of the prompt, and row of the answer among the answers.
     kind : str
-        Of work; may be empty.
+        Kind of work; may be empty.
     drawn : bool
-        Whether the answer was drawn; else it is greedy.
+        Whether the answer was sampled; otherwise it is greedy.
     """
 
     prompt: list[int]
@@ -71,12 +70,12 @@ class Pair(NamedTuple):
 
 
 def positive(**values: float) -> None:
-    """Check that settings are above zero, and finite.
+    """Check that settings are positive and finite.
 
     Raises
     ------
     ParameterError
-        Naming the first that is not.
+        If one is not; the message names the first.
     """
     for name, value in values.items():
         if not 0 < value < math.inf:
@@ -85,7 +84,7 @@ def positive(**values: float) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a drafter is trained; `specviz.finetune.align.align` says what each means."""
+    """How a drafter is trained; `specviz.finetune.align.align` explains the fields."""
 
     epochs: float
     rate: float
@@ -103,7 +102,7 @@ class Settings:
 
 
 class Curve(TypedDict):
-    """How a training went: updates done, seconds so far and the loss there, each time one was kept."""
+    """Loss curve of a training: updates done, seconds so far, and the loss at each checkpoint."""
 
     updates: list[int]
     seconds: list[float]
@@ -112,16 +111,16 @@ class Curve(TypedDict):
 
 @dataclass(frozen=True)
 class Trained:
-    """A drafter that was trained.
+    """A trained drafter.
 
     Attributes
     ----------
     path : Path
         Its folder.
     learnt, held_out : int
-        Answers it learnt from, and was measured on.
+        Number of answers it learnt from, and was measured on.
     tokens : int
-        Of the answers that it learnt from.
+        Number of tokens in the answers it learnt from.
     """
 
     path: Path
@@ -131,17 +130,17 @@ class Trained:
 
 
 def print_line(line: str) -> None:
-    """Progress, on standard error."""
+    """Print a line of progress to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def vacant(out: str | Path, force: bool) -> Path:
-    """The folder to write, if it is free or holds a model that may be replaced.
+    """Return the folder to write, if it does not exist or holds a model that may be replaced.
 
     Raises
     ------
     ModelError
-        If it does not.
+        If it exists and may not be replaced.
     """
     path = Path(out).expanduser()
     if path.exists() and not (force and (path / "config.json").is_file()):
@@ -151,12 +150,12 @@ def vacant(out: str | Path, force: bool) -> Path:
 
 
 def encoded(target: TextModel, prompts: Sequence[Prompt]) -> list[list[int]]:
-    """The prompts' ids.
+    """Encode the prompts as token ids.
 
     Raises
     ------
     PromptError
-        If one cannot be read; it says which.
+        If one cannot be read; the message says which.
     """
     ids = []
     for number, prompt in enumerate(prompts, 1):
@@ -168,7 +167,7 @@ def encoded(target: TextModel, prompts: Sequence[Prompt]) -> list[list[int]]:
 
 
 def check_room(models: Sequence[Drafter], prompts: Sequence[Sequence[int]]) -> None:
-    """Refuse a prompt (`PromptError`) that leaves a model no room for an answer."""
+    """Raise `PromptError` if a prompt leaves a model no room for an answer."""
     longest = max(map(len, prompts))
     if min(model.left(longest) for model in models) < 1:
         raise PromptError(
@@ -178,9 +177,9 @@ def check_room(models: Sequence[Drafter], prompts: Sequence[Sequence[int]]) -> N
 
 
 def stored(given: Spec, model: TorchModel) -> torch.dtype:
-    """The number format of a model's weights where they lie; they were loaded in float32."""
+    """The number format in which a model's weights are stored; they were loaded in float32."""
     if hasattr(model, "tokens") or (model.source or "").startswith("GGUF"):
-        return torch.float16  # a trimmed draft's are, and a GGUF file has none that training gives
+        return torch.float16  # the format of trimmed drafts; training writes no GGUF formats
     if not isinstance(given, str | Path):
         return model.dtype
     from transformers import AutoConfig
@@ -190,18 +189,18 @@ def stored(given: Spec, model: TorchModel) -> torch.dtype:
 
 
 def begun(path: Path, settings: Sequence[Any], force: bool) -> Path:
-    """The folder of what is under way, new or of the same settings.
+    """Return the folder of unfinished work, either new or left by a run with the same settings.
 
     Raises
     ------
     ModelError
-        If it is of other settings, or cannot be written.
+        If it was left by a run with other settings, or cannot be written.
     """
     partial = path.with_name(path.name + ".partial")
     mark = hashlib.blake2b(json.dumps(settings).encode(), digest_size=8).hexdigest()
     file = partial / "settings"
     own = file.is_file() and file.read_text(encoding="utf-8") == mark
-    # A run that was killed at its very beginning has not yet said whose it is.
+    # A run that was killed at its very beginning has not yet written its settings.
     if not own and partial.is_dir() and any(each.suffix != ".part" for each in partial.iterdir()):
         if not force:
             raise ModelError(f"{partial} is left of another run: delete it, or overwrite it with --force")
@@ -219,21 +218,21 @@ def gather(
     target: Target, others: Sequence[Drafter], prompts: Sequence[Prompt] | Answers, path: Path,
     mark: Sequence[Any], force: bool, settings: Settings, layers: Sequence[int] = (),
 ) -> tuple[Path, Answers]:  # fmt: skip
-    """The folder of what is under way, and the target's answers: those given, or made now of prompts.
+    """Return the folder of unfinished work, and the target's answers: those given, or made now from prompts.
 
     Parameters
     ----------
     others : sequence of Model
-        What must have room for the answers, too.
+        Models that must have room for the answers, too.
     mark : sequence
-        The settings that a run which goes on must share.
+        The settings that must be equal for an earlier run to be continued.
     layers : sequence of int
-        Layers whose states are kept beside answers that are made now.
+        Layers whose states are kept with answers that are made now.
 
     Raises
     ------
     ModelError
-        If the answers are another model's, or the folder is left of another run.
+        If the answers are another model's, or the folder was left by another run.
     PromptError
         If a prompt cannot be read or leaves no room for an answer.
     """
@@ -249,9 +248,9 @@ def gather(
 
 
 def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
-    """Answers as pairs: the greedy ones, the `drawn` ones, or by default both.
+    """Answers as pairs: only the sampled ones (`drawn`), only the greedy ones (False), or by default both.
 
-    In the order of the prompts: that of the lines depends on whether their run was cut off.
+    They are in the order of the prompts: the order of the lines depends on whether their run was interrupted.
     """
     rows = sorted(enumerate(answers.rows), key=lambda each: (each[1]["number"], each[1]["temperature"]))
     return [
@@ -262,14 +261,14 @@ def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
 
 
 def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """What is learnt, and what is measured by: of every tenth prompt, and at least the last, 400 answers.
+    """Split answers into those to learn and those held out: every tenth prompt's or the last's, at most 400.
 
-    Of a prompt that is held out nothing is learnt, under whatever number it stands again.
+    A prompt that is held out is not learnt from under any other number either.
 
     Raises
     ------
     PromptError
-        If all are answers to one prompt.
+        If all answers are to one prompt.
     """
     numbers = sorted({pair.number for pair in pairs})
     apart = {number for number in numbers if number % HELD_OUT == HELD_OUT - 1}
@@ -282,28 +281,30 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
         raise PromptError(
             "there are answers to one prompt alone: add another, which is held out for measuring"
         )
-    # Drawn: prompts of one kind often stand one after the other.
+    # A random sample, since prompts of one kind often follow one another.
     return learnt, held if len(held) <= MEASURED else random.Random(0).sample(held, MEASURED)
 
 
 def digest(pairs: Sequence[Pair]) -> str:
-    """What tells these prompts and answers from others."""
+    """Hash of these prompts and answers."""
     content = json.dumps([[list(pair.prompt), list(pair.answer)] for pair in pairs])
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def count(pairs: Sequence[Pair]) -> int:
-    """Tokens of the answers."""
+    """Number of tokens in the answers."""
     return sum(len(pair.answer) for pair in pairs)
 
 
 def some(pairs: Sequence[Pair], tokens: int | None, seed: int) -> list[Pair]:
-    """So many tokens of the answers, in an order drawn by `seed`: fewer are a part of more; None: all.
+    """Select answers with at most `tokens` tokens in total; a smaller selection is part of a larger one.
+
+    They are taken in an order drawn by `seed`; None selects all, in their own order.
 
     Raises
     ------
     PromptError
-        If the first answer has more.
+        If the first answer in this order has more.
     """
     if tokens is None:
         return list(pairs)
@@ -316,7 +317,7 @@ def some(pairs: Sequence[Pair], tokens: int | None, seed: int) -> list[Pair]:
 
 
 def batches(sizes: Sequence[int], batch: int, seed: str) -> list[list[int]]:
-    """Places of answers in batches of like size, in an order drawn by `seed`; each place once."""
+    """Group places of answers into batches of similar size, in an order drawn by `seed`; each place once."""
     draw, order = random.Random(seed), list(range(len(sizes)))
     draw.shuffle(order)
     made = []
@@ -327,7 +328,7 @@ def batches(sizes: Sequence[int], batch: int, seed: str) -> list[list[int]]:
     return made
 
 
-CHAIN = 4  # guesses in a row of the chains that a card's τ is of
+CHAIN = 4  # guesses per chain for a card's τ
 
 
 def chain_tau(runs: Sequence[Sequence[int]]) -> float:
@@ -336,7 +337,8 @@ def chain_tau(runs: Sequence[Sequence[int]]) -> float:
     Parameters
     ----------
     runs : sequence of sequences of int
-        For each answer and each place in it how many guesses from there on are right, at most four.
+        For each answer and each place in it, the number of consecutive right guesses from there, at most
+        four.
     """
     tokens = cycles = 0
     for run in runs:
@@ -349,13 +351,13 @@ def chain_tau(runs: Sequence[Sequence[int]]) -> float:
 
 
 def scores(pairs: Sequence[Pair], runs: Sequence[Sequence[int]], tokens: int) -> Card:
-    """What a list of models shows of a drafter: tokens learnt, and τ of greedy held-out answers."""
+    """Scores of a drafter for a list of models: tokens learnt, and τ on greedy held-out answers."""
     tau = chain_tau([run for pair, run in zip(pairs, runs) if not pair.drawn and len(run)])
     return Card(tokens=tokens) if math.isnan(tau) else Card(tokens=tokens, tau=round(tau, 3))
 
 
 def kinds_table(pairs: Sequence[Pair], runs: Sequence[Sequence[int]]) -> list[str]:
-    """A card's lines: the first guess and τ of greedy held-out answers, in all and by kind of work."""
+    """Card lines with first-guess accuracy and τ on greedy held-out answers, in all and by kind of work."""
     greedy = [(pair.kind, run) for pair, run in zip(pairs, runs) if not pair.drawn and len(run)]
     kinds = sorted({kind for kind, _ in greedy if kind})
     lines = [
@@ -380,21 +382,21 @@ def learn(
     settings: Settings,
     size: Callable[[Pair], int] = lambda pair: len(pair.prompt) + len(pair.answer),
 ) -> Curve:
-    """Train `net` in place on the answers, going on from the checkpoint in `partial` if there is one.
+    """Train `net` in place on the answers, continuing from the checkpoint in `partial` if there is one.
 
-    Where the device has instructions for bfloat16, products are computed in it; weights, their gradients and
+    If the device has instructions for bfloat16, products are computed in it; weights, their gradients and
     the momentum stay in float32.
 
     Parameters
     ----------
     others : float
-        The peak rate of what is no matrix, as a share of the settings' rate.
+        Peak rate of all parameters but matrices, as a share of the settings' rate.
     loss : callable
-        Of a batch: what the gradient is of, and what is shown.
+        Takes a batch and returns the loss for the gradient and the loss to show.
     settings : Settings
-        Its seed is that of the answers' order, and of what is drawn in an update.
+        Its seed determines the order of the answers and the random draws of each update.
     size : callable
-        Of an answer: those of like size share a batch.
+        Size of an answer; answers of similar size share a batch.
     """
     batch, say = settings.batch, settings.say
     each = -(-len(pairs) // batch)
@@ -408,7 +410,7 @@ def learn(
     if file.exists():
         done = optimizer.steps = read_checkpoint(file, optimizer)["updates"]
         curve = read_json(partial / CURVE, Curve, error=ModelError)
-        kept = bisect_right(curve["updates"], done)  # a kill may have come between the two files
+        kept = bisect_right(curve["updates"], done)  # a kill may have come between the two writes
         curve = Curve(
             updates=curve["updates"][:kept], seconds=curve["seconds"][:kept], loss=curve["loss"][:kept]
         )
@@ -426,7 +428,7 @@ def learn(
         if epoch != done // each:
             epoch = done // each
             order = batches(sizes, batch, f"{settings.seed}:{epoch}")
-        with torch.random.fork_rng(drawing):  # dropout and noise are the update's own, resumed or not
+        with torch.random.fork_rng(drawing):  # an update has the same dropout and noise, resumed or not
             torch.manual_seed(random.Random(f"{settings.seed}:{done}:draws").getrandbits(63))
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 total, shown = loss([pairs[i] for i in order[done % each]])
@@ -451,12 +453,12 @@ def learn(
 
 
 def measured(held: Sequence[Pair], runs: Sequence[Sequence[int]], curve: Curve) -> str:
-    """What a card says of the held-out answers, and of the training."""
+    """Card lines on the held-out answers and the training."""
     return "".join(line + "\n" for line in (*kinds_table(held, runs), *curve_table(curve)))
 
 
 def curve_table(curve: Curve) -> list[str]:
-    """A card's lines: how long it took, and the loss on the way."""
+    """Card lines with the training time and the loss curve."""
     last = len(curve["updates"]) - 1
     kept = sorted({round(last * i / (POINTS - 1)) for i in range(POINTS)})
     lines = [
@@ -470,7 +472,7 @@ def curve_table(curve: Curve) -> list[str]:
 
 
 def read_card(content: bytes, folder: Path) -> str:
-    """A drafter's card, from the bytes of its file (`ModelError` if they are no text)."""
+    """Decode the bytes of a drafter's card (`ModelError` if they are not UTF-8)."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
@@ -480,7 +482,7 @@ def read_card(content: bytes, folder: Path) -> str:
 def publish(
     partial: Path, path: Path, write: Callable[[Path], None], card: str, scores: Card | None = None
 ) -> None:
-    """Write a whole folder, put it in its place and end what was under way; what was there goes last."""
+    """Write a complete folder, move it into place, then delete what it replaces and the unfinished work."""
     made, old = partial / "model", path.with_name(path.name + ".old")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()

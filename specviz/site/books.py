@@ -1,4 +1,4 @@
-"""Walkthroughs as pages: run if asked for, each cell with what it printed, drew and showed."""
+"""Walkthroughs as pages, run on request, each cell with its printed, drawn and displayed output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nbclient import NotebookClient
     from nbformat import NotebookNode
 
-LONGEST = "03", "02", "10", "15", "06", "07b", "14"  # begun first, so that none is left alone at the end
+LONGEST = "03", "02", "10", "15", "06", "07b", "14"  # started first, so that none runs alone at the end
 TIMEOUT = 1200  # seconds for one cell
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LIVE = (
@@ -33,12 +33,12 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def executed(paths: list[Path], out: Path, workers: int, say: Callable[[str], None]) -> list[NotebookNode]:
-    """Run walkthroughs, some at a time; players and pages that they write go to `out`.
+    """Run walkthroughs, `workers` at a time; players and pages that they write go to `out`.
 
     Raises
     ------
     SpecvizError
-        If a cell fails; the walkthrough and the error are named.
+        If a cell fails; the message names the walkthrough and the error.
     """
     (out / "players").mkdir(parents=True, exist_ok=True)
 
@@ -58,11 +58,11 @@ def executed(paths: list[Path], out: Path, workers: int, say: Callable[[str], No
 
 
 def runner(book: NotebookNode, folder: str | Path, timeout: int = TIMEOUT) -> NotebookClient:
-    """What runs a notebook's cells in a folder.
+    """Make a client that runs a notebook's cells in a folder.
 
-    nbclient sends the kernel what an output of ipywidgets shows. A reply that arrives just then is seen only
-    when the cell's time is over (nbclient's issue 312): a cell with `interact` took 20 minutes now and then.
-    No walkthrough reads it there, so nothing is sent.
+    nbclient sends the kernel the content of an ipywidgets output. It sees a reply that arrives meanwhile only
+    when the cell's time is over (nbclient issue 312): a cell with `interact` sometimes took 20 minutes. No
+    walkthrough reads that content, so nothing is sent.
     """
     from nbclient import NotebookClient
     from nbclient.output_widget import OutputWidget
@@ -101,12 +101,12 @@ def _run(path: Path, out: Path) -> NotebookNode:
             copy(Path(folder) / made, kept)
             _moved(book, made, f"{path.stem}-files/{made}")
     (out / "notebooks").mkdir(exist_ok=True)
-    nbformat.write(book, out / "notebooks" / path.name)  # with its outputs, for whoever wants to download it
+    nbformat.write(book, out / "notebooks" / path.name)  # with its outputs, for download
     return book
 
 
 def _moved(book: NotebookNode, name: str, now: str) -> None:
-    """Links of outputs to what a walkthrough wrote lead to where it lies on the site."""
+    """Redirect links in outputs from files that a walkthrough wrote to their place on the site."""
     for cell in book.cells:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
@@ -115,7 +115,7 @@ def _moved(book: NotebookNode, name: str, now: str) -> None:
 
 
 def markdown(book: NotebookNode, path: Path, folder: Path) -> str:
-    """A walkthrough as a page's Markdown; its pictures are written into `folder`."""
+    """Convert a walkthrough to a page's Markdown; its pictures are written into `folder`."""
     parts = []
     for number, cell in enumerate(book.cells):
         if cell.cell_type == "markdown":
@@ -133,7 +133,7 @@ def markdown(book: NotebookNode, path: Path, folder: Path) -> str:
 
 
 def _shown(output: NotebookNode, picture: str, folder: Path) -> Iterator[str]:
-    """One output as Markdown."""
+    """Convert one output to Markdown."""
     data = output.get("data", {})
     if output.output_type == "stream":
         if output.name == "stdout":
@@ -151,7 +151,7 @@ def _shown(output: NotebookNode, picture: str, folder: Path) -> Iterator[str]:
 
 
 def _fence(text: str) -> str:
-    """A fence that the text does not end."""
+    """A code fence longer than any run of backticks in the text."""
     return "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
 
 

@@ -1,4 +1,4 @@
-"""Build the site: pages from the repository, Sphinx for their dress and search, pdoc for the reference."""
+"""Build the site: pages from the repository, Sphinx for layout and search, pdoc for the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specviz.site import books, check, pages
 from specviz.site.links import repository
 
 NEEDED = ("sphinx", "furo", "myst_parser", "latex2mathml", "pdoc", "nbformat", "nbclient", "plotly")
-MARK = ".specviz-site"  # a file of each folder that holds a site: such a folder may be replaced
+MARK = ".specviz-site"  # a file in each site's folder: a folder that has it may be replaced
 LEARN = ("course", "glossary", "traces")
 USE = ("python", "commands", "app", "api")
 ABOUT = ("results", "runs", "audit", "limits", "data", "design", "decisions", "contributing", "changelog")
@@ -46,12 +46,12 @@ CONTENTS = """
 ```
 """
 
-# pdoc shows what is in a package's `__all__`; the others are what methods and models are written against.
+# pdoc shows the names in a package's `__all__`; the others are the interfaces of methods and models.
 REFERENCE = ("specviz", *(f"specviz.{name}" for name in (
     "calibration", "draft", "loop", "methods", "methods.base", "methods.hooks", "methods.kinds",
     "methods.sampling", "models.protocols", "schema", "suites", "trace", "whatifs",
 )))  # fmt: skip
-# Of the API reference: pdoc's own, with a link to the documentation.
+# A page of the API reference: pdoc's own, with a link to the documentation.
 MODULE_PAGE = """{% extends "default/module.html.jinja2" %}
 {% block nav_title %}
 <p><a href="{{ "../" * module.modulename.count(".") }}../index.html">← documentation</a></p>
@@ -71,14 +71,14 @@ def build(
     Parameters
     ----------
     out : Path
-        The folder; one that holds a site is replaced with `force`.
+        The folder to write; with `force` an existing site is replaced.
     execute : bool
         Run the walkthroughs, so that their pages show outputs, pictures and players.
     workers : int
-        Walkthroughs that run at a time.
+        Number of walkthroughs that run at a time.
     force : bool
     say : callable
-        Is told of each step.
+        Called with a line about each step.
 
     Returns
     -------
@@ -89,6 +89,8 @@ def build(
     SpecvizError
         If a package of the extra ``site`` is missing, the folder is in use, a walkthrough fails, or a page
         has a broken link.
+    ParameterError
+        If `workers` is below 1.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -110,7 +112,7 @@ def build(
         write_text(made / MARK, repository() + "\n")
         partial = out.with_name(out.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(made, partial)  # a full disk leaves the old site as it was
+        shutil.copytree(made, partial)  # a full disk leaves the old site intact
         if out.exists():
             shutil.rmtree(out)
         partial.rename(out)
@@ -118,7 +120,7 @@ def build(
 
 
 def _free(out: Path, force: bool) -> None:
-    """Refuse a folder that holds something else than a site."""
+    """Refuse a folder that holds something other than a site, or a site unless `force`."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / MARK).is_file():
@@ -128,7 +130,7 @@ def _free(out: Path, force: bool) -> None:
 
 
 def _write(sources: Path, made: Path, execute: bool, workers: int, say: Callable[[str], None]) -> None:
-    """All pages as Markdown."""
+    """Write all pages as Markdown."""
     import nbformat
 
     from specviz.site import declared
@@ -189,7 +191,7 @@ def _runs() -> str:
     return _links("report", files)
 
 
-OPENED: Mapping[str, Callable[[], str]] = {"traces": _traces, "runs": _runs}  # pages that end in such links
+OPENED: Mapping[str, Callable[[], str]] = {"traces": _traces, "runs": _runs}  # pages that end with such links
 
 
 def _links(word: str, files: Mapping[str, tuple[str, str]]) -> str:
@@ -201,7 +203,7 @@ def _links(word: str, files: Mapping[str, tuple[str, str]]) -> str:
 
 
 def _recorded(made: Path) -> None:
-    """The recorded traces and runs, each as a page and as a file."""
+    """Write the recorded traces and runs, each as a page and as a file."""
     from specviz.replays import page
     from specviz.trace import Trace
 
@@ -216,7 +218,7 @@ def _recorded(made: Path) -> None:
 
 
 def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
-    """Markdown to HTML, with navigation and search."""
+    """Convert Markdown to HTML, with navigation and search."""
     from plotly.offline import get_plotlyjs
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace
@@ -231,7 +233,7 @@ def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
         "myst_enable_extensions": ["dollarmath"], "myst_heading_anchors": 4,
         "html_static_path": [str(static)], "html_css_files": ["site.css"], "html_copy_source": False,
         "html_use_index": False, "html_show_search_summary": False, "html_show_copyright": False,
-        "smartquotes": False,  # they make a dash of a command's --option
+        "smartquotes": False,  # they turn the -- of a command's option into a dash
         "exclude_patterns": ["_static"], "language": "en", "suppress_warnings": ["myst.header"],
     }  # fmt: skip
     warnings = io.StringIO()
@@ -249,14 +251,14 @@ def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
 
 
 def _accessible(page: str) -> str:
-    """What the theme leaves out: levels of its headings, and code that scrolls by key."""
+    """Add what the theme leaves out: heading levels, and code that scrolls by keyboard."""
     for mark, now in REPAIRS.items():
         page = page.replace(mark, now)
     return page
 
 
 def _reference(made: Path) -> None:
-    """The API reference, by pdoc in a process of its own, light or dark as the other pages."""
+    """Build the API reference with pdoc in a separate process, light or dark like the other pages."""
     from pygments.formatters import HtmlFormatter
 
     command = [sys.executable, "-m", "pdoc", *REFERENCE, "-o", str(made / "api"), "--docformat", "numpy"]

@@ -1,4 +1,4 @@
-"""Is a folder of pages whole: every link leads somewhere, and nothing is fetched from another host."""
+"""Check a folder of pages: every link leads somewhere, and nothing is fetched from another host."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from urllib.parse import unquote, urlsplit
 # Attributes whose address a browser fetches by itself when it shows a page.
 FETCHED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("link", "href")}
 LINKED = {*FETCHED, ("a", "href")}
-FETCHING = {"stylesheet", "icon", "preload", "modulepreload"}  # what a link element is, where it fetches
+FETCHING = {"stylesheet", "icon", "preload", "modulepreload"}  # values of `rel` that make a link fetch
 
 
 class _Names(HTMLParser):
-    """What a page links to, and the names that others can link to."""
+    """The links of a page, and the names that others can link to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class _Names(HTMLParser):
 
 
 def faults(folder: Path, own: tuple[str, ...] = ()) -> list[str]:
-    """What is wrong with the pages of a folder, a line each.
+    """List the faults in the pages of a folder, one line each.
 
-    A link to another host is not followed, and is a fault only where the browser would fetch it unasked. In
-    pages whose path begins with one of `own`, links to places within a page are not looked at: pdoc links to
+    A link to another host is not followed, and is a fault only if the browser would fetch it by itself. In
+    pages whose path begins with one of `own`, links to places within a page are not checked: pdoc links to
     annotations that it does not list.
     """
     pages: dict[str, _Names] = {}

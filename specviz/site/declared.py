@@ -1,4 +1,4 @@
-"""Pages of the methods, from what each one declares."""
+"""Pages of the methods, generated from their declarations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT = "float32"
 
 
 def pages() -> dict[str, str]:
-    """By its name on the site, each method's page, and the list of all."""
+    """Each method's page, and the list of all, by name on the site."""
     kinds = {name: methods.find(name) for name in methods.names()}
     rows = "\n".join(
         f"| [`{name}`]({name}.md) | {_cell(kind.idea() or kind.title)} | {_cell(kind.paper)} | "
@@ -32,7 +32,7 @@ def pages() -> dict[str, str]:
 
 
 def page(name: str, kind: type[Method]) -> str:
-    """A method's page."""
+    """A method's page as Markdown."""
     module = sys.modules[kind.__module__]
     file = kind.__module__.replace(".", "/") + ".py"
     about = inspect.getdoc(module) or ""
@@ -62,7 +62,7 @@ def page(name: str, kind: type[Method]) -> str:
 
 
 def _parameter(p: Parameter) -> str:
-    """A parameter's row."""
+    """A parameter's row of the table."""
     switch = isinstance(p.default, bool)
     legal = "true or false" if switch else p.range.removeprefix("be ").removeprefix("lie in ")
     legal = f"{legal} {p.unit}".strip()
@@ -71,7 +71,7 @@ def _parameter(p: Parameter) -> str:
 
 
 def _command(kind: type[Method]) -> str:
-    """What it decodes, for a command line."""
+    """Options for a command line that runs the method."""
     if kind.streams:
         return "--text FILE --lag 3"
     needed = kind.needs_draft and bundled_draft(kind, "town") is None

@@ -1,4 +1,4 @@
-"""What a walkthrough's kernel shows in place of live widgets, while the site runs it."""
+"""Replace live widgets by pages in a walkthrough's kernel while the site runs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FRAME = (
 
 
 def install(folder: str, book: str) -> None:
-    """From now on widgets show themselves as pages in `folder`, and plotly figures share one script."""
+    """Make widgets display as pages written to `folder`, and plotly figures share one script."""
     from specviz.view.interactive import Interactive
     from specviz.widgets.stateful import Stateful
 

@@ -1,4 +1,4 @@
-"""Links to this repository, to Binder and to Colab, all from the one address in ``pyproject.toml``."""
+"""Links to this repository, to Binder and to Colab, all made from the address in ``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from specviz.errors import SpecvizError
 from specviz.paths import HERE
 
 BRANCH = "main"
-START = "notebooks/start.ipynb"  # what Binder and Colab open, unless another is named
+START = "notebooks/start.ipynb"  # opened by Binder and Colab, unless another is named
 
 
 def repository() -> str:
-    """The repository's address: of the checkout's ``pyproject.toml``, else of the installed package.
+    """The repository's address, from the checkout's ``pyproject.toml`` or else from the installed package.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def _owner_and_name() -> str:
 
 
 def source(path: str) -> str:
-    """The page of a file of the repository."""
+    """The address of a repository file's page."""
     return f"{repository()}/blob/{BRANCH}/{quote(path)}"
 
 
@@ -58,5 +58,5 @@ def colab(notebook: str = START) -> str:
 
 
 def install() -> str:
-    """What pip is given where there is no checkout, as on Colab."""
+    """The requirement for pip if there is no checkout, as on Colab."""
     return f"specviz-lm[run,lab] @ git+{repository()}"

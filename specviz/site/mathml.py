@@ -1,4 +1,4 @@
-"""A Sphinx extension: formulas as MathML, which browsers draw without a script."""
+"""A Sphinx extension that renders formulas as MathML, which browsers draw without a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown of the repository as pages of the site: where each goes, and its links with it."""
+"""Pages of the site from the repository's Markdown: their names, and links adapted to the site."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Page:
 
 
 def root(part: str) -> Path | None:
-    """Where a path of the repository lies, in a checkout or the installed package; None if nowhere."""
+    """Location of a repository path in a checkout or the installed package; None if it is missing."""
     inside = {"README.md": "docs/README.md"}.get(part, part)
     return next((p for p in (HERE.parent / part, HERE / inside) if p.exists()), None)
 
 
 def written() -> list[Page]:
-    """README and what ``docs/`` holds, and CONTRIBUTING and the changelog in a checkout."""
+    """Pages of README, ``docs/`` and the data's READMEs; in a checkout CONTRIBUTING and changelog, too."""
     names = {"README.md": "index", "CONTRIBUTING.md": "contributing", "CHANGELOG.md": "changelog"}
     documents = root("docs")
     if documents is not None:
@@ -51,22 +51,22 @@ def written() -> list[Page]:
 
 
 def books() -> dict[str, Path]:
-    """The walkthroughs by their name on the site."""
+    """The walkthroughs, by name on the site."""
     paths = sorted(walkthroughs().glob("[0-9]*.ipynb"))
     return {f"walkthroughs/{path.stem}": path for path in paths}
 
 
 def places(pages: list[Page]) -> dict[str, str]:
-    """Which page shows what of the repository."""
+    """Name of the page that shows each file of the repository."""
     return {page.origin: page.name for page in pages} | {
         f"notebooks/{path.name}": name for name, path in books().items()
     }
 
 
 def linked(page: Page, names: Mapping[str, str], folder: Path) -> str:
-    """A page's Markdown with its links made for the site; pictures are copied into `folder`.
+    """Adapt the links of a page's Markdown to the site; pictures are copied into `folder`.
 
-    What the site shows is linked there, anything else of the repository at its public address.
+    Files that the site shows are linked there, other files of the repository at their public address.
     """
 
     def target(match: re.Match[str]) -> str:
@@ -94,7 +94,7 @@ def linked(page: Page, names: Mapping[str, str], folder: Path) -> str:
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
-    """A Markdown text with a change made everywhere but in code."""
+    """Apply `change` to a Markdown text everywhere except in code."""
     parts, end = [], 0
     for match in CODE.finditer(text):
         parts += [change(text[end : match.start()]), match[0]]

@@ -1,7 +1,7 @@
-"""A page for each paper: its claims, our reading, where it disagrees with itself, and the commands.
+"""A page for each paper: its claims, our reading, its inconsistencies, and the commands.
 
 Everything is read from ``data/published``, ``data/recipes`` and ``data/runs``.
-``python -m specviz.site.papers docs/papers`` writes the pages of the repository again.
+``python -m specviz.site.papers docs/papers`` regenerates the pages of the repository.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specviz.replays.recipes import CURVES, FIGURES, PAPERS, RECIPES, SETTINGS, 
 from specviz.replays.recorded import list_recorded, results
 from specviz.replays.replays import Replay, Replays
 
-# What runs a paper's method here, and the walkthrough that teaches it.
+# The name of each paper's method here, and the walkthrough that teaches it.
 METHODS: Mapping[str, tuple[str, str]] = {
     "unispec": ("unispec", "07a_unispec"),
     "ssbd": ("retranslate", "09_retranslation"),
@@ -31,7 +31,7 @@ SHORT = {"holds here": "held", "fails here": "failed", "cannot be judged here": 
 UNMEASURED = "not recorded"
 
 
-DEFAULT, TOYS = "replays", "replays-toys"  # files of data/runs: each recipe's own model, and the toy instead
+DEFAULT, TOYS = "replays", "replays-toys"  # files of data/runs: on each recipe's own model, or on toys
 
 
 @cache
@@ -43,9 +43,9 @@ def recorded(name: str) -> dict[str, Replay]:
 
 
 def about_verdicts() -> str:
-    """What a verdict depends on, and how many of the recorded ones were measured in haste."""
+    """Text on what a verdict depends on, and on how many recorded ones are from quick runs."""
     every = recorded(DEFAULT).values()
-    hasty = sum(each.settings.get("quick") is not False for each in every)  # older ones do not say
+    hasty = sum(each.settings.get("quick") is not False for each in every)  # older records do not say
     return (
         "`specviz replay` judges each claim on what it measures. A verdict depends on the machine, the model "
         f"and the suite. Those shown are recorded (`data/runs`): {hasty} of {len(every)} tables and "
@@ -55,7 +55,7 @@ def about_verdicts() -> str:
 
 
 def index() -> str:
-    """The list of the papers."""
+    """The list of the papers, as Markdown."""
     rows: list[tuple[str | int, ...]] = []
     for paper in PAPERS:
         tables = list_published(paper)
@@ -115,7 +115,7 @@ def _claims(names: Sequence[str]) -> str:
 
 
 def _judged(record: str, names: Sequence[str]) -> str:
-    """Each claim with its recorded verdict, and what the tables were measured on."""
+    """Each claim with its recorded verdict, and the settings that the tables were measured on."""
     rows = [
         (_short(name), claim["text"], *_verdict(record, name, claim["text"]))
         for name in names
@@ -132,7 +132,7 @@ def _models_of(record: str, name: str) -> set[str]:
 
 
 def _verdict(record: str, name: str, claim: str) -> tuple[str, str]:
-    """A recorded verdict on a claim, and the numbers that it is from."""
+    """A recorded verdict on a claim, and the numbers that it is based on."""
     replay = recorded(record).get(name)
     each = next((each for each in replay.verdicts if each.claim == claim), None) if replay else None
     if each is None:
@@ -141,7 +141,7 @@ def _verdict(record: str, name: str, claim: str) -> tuple[str, str]:
 
 
 def _settings(record: str, names: Sequence[str]) -> list[str]:
-    """What the tables of a recorded file were measured on, one line a setting."""
+    """Models, prompts and machines of the tables of a recorded file, one line per setting."""
     groups: dict[str, list[str]] = {}
     for name in names:
         sources = recorded(record)[name].sources if name in recorded(record) else []
@@ -180,7 +180,7 @@ def _commands(paper: str, names: Sequence[str]) -> str:
 
 
 def _models(paper: str) -> str:
-    """What the tables are measured on, and what of them a real model leaves empty or reads otherwise."""
+    """Models that the tables are measured on, and what a real model leaves empty or defines differently."""
     lines: dict[tuple[str, str, str, str], list[str]] = {}
     apart: dict[tuple[str, str], list[str]] = {}
     for name, recipe in (RECIPES | CURVES).items():
@@ -217,7 +217,7 @@ def _why(name: str) -> str:
 
 
 def _reading(paper: str) -> str:
-    """What is defined otherwise here, and which rows nothing here can produce."""
+    """Definitions that differ from the paper's, and rows that cannot be reproduced here."""
     recipes = {name: recipe for name, recipe in (RECIPES | CURVES).items() if name.startswith(f"{paper}/")}
     differs: dict[tuple[str, str, str], list[str]] = {}
     absent: dict[tuple[str, str], list[str]] = {}
@@ -270,7 +270,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
 
 
 def write(folder: Path) -> list[Path]:
-    """Write all pages into a folder, over those that are there."""
+    """Write all pages into a folder, replacing existing ones."""
     texts = {"index": index(), **{paper: page(paper) for paper in PAPERS}}
     return [write_text(folder / f"{name}.md", text, force=True) for name, text in texts.items()]
 

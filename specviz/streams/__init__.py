@@ -1,9 +1,9 @@
-"""Sources that arrive in updates: a text read aloud, a transcript that is still being heard, someone typing.
+"""Sources that arrive in updates: a text read aloud, a live transcript, someone typing.
 
-A `Stream` is what `specviz.generate` decodes by ``retranslate``. `fixed_lag` and `from_file` reveal a text so
-many words at a time, `word_timed` follows a transcript's clock, `from_partials` reads what a recogniser
-guessed while it listened, `simulate_partials` makes such guesses up, and `Live` is pushed into while it is
-decoded. `follow` tells what a reader sees of it.
+`specviz.generate` decodes a `Stream` with the method ``retranslate``. `fixed_lag` and `from_file` reveal a
+text some words at a time, `word_timed` follows a transcript's clock, `from_partials` reads a recogniser's
+partial results, `simulate_partials` simulates them, and `Live` takes pushes while it is decoded. `follow`
+yields what a reader sees.
 """
 
 from .lag import fixed_lag, from_file

@@ -1,4 +1,4 @@
-"""A text revealed so many words at a time."""
+"""Streams that reveal a text a fixed number of words at a time."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def fixed_lag(
     reference: str | None = None,
     pace: float | None = None,
 ) -> Stream:
-    """A text of which each update reveals the next words: the paper's simulation on Flores, with three.
+    """A stream that reveals the next words of a text in each update, as the paper simulates it on Flores.
 
     Parameters
     ----------
     text : str
-        Its last update is exactly this; every other one is a beginning of the next.
+        The last update is exactly this text; every other one is a prefix of the next.
     words : int
-        How many words an update brings.
+        Number of words that each update adds.
     language : str, optional
-        Of the text. Where a script has no spaces, see `specviz.streams.words`.
+        Language of the text. For scripts without spaces, see `specviz.streams.words`.
     id, reference : str, optional
         As in `Stream`.
     pace : float, optional
-        Seconds that a word takes; with it every update says when its last word ended.
+        Seconds per word; with it, every update's time is the end of its last word.
 
     Raises
     ------
@@ -62,21 +62,21 @@ def fixed_lag(
 def from_file(
     path: str | Path, words: int = 3, language: str | None = "en", *, lines: bool = True
 ) -> list[Stream]:
-    """Streams of fixed lag from a text file: one for each line that is not empty, or one of the whole file.
+    """Streams of fixed lag from a text file: one per non-empty line, or one for the whole file.
 
     Parameters
     ----------
     path : str or Path
-        UTF-8.
+        A UTF-8 file.
     words, language
-        As `fixed_lag` takes them.
+        See `fixed_lag`.
     lines : bool
-        A line is a source of its own (a sentence of Flores, for example); False makes one stream of all.
+        Make each line a separate source (a sentence of Flores, for example); False makes one stream of all.
 
     Returns
     -------
     list of Stream
-        Named by the file and the line's number, the first being 1.
+        Named by the file and the line's number, from 1.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def from_file(
 
 
 def read(path: Path) -> str:
-    """A file's text.
+    """Read a file's text.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def read(path: Path) -> str:
 
 
 def whole(name: str, value: object, low: int) -> int:
-    """A whole number of at least `low`."""
+    """Check that a value is a whole number of at least `low`, and return it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise ParameterError(f"{name} must be a whole number of at least {low}, got {value!r}")
     return value

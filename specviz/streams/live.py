@@ -1,4 +1,4 @@
-"""A source that is pushed in while it is decoded."""
+"""A stream that other code pushes into while it is decoded."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .stream import Stream, Update
 
 
 class Live(Stream):
-    """A stream that other code pushes into; whoever decodes it waits for the next push.
+    """A stream that other code pushes into; the decoder waits for the next push.
 
     Parameters
     ----------
     id, language, reference : str, optional
         As in `Stream`.
     skip : bool
-        If the decoder is slower than what is pushed: whether it goes on with the newest text and leaves
-        out what was overtaken (`skipped` counts it), or takes every text in turn. The last push is never left
+        If the decoder is slower than the pushes: whether it continues with the newest text and leaves out
+        those in between (`skipped` counts them), or takes every text in turn. The last push is never left
         out.
 
     Examples
@@ -50,7 +50,7 @@ class Live(Stream):
         super().__init__(_Feed(skip), id, language, reference)
 
     def push(self, text: str) -> None:
-        """The source as it now is: all of it.
+        """Set the source to its current text, all of it.
 
         Raises
         ------
@@ -60,10 +60,10 @@ class Live(Stream):
         self.updates.push(text)
 
     def finish(self, text: str | None = None) -> None:
-        """Say that the source is complete, as it last was or as `text`; a second time does nothing.
+        """Mark the source as complete, as last pushed or as `text`; a second call without text does nothing.
 
-        What was pushed last becomes the last update. If it has been read already it comes once more, so that
-        what is only displayed at the end is displayed.
+        The last push becomes the last update. If it has been read already, it is sent once more, so that text
+        that is displayed only at the end is displayed.
         """
         if text is not None:
             self.push(text)
@@ -71,12 +71,12 @@ class Live(Stream):
 
     @property
     def skipped(self) -> int:
-        """How many pushes were overtaken."""
+        """Number of pushes that were left out."""
         return self.updates.skipped
 
 
 class _Feed:
-    """The queue between those who push and the one who reads."""
+    """The queue between the code that pushes and the code that reads."""
 
     def __init__(self, skip: bool) -> None:
         self.skip, self.skipped = skip, 0

@@ -1,8 +1,8 @@
-"""What a recogniser guesses while it listens: texts that grow, shrink and are revised, as JSON lines.
+"""Partial results of a speech recogniser: texts that grow, shrink and are revised, as JSON lines.
 
-A line is ``{"text": ..., "time": ..., "final": ...}``: all that is heard of the utterance so far, when (in
-seconds; may be left out), and whether the utterance is complete. After a final one the next begins, on a
-clock of its own if it has one.
+A line is ``{"text": ..., "time": ..., "final": ...}``: all that was heard of the utterance so far, when (in
+seconds; optional), and whether the utterance is complete. After a final result the next utterance begins; its
+times, if any, may start anew.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .lag import read, whole
 from .segmentation import clusters, segmenter, words
 from .stream import Stream, Update
 
-Line: TypeAlias = str | Mapping[str, Any]  # JSON, or what it holds: `schema.Partial` checks it
-# What sounds alike in English. Any other word is misheard by being cut off.
+Line: TypeAlias = str | Mapping[str, Any]  # JSON or its parsed object; `schema.Partial` checks it
+# Words that sound alike in English. Any other word is misheard by being cut off.
 ALIKE = (
     "their there", "to two too", "for four", "hear here", "know no", "right write", "see sea", "one won",
     "by buy", "our hour", "new knew", "son sun", "week weak", "would wood", "meet meat", "which witch",
@@ -32,24 +32,24 @@ SOUND = {w: [o for o in group.split() if o != w] for group in ALIKE for w in gro
 
 
 def from_partials(source: str | Path | Iterable[Line]) -> list[Stream]:
-    """The utterances of a file of partial results, one stream each.
+    """Read the utterances of a file of partial results, one stream each.
 
     Parameters
     ----------
     source : str, path, or iterable
-        A file of JSON lines, or its lines, or the objects themselves. Empty lines are passed over.
+        A file of JSON lines, or its lines, or the objects themselves. Empty lines are skipped.
 
     Returns
     -------
     list of Stream
-        Named by the file and the utterance's number. If the file ends without a final result, its last one
-        counts as such.
+        Named by the file and the utterance's number. If the file ends without a final result, the last one
+        counts as final.
 
     Raises
     ------
     PromptError
-        Naming the line: no JSON, no ``text``, a wrong type, or a time before the one above in the
-        same utterance.
+        If a line is not JSON, lacks ``text``, has a wrong type, or a time before the previous one in the
+        same utterance; the message names the line.
     """
     if isinstance(source, str | Path):
         name = str(source)
@@ -91,7 +91,7 @@ def _update(line: Line, where: str) -> Update:
 
 
 def save_partials(streams: Stream | Iterable[Stream], path: str | Path, *, force: bool = False) -> Path:
-    """Write streams as a file of partial results, whole or not at all.
+    """Write streams as a file of partial results, atomically.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def save_partials(streams: Stream | Iterable[Stream], path: str | Path, *, force
     Raises
     ------
     TraceError
-        If the file exists, or the disk or folder refuses.
+        If the file exists (unless `force`) or cannot be written.
     """
     lines = []
     for stream in [streams] if isinstance(streams, Stream) else streams:
@@ -130,10 +130,10 @@ def simulate_partials(
     id: str | None = None,
     reference: str | None = None,
 ) -> Stream:
-    """Partial results as a recogniser might have given them for a text; the last one is the text.
+    """Simulate a recogniser's partial results for a text; the last one is the text.
 
-    One to three words come at a time. Each of the last two may be misheard, as what sounds alike or cut off,
-    until two more were heard. Now and then the last words are taken back.
+    One to three words come at a time. Each of the last two may be misheard, as a word that sounds alike or
+    cut off, until two more have been heard. Some updates take the last words back.
 
     Parameters
     ----------
@@ -145,9 +145,9 @@ def simulate_partials(
     revise : float
         Probability that one of the last two words is misheard, drawn anew for each word and update.
     shrink : float
-        Probability that an update takes words back instead of bringing some.
+        Probability that an update takes words back instead of adding some.
     pace : float
-        Seconds that a word takes.
+        Seconds per word.
     id, reference : str, optional
         As in `Stream`.
 
@@ -185,7 +185,7 @@ def simulate_partials(
 
 
 def _misheard(unit: str, random: Random) -> str:
-    """A word as it was first taken: what sounds alike, or as far as it was heard. Its space stays."""
+    """A word as first heard: one that sounds alike, or its beginning. Its leading space stays."""
     word = unit.lstrip()
     space, bare = unit[: len(unit) - len(word)], word.rstrip(".,;:!? ")
     if sounds := SOUND.get(bare.lower()):

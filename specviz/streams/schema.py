@@ -1,4 +1,4 @@
-"""What files of partial results and of timed words hold, as the gate checks them."""
+"""Schemas for files of partial results and of timed words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Partial(TypedDict):
-    """What is heard of an utterance so far."""
+    """An utterance as heard so far."""
 
     text: Text
     time: NotRequired[Seconds | None]
@@ -22,7 +22,7 @@ class Partial(TypedDict):
 
 
 class Word(TypedDict):
-    """A word and when it was said."""
+    """A word and its times."""
 
     word: Text
     start: Seconds

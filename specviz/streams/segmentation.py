@@ -1,8 +1,8 @@
-"""A text's words, also where nothing stands between them; joined, they are the text.
+"""Split a text into words, also in scripts without spaces; joined, they are the text.
 
-Between spaces a word is what stands there. Chinese, Japanese and Thai are cut by BudouX (the extra
-``streams``): Japanese into phrases, a word with its particles. Without it runs of one script take their
-place, see `RUN`. No word ends inside a character as a reader sees it (a grapheme cluster).
+In other scripts a word is the text between spaces. Chinese, Japanese and Thai are cut by BudouX (the extra
+``streams``): Japanese into phrases, a word with its particles. Without BudouX, runs of one script are used,
+see `RUN`. No word ends inside a character as a reader sees it (a grapheme cluster).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import regex
 from specviz.errors import ParameterError
 
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
-# Without a model: a kanji word takes the kana after it along (its ending, its particle), katakana and Thai
-# stand as a run, Chinese goes two characters at a time (most of its words have one or two), and whatever is
-# no letter stays with what is before it.
+# Without a model: a kanji word includes the kana after it (its ending, its particle), katakana and Thai are
+# kept as runs, Chinese is cut every two characters (most of its words have one or two), and characters that
+# are not letters stay with the text before them.
 KANJI = r"\p{Han}+\p{Hiragana}*|\p{Hiragana}+|[\p{Katakana}ー]+"
 RUN = {
     "ja": regex.compile(rf"(?:{KANJI}|[^{UNSPACED}\p{{P}}]+)\P{{L}}*|\P{{L}}+|."),
@@ -30,29 +30,29 @@ PARSERS = {
     "ja": "japanese", "zh": "simplified_chinese", "zh-hant": "traditional_chinese", "th": "thai"
 }  # fmt: skip
 TRADITIONAL = ("zh-hant", "zh-tw", "zh-hk", "zh-mo")
-TIGHT = regex.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uff65]")  # punctuation as wide as they are
+TIGHT = regex.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uff65]")  # with their full-width punctuation
 LETTER = rf"(?![{UNSPACED}])\w"
-BEGUN = regex.compile(rf"(?:{LETTER})*$")  # a word that is not at its end
+BEGUN = regex.compile(rf"(?:{LETTER})*$")  # an unfinished word at the end
 GOES_ON = regex.compile(LETTER)
-SPACE = r"\s\x1c-\x1f"  # what str.strip takes away: four separators more than \s
+SPACE = r"\s\x1c-\x1f"  # characters that str.strip removes: four separators more than \s
 CHUNK = regex.compile(rf"[{SPACE}]*[^{SPACE}]+")
 CLUSTER = regex.compile(r"\X")
 
 
 def words(text: str, language: str | None = None) -> list[str]:
-    """The words of a text, each with the space before it; joined, they are the text.
+    """Split a text into words, each with the space before it; joined, they are the text.
 
     Parameters
     ----------
     text : str
     language : str, optional
-        A tag such as ``en``, ``ja`` or ``zh-Hant``: which model reads what has no spaces. Without it
-        kana mean Japanese, other Chinese characters Chinese.
+        A tag such as ``en``, ``ja`` or ``zh-Hant``, which selects the model for text without spaces. Without
+        it, kana mean Japanese, and Chinese characters alone mean Chinese.
 
     Raises
     ------
     ParameterError
-        If either is not a text.
+        If either is not a string.
     """
     for name, value in (("the text", text), ("language", language or "")):
         if not isinstance(value, str):
@@ -72,7 +72,7 @@ def words(text: str, language: str | None = None) -> list[str]:
 
 
 def segmenter(text: str, language: str | None = None) -> str:
-    """What tells this text's words apart: spaces, BudouX (its version and model), or runs of one script."""
+    """Name of the splitter for this text: spaces, BudouX (with version and model), or runs of one script."""
     kind = _kind(text, language)
     if kind is None:
         return "spaces"
@@ -82,14 +82,14 @@ def segmenter(text: str, language: str | None = None) -> str:
 
 
 def clusters(text: str) -> list[str]:
-    """Its characters, as a reader sees them."""
+    """The grapheme clusters of a text: its characters as a reader sees them."""
     return CLUSTER.findall(text)
 
 
 def kept(before: str, after: str) -> int:
-    """How many characters of a text still stand at the beginning of the next one.
+    """Number of characters of a text that are kept at the beginning of the next one.
 
-    A word that changed counts as changed from its first letter, one that only grew as kept.
+    A word that changed counts as changed from its first letter; a last word that only grew counts as kept.
     """
     n = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
     while n and not (_boundary(before, n) and _boundary(after, n)):
@@ -100,12 +100,12 @@ def kept(before: str, after: str) -> int:
 
 
 def unspaced(text: str) -> bool:
-    """Whether a character of it, its punctuation included, belongs to a script without spaces."""
+    """Whether the text has a character of a script without spaces, including its punctuation."""
     return TIGHT.search(text) is not None
 
 
 def _kind(text: str, language: str | None) -> str | None:
-    """Which model reads it; None if spaces tell."""
+    """The model that splits the text; None if spaces do."""
     if not unspaced(text):
         return None
     tag = (language or "").lower().replace("_", "-")
@@ -137,7 +137,7 @@ def _parser(kind: str) -> Callable[[str], list[str]]:
 
 
 def _boundary(text: str, at: int) -> bool:
-    """Whether a cluster ends there; what is before a line's worth of text cannot matter."""
+    """Whether a cluster ends at `at`; only the 64 characters before it are examined."""
     if at in (0, len(text)):
         return True
     begin = max(0, at - 64)
@@ -146,7 +146,7 @@ def _boundary(text: str, at: int) -> bool:
 
 
 def _whole(pieces: list[str]) -> Iterator[str]:
-    """The words, those drawn together that meet inside a cluster."""
+    """The words, joined if their boundary falls inside a cluster."""
     held = ""
     for word in pieces:
         if held and _boundary(held + word, len(held)):

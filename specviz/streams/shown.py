@@ -1,4 +1,4 @@
-"""What a reader sees of a stream while it is decoded: after each update what stayed, what came, what went."""
+"""The display of a stream while it is decoded: text kept, added and erased in each update."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any, TypeAlias
 
 from .segmentation import kept
 
-Cycle: TypeAlias = Any  # a finished cycle of the loop, which stands on this package
-UNJUDGED = ("unsent", "below_budget", "cut", "unreviewed")  # no part of A/D
+Cycle: TypeAlias = Any  # a finished cycle of the loop, which imports this package
+UNJUDGED = ("unsent", "below_budget", "cut", "unreviewed")  # not counted in A/D
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One update, decoded.
+    """One decoded update.
 
     Parameters
     ----------
     stream, update : int
-        Which stream of the run, and which of its updates; the first is 0.
+        Index of the stream in the run, and of the update in the stream, from 0.
     source : str
-        The source as it then was, and `arrival` when it came, in seconds.
+        The source at that time; `arrival` is when it came, in seconds.
     text : str
-        What is displayed: `kept`, which stood there before, and `new`.
+        The displayed text: `kept`, which was displayed before, and `new`.
     erased : str
-        What followed `kept` before.
+        The text that followed `kept` before.
     erased_tokens, hidden : int
-        Displayed tokens of the update before that are gone; tokens of this output that are masked.
+        Displayed tokens of the previous update that are gone; masked tokens of this output.
     drafted, accepted : int
-        Draft tokens that the target judged, and those it kept.
+        Draft tokens that the target judged, and those it accepted.
     tokens : int
-        Of the output, the masked ones and an end token included.
+        Tokens of the output, including masked ones and an end token.
     prompt, reused : int
-        Rows of the cache that the prompt takes, and how many of them were kept from the update before.
+        Cache rows of the prompt, and how many of them were kept from the previous update.
     seconds : float
-        What decoding it took, by the run's clock; NaN without one.
+        Time that decoding took, by the run's clock; NaN without one.
     """
 
     stream: int
@@ -60,18 +60,18 @@ class Shown:
 
 
 def follow(run: Iterable[Cycle], show: Callable[[list[int]], str]) -> Iterator[Shown]:
-    """What is displayed after each update of a run of streams, as soon as it is decoded.
+    """Yield the display after each update of a run of streams, as soon as it is decoded.
 
     Parameters
     ----------
     run : iterable of finished cycles
-        As `specviz.stream` gives them for a method that decodes streams; its ``clock`` gives the times.
+        As `specviz.stream` yields them for a method that decodes streams; its ``clock`` gives the times.
     show : callable
         ``show(token ids)`` gives text, as a model's ``decode`` does.
     """
     clock = getattr(run, "clock", None)
     stream = -1
-    before: list[int] = []  # displayed tokens of the update before
+    before: list[int] = []  # displayed tokens of the previous update
     stood = ""
     output: list[int] = []
     drafted = accepted = 0
@@ -88,7 +88,7 @@ def follow(run: Iterable[Cycle], show: Callable[[list[int]], str]) -> Iterator[S
         displayed = output[: cycle.shown]
         written = len(output) - (cycle.end == "eos")
         text = show(displayed).lstrip(" ")
-        if written > len(displayed):  # a character that is only begun waits for what is masked
+        if written > len(displayed):  # an incomplete character waits for masked tokens
             text = text.rstrip("\ufffd")
         stays = kept(stood, text)
         same = next((i for i, (a, b) in enumerate(zip(before, displayed)) if a != b), None)

@@ -1,4 +1,4 @@
-"""What a stream is: the source, again and again, as far as it is known."""
+"""Streams: the source in successive updates, each as far as it is known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Update:
     Parameters
     ----------
     text : str
-        All of it, not only what is new; it may be shorter than before, or say something else.
+        The whole source, not only the new part; it may be shorter than before, or differ.
     time : float, optional
         When it came, in seconds of the stream's own clock.
     last : bool
@@ -26,7 +26,7 @@ class Update:
     Raises
     ------
     PromptError
-        If the text is none, or holds half a character; if the time is not a number of seconds.
+        If the text is not a string or holds a lone surrogate, or the time is not a number of seconds.
     """
 
     text: str
@@ -53,12 +53,12 @@ class Stream:
     id, language, reference : str, optional
         Kept in the trace: a name, the source's language, and the right output for the whole source.
     segmented : str, optional
-        Kept in the trace: what told its words apart, for a source that was cut into words.
+        Kept in the trace: the word splitter, for a source that was cut into words.
 
     Raises
     ------
     PromptError
-        If it is a text, or a list of anything else than updates.
+        If `updates` is a text, or a list of anything other than updates.
     """
 
     updates: Iterable[Update]
@@ -77,7 +77,7 @@ class Stream:
             )
 
     def __iter__(self) -> Iterator[Update]:
-        """The updates; of a list the last one says so."""
+        """Yield the updates; the last one of a list is marked as last."""
         if isinstance(self.updates, list | tuple):
             for i, update in enumerate(self.updates, 1):
                 yield Update(update.text, update.time, update.last or i == len(self.updates))
@@ -89,7 +89,7 @@ class Stream:
 
 
 def is_seconds(value: object) -> bool:
-    """Whether it is a number of seconds."""
+    """Whether a value is a finite number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:

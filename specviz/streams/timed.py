@@ -1,4 +1,4 @@
-"""Transcripts that say when each word was heard: JSON of speech recognisers, WebVTT and SRT subtitles."""
+"""Transcripts with the time of each word: JSON of speech recognisers, WebVTT and SRT subtitles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .segmentation import unspaced
 from .stream import Stream, Update
 
 Entry: TypeAlias = Mapping[str, Any]  # a word with its times, as `schema.Word` checks it
-Document: TypeAlias = Any  # what JSON holds
+Document: TypeAlias = Any  # parsed JSON
 ARROW = re.compile(r"^\s*([\d:.,]+)\s*-->\s*([\d:.,]+)")
 CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{2})[.,](\d{3})$")
 MARKUP = re.compile(r"<[^>]*>")
@@ -33,18 +33,18 @@ def word_timed(
     id: str | None = None,
     reference: str | None = None,
 ) -> Stream:
-    """A transcript on its own clock: an update each so many words, or each so many seconds.
+    """A transcript on its own clock, with an update every few words or every few seconds.
 
     Parameters
     ----------
     source : str, path, or iterable of dict
         A file, or its entries. JSON or JSON lines of ``{"word": ..., "start": ..., "end": ...}`` (seconds),
-        alone or under ``words`` or ``segments`` as Whisper and its kin write them; or WebVTT (``.vtt``) or
-        SRT (``.srt``), where a whole cue counts as heard when it ends.
+        alone or under ``words`` or ``segments``, as Whisper and similar tools write them; or WebVTT
+        (``.vtt``) or SRT (``.srt``), where a whole cue counts as heard when it ends.
     words : int, optional
-        Words (cues) that an update brings. Default, without `seconds`: 3.
+        Words (cues) that each update adds. Default, without `seconds`: 3.
     seconds : float, optional
-        An update at each multiple of it that brings something new, with all that has ended by then.
+        Update at each multiple of this that brings something new, with all words that have ended by then.
     language, id, reference : str, optional
         As in `Stream`.
 
@@ -58,7 +58,7 @@ def word_timed(
     ParameterError
         If both `words` and `seconds` are given, or one is not above 0.
     PromptError
-        If the transcript cannot be read, lacks a key, or its times go backwards; it names the word.
+        If the transcript cannot be read, lacks a key, or its times go backwards; the message names the word.
     """
     if words is not None and seconds is not None:
         raise ParameterError("word_timed takes either words or seconds, not both")
@@ -84,12 +84,12 @@ def word_timed(
 
 
 def _tick(end: float, seconds: float) -> int:
-    """The first tick that has heard it; a tick that falls on its end does."""
+    """Number of the first tick at or after a word's end."""
     return math.ceil(end / seconds - 1e-9)
 
 
 def _entries(source: str | Path | Iterable[Entry]) -> tuple[str, list[Entry]]:
-    """What the entries are called in a complaint, and the entries."""
+    """Name of an entry for error messages, and the entries."""
     if not isinstance(source, str | Path):
         if isinstance(source, Mapping) or not isinstance(source, Iterable):
             raise PromptError("word_timed takes a file, or a list of words with word, start and end")
@@ -159,7 +159,7 @@ def _cues(text: str, path: Path) -> list[Entry]:
 
 
 def _checked(what: str, entries: list[Entry]) -> list[tuple[str, float]]:
-    """Words with their ends."""
+    """Check the entries, and return the words with their end times."""
     from .schema import Word
 
     ends: list[tuple[str, float]] = []

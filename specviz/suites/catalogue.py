@@ -1,4 +1,4 @@
-"""Which suites there are, and how a name becomes one."""
+"""The catalogue of suites, and how to load one by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _announced: set[str] = set()  # suites whose licence has been printed
 SEVEN = ("en", "de", "fr", "es", "zh", "ja", "vi")
-# What UniSpec's Multi-SpecBench is made of (section 5.1, Appendix C): in English, in any other language.
+# Sources of UniSpec's Multi-SpecBench (section 5.1, Appendix C): for English, and for other languages.
 ENGLISH = ("spec-bench", "humaneval")
 SOURCES = ("mt-bench", "wikitext", "wikipedia", "webfaq", "mgsm", "xquad", "humaneval-xl")
 
@@ -34,17 +34,18 @@ class Entry:
     Parameters
     ----------
     about : str
-        What it holds, in a few words.
+        Short description of its contents.
     licence : str
-        Of its texts, as their makers say.
+        Licence of its texts, as stated by their authors.
     load : callable, optional
-        ``load(get, part)``: its prompts; ``get(file)`` gives the paths of a `File`. None: it is bundled.
+        ``load(get, part)`` gives its prompts; ``get(file)`` gives the paths of a `File`. None: bundled, or
+        composed of other suites.
     parts : sequence of str
-        What may follow the name and a colon.
+        Parts that may follow the name and a colon.
     default : str
-        The part that is taken when nothing does.
+        The part that is used when none is named.
     note : str
-        What else has to be said of it when it is first used.
+        Further remark to print when it is first used.
     """
 
     about: str
@@ -161,7 +162,7 @@ def suite(
     limit: int | None = None,
     template: str | None = None,
 ) -> Suite:
-    """A suite of prompts.
+    """Load a suite of prompts.
 
     Parameters
     ----------
@@ -172,9 +173,9 @@ def suite(
         A local file or folder to read the suite from, in its authors' published format. Default: it is
         fetched once and kept.
     kind, language, each, limit
-        As for `Suite.select`.
+        See `Suite.select`.
     template : str, optional
-        Other wording around the bare text, as for `Suite.worded`.
+        Other wording around the bare text; see `Suite.worded`.
 
     Returns
     -------
@@ -183,10 +184,10 @@ def suite(
     Raises
     ------
     ParameterError
-        For a part, kind or language that it does not have.
+        If the suite does not have the part, kind or language.
     PromptError
-        If there is no such suite or file, a line of it cannot be read (its number is named), or it is
-        neither on this disk nor reachable.
+        If there is no such suite or file, a line of it cannot be read (the message gives its number), or it
+        is neither on this disk nor reachable.
     """
     if path is None and isinstance(name, str) and name.partition("=")[0].partition(":")[0] in CATALOGUE:
         name, _, given_path = name.partition("=")
@@ -213,7 +214,7 @@ def suite(
 
 
 def _listed(base: str, part: str, path: Path | None) -> Suite:
-    """A suite of the catalogue, from `path` or from where it is kept."""
+    """Load a suite of the catalogue from `path`, or by default from the package, the cache or the network."""
     entry = CATALOGUE[base]
     if part and part not in entry.parts:
         if not entry.parts:
@@ -250,7 +251,7 @@ def _listed(base: str, part: str, path: Path | None) -> Suite:
 
 
 def _composed(name: str, part: str, path: Path | None) -> Suite:
-    """80 prompts a kind of work in a language, from each source or what a folder has of it."""
+    """80 prompts per kind of work in a language, from each source or from a folder's copies of them."""
     if path is not None and not path.is_dir():
         raise PromptError(f"{path} is not a folder: {name} needs one with a file or folder of each source")
     prompts = []
@@ -270,7 +271,7 @@ def _composed(name: str, part: str, path: Path | None) -> Suite:
 
 
 def list_suites() -> pd.DataFrame:
-    """The suites there are.
+    """List the available suites.
 
     Returns
     -------

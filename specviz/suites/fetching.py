@@ -1,4 +1,4 @@
-"""Files of other people's suites: given, or from the hub or the web, kept whole or not at all."""
+"""Files of third-party suites: given locally, or fetched from the hub or the web and kept if complete."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from specviz.files import replacing
 from specviz.paths import home
 
 FOLDER = "SPECVIZ_SUITES"  # the environment variable that names another folder
-SECONDS = 30  # that a server may stay silent
-# Where the hub keeps the Parquet files that it made of a data set that came as a script.
+SECONDS = 30  # timeout of a silent server
+# The hub keeps the Parquet files that it made from script-based data sets in the second one.
 REVISIONS = ("main", "refs/convert/parquet")
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.")
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a suite, or several, where the makers keep them.
+    """One or more files of a suite, where their publisher keeps them.
 
     Parameters
     ----------
     pattern : str
-        A regular expression that its path matches, in the hub's repository or in a folder that is given.
+        A regular expression that its path matches, in the hub's repository or in a given folder.
     repo : str, optional
         The data set on the Hugging Face hub.
     url : str, optional
-        Where there is no repository.
+        Its address if there is no repository.
     columns : tuple of str
-        Of Parquet files with more than text: only these are fetched.
+        Columns to fetch from Parquet files that hold more than text.
     rows : int, optional
-        With `columns`: the first so many rows are enough, and so is one of several parts.
+        With `columns`: this many first rows are enough, and so is one of several parts.
     whole : bool
-        Whether a given path is taken as it is (an archive, or the folder that it unpacks to).
+        Whether a given path is used as it is (an archive, or the folder that it unpacks to).
     least : int
-        How many files of the hub's it has: the hub's client may have kept some of them alone.
+        Least number of files on the hub; the cache of the hub's client may hold only some of them.
     """
 
     pattern: str
@@ -55,11 +55,11 @@ class File:
 
     @property
     def home(self) -> str:
-        """Where it is, in words."""
+        """Its location, in words."""
         return self.url or f"{self.repo} on the Hugging Face hub"
 
     def among(self, names: Iterable[str]) -> list[str]:
-        """Those names that are of this file, in order; none if one of several parts is not there."""
+        """The matching names, in order; none if one of several parts is missing."""
         matching = sorted(name for name in names if re.search(self.pattern, name))
         if self.rows is not None:
             return matching[:1]
@@ -68,7 +68,7 @@ class File:
 
 
 def folder() -> Path:
-    """Where fetched files are kept: what ``SPECVIZ_SUITES`` names, or `specviz.paths.home`.
+    """Folder for fetched files: ``SPECVIZ_SUITES``, or one in `specviz.paths.home`.
 
     Files that the hub's client fetches whole are kept in its own cache.
     """
@@ -78,12 +78,12 @@ def folder() -> Path:
 
 
 def given(file: File, path: Path, suite: str) -> list[Path]:
-    """The file in what a person gave: it, or what matches in a folder.
+    """Find the file in a path that the user gave: the path itself, or the matching files of a folder.
 
     Raises
     ------
     PromptError
-        If there is no such thing.
+        If the path does not exist or has no such file.
     """
     if not path.exists():
         raise PromptError(f"there is no {path} to read {suite} from")
@@ -96,12 +96,12 @@ def given(file: File, path: Path, suite: str) -> list[Path]:
 
 
 def fetch(file: File, suite: str) -> list[Path]:
-    """The file on this disk: from the cache, else from the network.
+    """Paths of the file on this disk, fetched from the network if it is not cached.
 
     Raises
     ------
     PromptError
-        If it is neither cached nor reachable.
+        If it is neither cached nor reachable, or huggingface_hub is needed and not installed.
     """
     if file.repo is None:
         return [_from_web(file, suite)]
@@ -116,12 +116,12 @@ def fetch(file: File, suite: str) -> list[Path]:
 
 
 def single(paths: list[Path]) -> Path:
-    """The one file that a suite is read from.
+    """The only path, for a suite that is read from one file.
 
     Raises
     ------
     PromptError
-        If several in a given folder match.
+        If several files of a given folder match.
     """
     if len(paths) > 1:
         raise PromptError(f"{len(paths)} files match, such as {paths[0]} and {paths[1]}: name one of them")
@@ -129,7 +129,7 @@ def single(paths: list[Path]) -> Path:
 
 
 def forget(path: Path) -> None:
-    """Drop a file from our cache, because it is not what it should be; the hub's client checks its own."""
+    """Delete a bad file from our cache; the hub's client checks its own."""
     if folder() in path.parents:
         with suppress(OSError):
             path.unlink()
@@ -140,11 +140,11 @@ def _from_hub(file: File, suite: str) -> list[Path]:
 
     assert file.repo is not None
     for revision in REVISIONS:
-        with suppress(Exception):  # not cached; what is raised differs between the client's versions
+        with suppress(Exception):  # not cached; the exception differs between the client's versions
             here = Path(
                 snapshot_download(
                     file.repo, repo_type="dataset", revision=revision, local_files_only=True,
-                    allow_patterns=[],  # all that is there: we look ourselves whether it is enough
+                    allow_patterns=[],  # fetch nothing: whether the cache has enough is checked below
                 )
             )  # fmt: skip
             names = file.among(p.relative_to(here).as_posix() for p in here.rglob("*") if p.is_file())
@@ -160,15 +160,15 @@ def _from_hub(file: File, suite: str) -> list[Path]:
 
 
 def _listed(file: File, suite: str) -> tuple[str, list[str]]:
-    """The revision that has the file, and its names there; asked once, where a download retries for long."""
+    """The revision that has the file, and its names there; one query, since downloads retry for long."""
     from huggingface_hub import dataset_info
 
     assert file.repo is not None
     for revision in REVISIONS:
         try:
             siblings = dataset_info(file.repo, revision=revision, timeout=SECONDS).siblings or ()
-        except Exception as error:  # as above
-            if revision == REVISIONS[0]:  # that a data set has no second one says nothing
+        except Exception as error:  # differs between versions, too
+            if revision == REVISIONS[0]:  # not every data set has the second one
                 raise _unreachable(file, suite, error) from None
             continue
         if names := file.among(sibling.rfilename for sibling in siblings):
@@ -177,7 +177,7 @@ def _listed(file: File, suite: str) -> tuple[str, list[str]]:
 
 
 def _columns(file: File, suite: str) -> Path:
-    """Some columns of a Parquet file on the hub, as a file of our own: sound and vectors stay there."""
+    """Fetch some columns of a Parquet file on the hub into our own file, without sound and vectors."""
     assert file.repo is not None
     name = re.sub(r"\W+", "-", f"{file.repo} {file.pattern} {' '.join(file.columns)}").strip("-")
     path = folder() / f"{name}.parquet"
@@ -230,7 +230,7 @@ def _from_web(file: File, suite: str) -> Path:
 
 
 def _written(path: Path, write: Callable[[Path], None]) -> None:
-    """`write` a file beside `path`, then put it there: two processes may fetch at once, one may die."""
+    """`write` a temporary file, then move it to `path`: two processes may fetch at once, and one may die."""
     with replacing(path) as part:
         write(part)
 

@@ -1,7 +1,7 @@
-"""Prompts from files: JSON lines, plain lines, Spec-Bench's ``question.jsonl``.
+"""Read prompts from files: JSON lines, tables, plain lines, Spec-Bench's ``question.jsonl``.
 
-Everything comes out as the dicts that `specviz.generate` takes: ``prompt`` (a text or chat messages) or
-``turns``, and where known ``id``, ``kind``, ``language`` and ``reference``.
+All are returned as the dicts that `specviz.generate` takes: ``prompt`` (a text or chat messages) or
+``turns``, and if known ``id``, ``kind``, ``language`` and ``reference``.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from specviz.chats import chat
 from specviz.errors import PromptError, plural
 from specviz.files import checked, parsed
 
-Prompt: TypeAlias = dict[str, Any]  # with what `specviz.generate` reads of it; Entry is its checked form
-LIMIT = 64 << 20  # bytes of a prompt file
+Prompt: TypeAlias = dict[str, Any]  # the fields that `specviz.generate` reads; Entry is the checked form
+LIMIT = 64 << 20  # maximum bytes of a prompt file
 TABLES = {".csv": ",", ".tsv": "\t"}
 KEPT = ("id", "kind", "language", "reference", "source", "from")
-# Spec-Bench's words for kinds of work, in the bundled suite's. It reports MT-bench's categories as one.
+# Spec-Bench's kinds of work by the bundled suite's names. It reports MT-bench's categories as one.
 KINDS = dict.fromkeys(
     ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"), "conversation"
 ) | {"math_reasoning": "arithmetic", "humaneval": "code", "code_generation": "code"}
 
 
 def read(path: str | Path) -> list[Prompt]:
-    """Prompts of a file, one per line; blank lines are skipped.
+    """Read the prompts of a file, one per line; blank lines are skipped.
 
     In JSON lines each is an object with ``prompt`` (a text), ``turns`` (texts of one conversation) or
-    ``messages`` (a chat; an assistant's turn at its end becomes the reference); of several, turns go before
-    messages before prompt. Lines of OpenAI's batch files and ShareGPT's conversations, whose human turns are
-    put one after another, are read as well; a conversation without one is left out, and said to be. A
-    ``.json`` file may hold one list of such objects.
+    ``messages`` (a chat; an assistant's turn at its end becomes the reference); if several are present, turns
+    take precedence over messages, and messages over prompt. Lines of OpenAI's batch files and ShareGPT's
+    conversations, whose human turns become the turns, are read as well; conversations without one are left
+    out, with a notice. A ``.json`` file may hold one list of such objects.
 
-    A file is JSON lines if its name ends in ``.jsonl`` or ``.json``, if every line begins with ``{``, or if
-    one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt. A ``.gz`` after
-    the name is unpacked.
+    A ``.csv`` or ``.tsv`` file needs a column named ``prompt``. A file is JSON lines if its name ends in
+    ``.jsonl`` or ``.json``, if every line begins with ``{``, or if one is a JSON object and the name does not
+    end in ``.txt``. Otherwise each line is a prompt. A file that ends in ``.gz`` is unpacked.
 
     Raises
     ------
     PromptError
-        If the file cannot be read, or holds no prompt; a bad line is named by its number.
+        If the file cannot be read, or holds no prompt; the message gives the number of a bad line.
     """
     path = Path(path)
     content = load(path)
@@ -84,7 +84,7 @@ def read(path: str | Path) -> list[Prompt]:
 
 
 def _asking(path: Path, place: str, prompts: dict[int, Prompt]) -> list[Prompt]:
-    """The numbered prompts without conversations nobody asks in; `place` is what the numbers count."""
+    """Drop conversations without a human turn, with a notice; `place` is the unit of their numbers."""
     silent = [number for number, prompt in prompts.items() if prompt.get("turns") == []]
     if len(silent) == len(prompts):
         raise PromptError(f"{path} holds no prompts: its conversations have no human turn to answer")
@@ -96,18 +96,18 @@ def _asking(path: Path, place: str, prompts: dict[int, Prompt]) -> list[Prompt]:
 
 
 def _ending(path: Path) -> str:
-    """A file's suffix, without that of its compression; letters' case does not count."""
+    """A file's suffix in lower case, ignoring ``.gz``."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _table(path: Path, content: bytes) -> list[Prompt]:
-    """The rows of a table whose first line names its columns; one of them is ``prompt``."""
+    """Read the rows of a table whose first line names its columns, one of them ``prompt``."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise PromptError(f"{path} is not UTF-8 text") from None
     mark = TABLES[_ending(path)]
-    try:  # strictly, or a quote that opens a field would swallow the rows below it
+    try:  # strict: otherwise a quote that opens a field would swallow the rows below it
         rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True))
     except csv.Error as error:
         raise PromptError(
@@ -129,7 +129,7 @@ def _table(path: Path, content: bytes) -> list[Prompt]:
 
 
 def _json(path: Path, lines: list[tuple[int, str]]) -> str | None:
-    """Why a file is JSON lines, and how to have it read as plain ones; None if it is plain."""
+    """Why a file counts as JSON lines, and how to have plain lines read instead; None if it is plain."""
     ending = _ending(path)
     if ending in (".jsonl", ".json"):
         return f"a {ending} file holds one object per line; plain lines go into a .txt file"
@@ -144,7 +144,7 @@ def _json(path: Path, lines: list[tuple[int, str]]) -> str | None:
 
 
 def load(path: Path) -> bytes:
-    """A file's content, unpacked if its name ends in ``.gz``.
+    """Read a file's content, unpacked if its name ends in ``.gz``.
 
     Raises
     ------
@@ -164,17 +164,17 @@ def load(path: Path) -> bytes:
 
 
 def _form(fields: Prompt) -> str | None:
-    """Which of the forms a prompt has."""
+    """Name of the field that holds the prompt, by precedence."""
     return next((name for name in ("turns", "messages", "prompt") if fields.get(name) is not None), None)
 
 
 def entry(line: object, where: str) -> Prompt:
-    """One object of a JSON lines file as a prompt; of a conversation nobody asks in, without any turn.
+    """Convert one object of a JSON lines file to a prompt; without a human turn its ``turns`` are empty.
 
     Raises
     ------
     PromptError
-        If it is none; it names `where` it stands.
+        If it is not a prompt; the message begins with `where`.
     """
     from specviz.suites.schema import Body, Entry, Turns
 

@@ -1,6 +1,6 @@
-"""Prompts that this package measures and audits itself on, as they lie in ``data/suites/frozen``.
+"""Prompts on which this package measures and audits itself, stored in ``data/suites/frozen``.
 
-They were generated once; ``data/town`` of the repository writes them again.
+They were generated once; ``data/town`` in the repository regenerates them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a suite is: prompts with a name and a licence, to be chosen from."""
+"""The class `Suite`: prompts with a name and a licence, and ways to select among them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Suite(Sequence[Prompt]):
     Parameters
     ----------
     prompts : iterable of mapping
-        Each with ``prompt`` or ``turns``, and where known ``kind``, ``language`` (of the answer),
-        ``reference`` (right answers to the last turn) and ``source`` (the bare text to translate or to sum
-        up). One without an ``id`` is given its number, from 1, and a # where another one has that as its id.
+        Each with ``prompt`` or ``turns``, and if known ``kind``, ``language`` (of the answer),
+        ``reference`` (right answers to the last turn) and ``source`` (the bare text to translate or to
+        summarise). One without an ``id`` gets its number, from 1, with a # in front if that id is taken.
     name : str
     licence : str
-        Of the texts; empty for a file of one's own.
+        Licence of the texts; empty for a user's own file.
 
     Raises
     ------
@@ -95,7 +95,7 @@ class Suite(Sequence[Prompt]):
 
     @property
     def counts(self) -> pd.DataFrame:
-        """How many prompts there are of each kind (rows) in each language (columns)."""
+        """Number of prompts of each kind (rows) in each language (columns)."""
         import pandas as pd
 
         frame = pd.DataFrame([{key: p.get(key) or "–" for key in ("kind", "language")} for p in self.prompts])
@@ -104,7 +104,7 @@ class Suite(Sequence[Prompt]):
 
     @property
     def digest(self) -> str:
-        """The first 16 hexadecimal digits of the SHA-256 of the prompts: equal suites have equal ones."""
+        """The first 16 hexadecimal digits of the prompts' SHA-256, equal for equal suites."""
         content = json.dumps(self.prompts, sort_keys=True, ensure_ascii=False, default=str)
         return hashlib.sha256(content.encode("utf8", "surrogatepass")).hexdigest()[:16]
 
@@ -116,16 +116,16 @@ class Suite(Sequence[Prompt]):
         each: int | None = None,
         limit: int | None = None,
     ) -> Suite:
-        """The prompts of some kinds and languages.
+        """Select prompts by kind and language.
 
         Parameters
         ----------
         kind, language : str or iterable of str, optional
-            Those wanted; default: all.
+            Kinds and languages to keep; default: all.
         each : int, optional
-            At most the first so many of every kind in every language.
+            Keep at most the first `each` of every kind in every language.
         limit : int, optional
-            At most the first so many in all.
+            Keep at most the first `limit` in all.
 
         Returns
         -------
@@ -162,13 +162,13 @@ class Suite(Sequence[Prompt]):
         return self._of(chosen[:limit])
 
     def worded(self, template: str) -> Suite:
-        """The prompts in other words: `template`, with ``{source}`` where the bare text goes.
+        """The prompts in another wording: `template`, with ``{source}`` in place of the bare text.
 
         Raises
         ------
         ParameterError
-            If the template has no ``{source}``, or a prompt no ``source`` (those of translations and
-            summaries have one).
+            If the template has no ``{source}``, or a prompt has no ``source`` (translations and summaries
+            have one).
         """
         if not isinstance(template, str) or SOURCE not in template:
             raise ParameterError(
@@ -181,7 +181,7 @@ class Suite(Sequence[Prompt]):
         )
 
     def streams(self, lag: int = 3) -> list[Stream]:
-        """The sources as texts of which each update reveals the next `lag` words.
+        """The sources as streams in which each update reveals the next `lag` words.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class Suite(Sequence[Prompt]):
         return [fixed_lag(self._source(p), lag, _spoken(p), **_named(p)) for p in self.prompts]
 
     def partials(self, seed: int = 0) -> list[Stream]:
-        """The sources as a recogniser might have given them while it listened: simulated, not recognised.
+        """The sources as simulated partial results of a speech recogniser.
 
         Raises
         ------
@@ -230,7 +230,7 @@ def _named(prompt: Prompt) -> Prompt:
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: what was probably meant, or what there is."""
+    """End of an error message about an unknown name: close matches, or else all names."""
     names = list(map(str, names))
     close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     if close:
@@ -244,7 +244,7 @@ def pick(entries: Iterable[Prompt], each: int) -> list[Prompt]:
 
 
 def spread(entries: Iterable[Prompt], n: int) -> list[Prompt]:
-    """`n` prompts, as evenly over the kinds of work as they come: one of each kind, then the next of each."""
+    """`n` prompts spread evenly over the kinds of work: the first of each kind, then the second of each."""
     kinds = _by_kind(entries)
     rounds = max(map(len, kinds.values()))
     return [items[i] for i in range(rounds) for items in kinds.values() if i < len(items)][:n]

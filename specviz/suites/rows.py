@@ -1,4 +1,4 @@
-"""Rows of data files, and texts in folders and archives: what cannot be read is named by its place."""
+"""Rows of data files, and texts in folders and archives; errors name the place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specviz.files import checked, parsed, shown
 
 from . import files
 
-# What a damaged, encrypted or unusual archive raises.
+# Exceptions that a damaged, encrypted or unusual archive raises.
 DAMAGED = (
     zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, RuntimeError,
 )  # fmt: skip
@@ -49,7 +49,7 @@ class Row:
         Raises
         ------
         PromptError
-            If it has none, or it is not a text, or empty.
+            If it has none of them, or the field is not a text or is empty.
         """
         from specviz.suites.schema import Words
 
@@ -60,16 +60,16 @@ class Row:
         return checked(Words, self.values[name], f"{self.where}, {name!r}", error=PromptError)
 
     def part(self, name: str) -> Row:
-        """A field that has fields of its own."""
+        """A field that is itself a row of named fields."""
         return Row(f"{self.where}, {name!r}", self.values.get(name))
 
     def each(self, name: str) -> Iterator[Row]:
-        """The items of a field that is a list; there may be none."""
+        """The items of a list field, as rows; there may be none."""
         for number, values in enumerate(self.listed(name), 1):
             yield Row(f"{self.where}, {name} {number}", values)
 
     def listed(self, name: str) -> list[Any]:
-        """A field that is a list; it may be empty or not there.
+        """A list field; it may be empty or missing.
 
         Raises
         ------
@@ -79,26 +79,26 @@ class Row:
         return checked(list[Any], self.values.get(name) or [], f"{self.where}, {name!r}", error=PromptError)
 
     def texts(self, name: str) -> list[str]:
-        """A field that is a list of texts; as `listed`."""
+        """A list field whose items are texts; see `listed`."""
         from specviz.suites.schema import Text
 
         return checked(list[Text], self.listed(name), f"{self.where}, {name!r}", error=PromptError)
 
 
 def rows(paths: Path | Iterable[Path], columns: Sequence[str] | None = None) -> Iterator[Row]:
-    """The rows of files in one of the usual forms: Parquet, JSON lines, JSON, CSV, TSV; ``.gz`` is unpacked.
+    """Read the rows of files: Parquet, JSON lines, JSON, CSV or TSV; ``.gz`` files are unpacked.
 
     Parameters
     ----------
     paths : path or paths
     columns : sequence of str, optional
-        Of Parquet: only these, as far as they are there. Of TSV and CSV: their names, where the file has no
-        line of names.
+        For Parquet: read only these columns, if present. For TSV and CSV: the column names, if the file has
+        no header line.
 
     Raises
     ------
     PromptError
-        If a file cannot be read; a bad line is named by its number.
+        If a file cannot be read; the message gives the number of a bad line.
     """
     for path in [paths] if isinstance(paths, Path) else paths:
         ending = Path(path.name.removesuffix(".gz")).suffix.lower()
@@ -113,7 +113,7 @@ def rows(paths: Path | Iterable[Path], columns: Sequence[str] | None = None) -> 
 
 
 def _lines(path: Path, text: str) -> Iterator[Row]:
-    """The rows of JSON lines."""
+    """Read the rows of JSON lines."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             where = f"{path}, line {number}"
@@ -183,12 +183,12 @@ def _text(where: Path | str, content: bytes) -> str:
 
 
 def member(path: Path, pattern: str) -> tuple[str, str]:
-    """The text of the file whose path matches: in a folder, a zip or tar archive, or the file itself.
+    """Read the file whose path matches, in a folder or a zip or tar archive, or the given file itself.
 
     Returns
     -------
     (str, str)
-        What it is called, and its text.
+        Its name and its text.
 
     Raises
     ------
@@ -231,14 +231,14 @@ def _limited(path: Path, name: str, file: IO[bytes] | None) -> bytes:
 
 
 def segments(text: str) -> list[str]:
-    """The sentences of a file of a translation task: one per line, or between ``<seg>`` marks."""
+    """The sentences of a translation task's file: one per line, or between ``<seg>`` tags."""
     if "<seg" in text:
         return [html.unescape(" ".join(part.split())) for part in SEGMENT.findall(text)]
     return [line.strip() for line in text.removesuffix("\n").split("\n")]
 
 
 def squad(row: Row) -> Iterator[tuple[str, Row, list[str]]]:
-    """Passage, question and answers, of SQuAD's own form: articles of paragraphs of questions."""
+    """Passages, questions and answers in SQuAD's format, which nests articles, paragraphs and questions."""
     for article in row.each("data"):
         for paragraph in article.each("paragraphs"):
             context = paragraph.text("context")

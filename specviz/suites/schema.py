@@ -1,4 +1,4 @@
-"""What a line of a file of prompts holds, as the gate checks it."""
+"""Schema of a line of a prompt file."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Message(TypedDict):
 
 
 class Body(TypedDict, total=False):
-    """The request that a line of an OpenAI batch file holds."""
+    """The request in a line of an OpenAI batch file."""
 
     messages: Annotated[list[Message], Field(min_length=1)] | None
     prompt: Words | None
 
 
-# A turn as ShareGPT's files have it.
+# A turn in ShareGPT's format.
 Turn = TypedDict("Turn", {"from": Text, "value": Text})
 Turns = Annotated[list[Turn], Field(min_length=1)]
 

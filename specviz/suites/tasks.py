@@ -1,4 +1,4 @@
-"""Conversations, programs, exercises and questions: from MT-bench and HumanEval to MGSM and XQuAD."""
+"""Suites of conversations, programs, exercises and questions, from MT-bench and HumanEval to XQuAD."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .rows import Row, member, rows, squad
 Get = Callable[[File], list[Path]]
 Prompts = Iterator[files.Prompt]
 GITHUB = "https://raw.githubusercontent.com/"
-EACH = 80  # prompts of a task in a language, in Spec-Bench and in what extends it
+EACH = 80  # prompts per task and language, in Spec-Bench and its extensions
 SUBJECTS = (
     "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
     "precalculus",
 )  # fmt: skip
-# Questions of Spec-Bench by number, four of each kind of work: what speeds are recorded on.
+# Questions of Spec-Bench by number, four of each kind of work: recorded speeds are measured on them.
 TWENTY_FOUR = (
     86, 173, 250, 333, 413, 493, 126, 190, 266, 350, 430, 510, 146, 209, 289, 369, 449, 529, 156, 227, 307,
     387, 467, 547,
@@ -48,7 +48,7 @@ def mt_bench(get: Get, part: str) -> Prompts:
 
 
 def spec_bench(get: Get, part: str) -> Prompts:
-    """All in English; translations are from German. Part 24: the first turns of `TWENTY_FOUR`."""
+    """Spec-Bench, in English; translations are from German. Part 24: the first turns of `TWENTY_FOUR`."""
     url = f"{GITHUB}hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
     path = single(get(File(r"question\.jsonl$", url=url)))
     prompts = files.read(path)
@@ -66,9 +66,9 @@ def spec_bench(get: Get, part: str) -> Prompts:
 
 
 def multi_specbench(get: Get, part: str) -> Prompts:
-    """Seven kinds of work, 80 prompts each, in the form of Spec-Bench; ``mix`` is 588 in all languages.
+    """Seven kinds of work, 80 prompts each, in the form of Spec-Bench; ``mix`` has 588 in all languages.
 
-    Its files are shown to who has logged in; that they are named after the language is not confirmed.
+    Its files can be seen only after logging in; it is not confirmed that they are named after the language.
     """
     pattern = rf"(^|[/_.-]){part}([/_.-][^/]*)?\.(jsonl?|parquet)$"
     language = {} if part == "mix" else {"language": part}
@@ -80,7 +80,7 @@ def multi_specbench(get: Get, part: str) -> Prompts:
 
 
 def humaneval(get: Get, part: str) -> Prompts:
-    """Beginnings of functions, to be gone on with."""
+    """Beginnings of functions to complete."""
     file = File(
         r"(openai_humaneval/test-.*\.parquet|HumanEval\.jsonl(\.gz)?)$", repo="openai/openai_humaneval"
     )
@@ -89,7 +89,7 @@ def humaneval(get: Get, part: str) -> Prompts:
 
 
 def humaneval_xl(get: Get, part: str) -> Prompts:
-    """The same in other natural languages, for Python; Japanese from jhumaneval."""
+    """HumanEval in other natural languages, for Python; Japanese is from jhumaneval."""
     if part == "ja":
         file = File(r"test-.*\.parquet$|test.*\.jsonl$", repo="kogi-jwu/jhumaneval")
     else:
@@ -100,7 +100,7 @@ def humaneval_xl(get: Get, part: str) -> Prompts:
 
 def _programs(entries: Iterator[Row], language: str) -> Prompts:
     for row in entries:
-        # A body's indentation and a prompt's line feeds belong to it.
+        # A body's indentation and a prompt's line feeds are significant.
         yield {"id": row.text("task_id"), "kind": "code", "language": language, "prompt": row.text("prompt"),
                "reference": [row.text("canonical_solution")]}  # fmt: skip
 
@@ -114,7 +114,7 @@ def mbpp(get: Get, part: str) -> Prompts:
         number = row.values.get("task_id")
         tests = row.values.get("test_list")
         if not isinstance(number, int) or not isinstance(tests, list):
-            row.text("task_id and test_list")  # says what is there instead
+            row.text("task_id and test_list")  # raises, naming the fields it has
         elif 11 <= number <= 510:
             task = row.text("text", "prompt")
             wanted = "\n".join(row.texts("test_list"))
@@ -133,7 +133,7 @@ def gsm8k(get: Get, part: str) -> Prompts:
 
 
 def math(get: Get, part: str) -> Prompts:
-    """The test split: subject by subject, the 500 that are often used, or lm-eval's ``--limit 0.1``."""
+    """The test split: subject by subject, the 500 of MATH-500, or those of lm-eval's ``--limit 0.1``."""
     if part == "500":
         entries = rows(get(File(r"(^|/)test\.jsonl$", repo="HuggingFaceH4/MATH-500")))
     else:
@@ -156,7 +156,7 @@ def math(get: Get, part: str) -> Prompts:
 
 
 def mgsm(get: Get, part: str) -> Prompts:
-    """GSM8K's exercises, translated by people; Vietnamese ones from Vi-GSM8K."""
+    """GSM8K's exercises, translated by people; the Vietnamese ones are from Vi-GSM8K."""
     if part == "vi":
         file = File(r"(train.*\.(parquet|jsonl?)|vi_test\.jsonl?)$", repo="longhoang06/Vi-GSM8K")
         return _exercises(islice(rows(get(file)), 250), part)  # as many as the others have
@@ -174,7 +174,7 @@ def _exercises(entries: Iterator[Row], language: str) -> Prompts:
 
 
 def webfaq(get: Get, part: str) -> Prompts:
-    """Questions of web sites' FAQ pages with their answers: of the first thousand, each once."""
+    """Questions and answers of web sites' FAQ pages: the first thousand, without repeated questions."""
     name = THREE[part]
     file = File(rf"(^|/){name}\b.*\.(parquet|jsonl(\.gz)?)$", repo="PaDaS-Lab/webfaq",
                 columns=("question", "answer"), rows=1000)  # fmt: skip
@@ -208,7 +208,7 @@ def _passages(get: Get, part: str) -> Iterator[tuple[str, Row, list[str]]]:
         url = f"{GITHUB}yahoojapan/JGLUE/v1.1.0/datasets/jsquad-v1.1/valid-v1.1.json"
         for row in rows(get(File(r"valid-v1\.\d\.json$", url=url))):
             for context, question, answers in squad(row):
-                yield context.replace(" [SEP] ", "\n"), question, answers  # after the article's title
+                yield context.replace(" [SEP] ", "\n"), question, answers  # it follows the article's title
         return
     for row in rows(get(File(rf"xquad\.{part}(/validation-.*\.parquet|\.json)$", repo="google/xquad"))):
         if "data" in row.values:

@@ -1,4 +1,4 @@
-"""Texts to translate or to sum up: FLORES, ACL 60/60, WMT, IWSLT; CNN/DailyMail, XSum; and their kin."""
+"""Suites of texts to translate or summarise: FLORES, ACL 60/60, WMT, IWSLT, CNN/DailyMail, XSum, others."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .files import Prompt
 from .rows import member, rows, segments
 from .tasks import EACH, Get, Prompts
 
-# FLORES-200's names of languages, and those of FLORES-101, from which it grew.
+# Language codes of FLORES-200, and of FLORES-101, from which it grew.
 FLORES = {
     "en": ("eng_Latn", "eng"), "de": ("deu_Latn", "deu"), "fr": ("fra_Latn", "fra"),
     "es": ("spa_Latn", "spa"), "zh": ("zho_Hans", "zho_simpl"), "ja": ("jpn_Jpan", "jpn"),
     "vi": ("vie_Latn", "vie"),
 }  # fmt: skip
-LONG = {"zh": 150, "ja": 150}  # characters of a passage that is worth summing up; of other languages:
+LONG = {"zh": 150, "ja": 150}  # least characters of a passage to summarise; in other languages:
 LETTERS = 400
-VALIDATION = "validation"  # the split that BiLD's evaluation reads; elsewhere it is test
+VALIDATION = "validation"  # the split that BiLD's evaluation reads; the default is test
 
 
 # ---------------------------------------------------------------- translation
@@ -41,7 +41,7 @@ def flores(get: Get, part: str) -> Prompts:
 
 
 def acl6060(get: Get, part: str) -> Prompts:
-    """The 416 sentences of the talks of the evaluation set, as they were transcribed by hand."""
+    """The 416 sentences of the evaluation set's talks, transcribed by hand."""
     from_, into = part.split("-")
     columns = (f"text_{from_}", f"text_{into}")
     path = single(get(File(r"^data/eval-.*\.parquet$", repo="ymoslem/acl-6060", columns=columns, whole=True)))
@@ -55,7 +55,7 @@ def acl6060(get: Get, part: str) -> Prompts:
 
 
 def wmt(year: str) -> Callable[[Get, str], Prompts]:
-    """The test set of a year; every pair is with English, and read in either direction."""
+    """Loader of a year's sets; every pair is with English and can be read in either direction."""
 
     def load(get: Get, part: str) -> Prompts:
         pair, split = _split(part)
@@ -67,7 +67,7 @@ def wmt(year: str) -> Callable[[Get, str], Prompts]:
 
 
 def iwslt17(get: Get, part: str) -> Prompts:
-    """A split as the hub's data set has it; its test are the talks of 2010 to 2015."""
+    """A split of the hub's data set; its test split holds the talks of 2010 to 2015."""
     pair, split = _split(part)
     file = File(
         rf"(^|/)iwslt2017-{pair}/({split}/.*|{split}-.*|[^/]*-{split})\.parquet$", repo="IWSLT/iwslt2017",
@@ -77,13 +77,13 @@ def iwslt17(get: Get, part: str) -> Prompts:
 
 
 def _split(part: str) -> tuple[str, str]:
-    """What stands before the split in a part's name, and the split: ``test`` where none is named."""
+    """Split a part's name into the pair and the split, which is ``test`` if none is named."""
     front, _, split = part.rpartition(":")
     return (front, split) if split == VALIDATION else (part, "test")
 
 
 def _pairs(paths: list[Path], part: str, name: str) -> Prompts:
-    """Rows with a ``translation`` into either language; or, of a folder, one file of each language."""
+    """Read rows with a ``translation`` that has both languages, or a folder with one file per language."""
     from_, into = part.split("-")
     if paths[0].is_dir():
         inside = sorted(p for p in paths[0].rglob("*") if p.suffix in (".parquet", ".jsonl", ".json"))
@@ -98,7 +98,7 @@ def _pairs(paths: list[Path], part: str, name: str) -> Prompts:
 
 
 def _parallel(path: Path, patterns: list[str], part: str, name: str) -> Prompts:
-    """Two files of the same number of sentences."""
+    """Pair the sentences of two files, which must have the same number of them."""
     (here, sources), (there, answers) = (member(path, pattern) for pattern in patterns)
     one, other = segments(sources), segments(answers)
     if len(one) != len(other):
@@ -116,7 +116,7 @@ def _translation(source: str, answer: str, part: str, name: str) -> Prompt:
 
 
 def wikitext(get: Get, part: str) -> Prompts:
-    """Paragraphs of English Wikipedia articles, to be translated; nobody has."""
+    """Paragraphs of English Wikipedia articles to translate; there are no references."""
     file = File(r"^(wikitext-103-raw-v1/)?test-.*\.parquet$|wiki\.test\.raw$", repo="Salesforce/wikitext")
     path = single(get(file))
     lines = path.read_text("utf8").split("\n") if path.suffix == ".raw" else (
@@ -135,7 +135,7 @@ def wikitext(get: Get, part: str) -> Prompts:
 
 
 def cnn_dailymail(get: Get, part: str) -> Prompts:
-    """A split; its highlights are the reference."""
+    """A split; each article's highlights are its reference."""
     split = part or "test"
     pattern = rf"(^|/)3\.0\.0/{split}-.*\.parquet$|^{split}\.(csv|jsonl)$"
     file = File(pattern, repo="abisee/cnn_dailymail")
@@ -144,7 +144,7 @@ def cnn_dailymail(get: Get, part: str) -> Prompts:
 
 
 def xsum(get: Get, part: str) -> Prompts:
-    """A split; its first sentence, which was taken away, is the reference."""
+    """A split; each article's first sentence, which was removed, is its reference."""
     split = part or "test"
     pattern = rf"(^|/)(default/{split}/.*|default/xsum-{split}|data/{split}-.*)\.parquet$"
     file = File(pattern, repo="EdinburghNLP/xsum")
@@ -158,7 +158,7 @@ def _summary(source: str, answer: str, name: str | int) -> Prompt:
 
 
 def wikipedia(get: Get, part: str) -> Prompts:
-    """One long passage an article, the first 80 articles that have one; nobody has summed them up."""
+    """One long passage from each of the first 80 articles that have one; there are no references."""
     columns = ("title", "text")
     file = File(rf"(^|/){part}/0000\.parquet$", repo="Cohere/wikipedia-2023-11-embed-multilingual-v3",
                 columns=columns, rows=20_000)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is asked of a model where a data set has texts and no prompts; in the language of the task."""
+"""Prompts, in the language of the task, for data sets that have only texts."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ PASSAGE = {
 
 
 def translate(source: str, from_: str, into: str) -> str:
-    """The wish to have a text translated, in English."""
+    """Ask for the translation of a text, in English."""
     return f"Translate {LANGUAGES[from_]} into {LANGUAGES[into]}: {source}"
 
 
 def summarize(source: str, language: str) -> str:
-    """The wish to have a text summed up."""
+    """Ask for a summary of a text."""
     return SUMMARIZE[language].replace("{source}", source)
 
 
 def ask(context: str, question: str, language: str) -> str:
-    """A question about a passage."""
+    """Ask a question about a passage."""
     before, _, after = PASSAGE[language].partition("{context}")
     return before + context + after.replace("{question}", question)
