@@ -237,7 +237,7 @@ def generate(
         "seed": seed, "batch": batch, "record": None if record == "none" else record, "out": file,
         "force": force, "resume": resume,
     }  # fmt: skip
-    RunOptions.split(options)[0].sampling  # noqa: B018  what is wrong with them is said before a model is read
+    RunOptions.split(options)[0].sampling  # noqa: B018  refuse bad values before a model is read
     kind = methods.find(method)
     _check_source(kind, source)
     built = kind(**parameters_of(kind, set_ or []))

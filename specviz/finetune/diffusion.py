@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import checked, read_json
@@ -49,6 +49,7 @@ class Text(TypedDict):
 
     prompt: str
     answer: str
+    kind: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest
     prompts = training.encoded(model, [text["prompt"] for text in texts])
     for number, (text, prompt) in enumerate(zip(texts, prompts)):
         ids = [*words(text["answer"], add_special_tokens=False)["input_ids"], end]
-        pairs.append(Pair(prompt, ids, number, number, str(text.get("kind", ""))))
+        pairs.append(Pair(prompt, ids, number, number, text.get("kind", "")))
     if answers is not None:
         answers.check(model)
         first = len(pairs)
