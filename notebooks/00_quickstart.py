@@ -57,7 +57,7 @@ numbers = trace.summary().iloc[0]
 print(f"your guess {guess:.2f}, the record says {numbers['tau']:.2f}")
 
 # %% [markdown]
-# That number is **τ**: tokens emitted per cycle, the target's own token counted. Three more belong to it:
+# That number is **τ**: tokens emitted per cycle, including the target's own. Three more go with it:
 #
 # | | meaning |
 # |---|---|
@@ -87,9 +87,10 @@ one.cycles[columns].head(8).round(4)
 one.nodes[["cycle", "node", "text", "p", "rank", "status"]].query("cycle <= 2")
 
 # %% [markdown]
-# Times are in seconds. `p` is the probability of a drafted token under the target, `rank` its place in the target's
-# list (0 is the top). In greedy decoding (the target always writes its likeliest token) a token is accepted exactly when its rank is 0 and everything before it was
-# accepted. After a rejection nothing is judged. The record holds enough to check each of those decisions again:
+# Times are in seconds. `p` is the probability of a drafted token under the target, `rank` its position in the
+# target's list (0 is the top). In greedy decoding (the target always writes its likeliest token) a token is
+# accepted exactly when its rank is 0 and everything before it was accepted. After a rejection nothing is
+# judged. The record holds enough to check each of those decisions again:
 
 # %%
 from specviz import metrics, view
@@ -104,9 +105,9 @@ print(f"{len(again)} decisions, {int(again['agrees'].sum())} come out as recorde
 metrics.by_depth(trace).round(3)
 
 # %% [markdown]
-# Read the last two rates. `overall` counts all drafts, so it can only fall. `given` counts those
-# in which the place was judged, because everything before it was accepted. It rises: the first token is the hardest. A
-# copy that began well is likely to go on well.
+# Read the last two rates. `overall` counts all drafts, so it can only fall. `given` counts those in which the
+# position was judged, because everything before it was accepted. It rises: the first token is the hardest. A
+# copy that begins well is likely to continue well.
 #
 # ## Is the drafter's confidence justified?
 #
@@ -116,8 +117,8 @@ metrics.by_depth(trace).round(3)
 # rest), so one pass checks them all; [06](06_training_free_drafters.ipynb) draws that mask. If the score were a
 # perfectly calibrated probability, the points would lie on the diagonal.
 #
-# **Predict.** Above the diagonal the drafter is underconfident, below it overconfident. Which is it where the score is
-# high?
+# **Predict.** Above the diagonal the drafter is underconfident, below it overconfident. Which is it at high
+# scores?
 
 # %%
 from specviz import view
@@ -163,17 +164,17 @@ for name in ("prompt_lookup", "unispec"):
     print(f"{name}: {same} of {len(runs[name].texts)} texts are the target's own")
 
 # %% [markdown]
-# The target decides every token, so a draft costs or saves time and never changes the text. A *tie* is the exception:
-# two tokens whose scores agree to the last digits may swap when passes have another shape. Lossy methods change the
-# text on purpose, for speed; [03](03_bild.ipynb) runs one of them, BiLD.
+# The target decides every token, so a draft costs or saves time and never changes the text. A *tie* is the
+# exception: two tokens whose scores agree to the last digits may swap when passes differ in shape. Lossy
+# methods change the text on purpose, for speed; [03](03_bild.ipynb) runs one of them, BiLD.
 #
 # ## What this trace cannot show
 #
 # - The times are those of the machine that recorded it. Run `specviz demo` for yours.
-# - The target's probabilities are recorded where it judged. Its predictions after a rejected token concern a text that
-#   was never written.
-# - Another draft length would have given other cycles. A new run answers that, or [a what-if](05_what_if.ipynb) that
-#   says how sure it is.
+# - The target's probabilities are recorded only where it judged. Its predictions after a rejected token
+#   concern a text that was never written.
+# - Another draft length would have given different cycles. A new run answers that, or [a
+#   what-if](05_what_if.ipynb) that says how sure it is.
 #
 # Next: [01, why one token at a time is slow](01_autoregressive.ipynb).
 
@@ -182,7 +183,8 @@ for name in ("prompt_lookup", "unispec"):
 #
 # <details><summary>1. What does the target do in one pass of a cycle?</summary>
 #
-# It reads the whole draft and predicts the next token at every place of it. The draft is kept up to its first mistake, and one token of the target's own follows.
+# It reads the whole draft and predicts the next token at each position. The draft is kept up to its first
+# mistake, and one token of the target's own follows.
 # </details>
 #
 # <details><summary>2. What are τ, A/D and A/O?</summary>

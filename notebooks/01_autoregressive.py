@@ -48,7 +48,8 @@ trace = sv.generate(model, prompt, method="autoregressive", max_new_tokens=40)
 trace
 
 # %% [markdown]
-# Every bar is one forward pass, and every pass yields one token: τ = 1.00. The prefill, which read all but the prompt's last token in one pass, is not drawn: it is cycle 0 of the record.
+# Every bar is one forward pass, and every pass yields one token: τ = 1.00. The prefill, which read all but
+# the prompt's last token in one pass, is not drawn: it is cycle 0 of the record.
 #
 # **Predict.** The prompt has several tens of tokens. How many times longer than a single-token pass did its prefill
 # take: 1, 5, or as many as there are tokens?
@@ -72,9 +73,9 @@ print(f"ratio {fill['duration'] / single:.1f}, your guess {guess:.1f}")
 #
 # $$ I(g) = \frac{2gP}{bP} = \frac{2g}{b}\ \text{operations per byte}. $$
 #
-# A machine that can do $C$ operations and move $B$ bytes a second is idle while it waits for memory as long as
-# $I(g) < C/B$. The keys and values of the context and the activations come on top; for short texts and small
-# batches they are little beside the weights.
+# A machine that can do $C$ operations and move $B$ bytes a second is idle while it waits for memory as long
+# as $I(g) < C/B$. The context's keys and values and the activations add to this; for short texts and small
+# batches they are small compared with the weights.
 
 # %%
 from specviz.models.kernels import width
@@ -151,7 +152,7 @@ right.set_xticks(g, g)
 plt.show()
 
 # %% [markdown]
-# Where the curve lies below the dashed line, checking g tokens at once is cheaper than writing them one by one.
+# Where the curve is below the dashed line, checking g tokens at once is cheaper than writing them one by one.
 #
 # ## From s(g) to the highest possible speedup
 #
@@ -181,8 +182,9 @@ ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# These curves are **modelled**: they assume that acceptance is independent from token to token, which it is not in real
-# text, and they include nothing but the passes. Where tokens can be rejected, τ levels off while the cost grows, so the longest draft does not win. [02](02_draft_and_verify.ipynb) measures real decodes.
+# These curves are **modelled**: they assume that acceptance is independent from token to token, which is not
+# true of real text, and they include nothing but the passes. If tokens can be rejected, τ levels off while
+# the cost grows, so the longest draft does not win. [02](02_draft_and_verify.ipynb) measures real decodes.
 #
 # ## The same model in several layouts
 #
@@ -229,12 +231,13 @@ print(
 )
 
 # %% [markdown]
-# The next picture has one curve for each layout. A layout with a flat beginning makes short drafts nearly free; the layout with
-# the fastest single pass need not be that one.
+# The next picture has one curve for each layout. A layout with a flat beginning makes short drafts nearly
+# free; the layout with the fastest single pass need not be that one.
 #
-# Which draft size is best in each layout? That takes **τ(g)**, the tokens that a cycle with g *draft* tokens emits (its pass
-# reads g + 1). τ depends on the model, the drafter and the text, not on the layout. So measure it once, and divide by each layout's
-# s(g + 1). The drafter is UniSpec, the subject of [07a](07a_unispec.ipynb), which nearly always sends g tokens.
+# Which draft size is best in each layout? That takes **τ(g)**, the tokens that a cycle with g *draft* tokens
+# emits (its pass reads g + 1). τ depends on the model, the drafter and the text, not on the layout. So
+# measure it once, and divide by each layout's s(g + 1). The drafter is UniSpec, the subject of
+# [07a](07a_unispec.ipynb), which nearly always sends g tokens.
 #
 # **Predict.** For each layout: is the best draft 0, 1, 2, 4, 8 or 16 tokens?
 
@@ -283,32 +286,34 @@ right.set_xticks(range(len(drafts)), drafts)
 plt.show()
 
 # %% [markdown]
-# Only how the weights lie in memory changed (their order, and in `fp16` their width): no weight, no draft, no token. Yet the best draft size, and whether
-# drafting pays at all, may change with it. "Drafting does not pay on this machine" is therefore never a statement about
-# the machine alone, but about a model, a kernel, a number format, a device and a batch.
+# Only the arrangement of the weights in memory changed (their order, and in `fp16` their width): no weight,
+# no draft, no token. Yet the best draft size, and whether drafting pays at all, may change with it. "Drafting
+# does not pay on this machine" is therefore never a statement about the machine alone, but about a model, a
+# kernel, a number format, a device and a batch.
 #
-# The two models behave differently. On the machine where this was written, with AVX-512, SmolLM2's matrices came from
-# memory, and oneDNN's layout read five rows for the price of one: a draft of four was free, and cost half a pass in the
-# plain layout. `town`'s matrices stayed in the cache, and the transposed layout was the fastest. So the layout is
-# measured for each model, never assumed. The layout that decodes fastest without drafts need not be the one that
-# decodes fastest with them. `specviz bench passes` prints the same table with intervals, in bfloat16 too;
-# `sv.load(..., kernels="plain")` and the variable `SPECVIZ_KERNELS` pin a layout.
+# The two models behave differently. When this was written, on a machine with AVX-512, SmolLM2's matrices came
+# from memory, and oneDNN's layout read five rows for the price of one: a draft of four was free, and cost
+# half a pass in the plain layout. `town`'s matrices stayed in the cache, and the transposed layout was the
+# fastest. So the layout is measured for each model, never assumed. The layout that decodes fastest without
+# drafts need not be the one that decodes fastest with them. `specviz bench passes` prints the same table with
+# intervals, in bfloat16 too; `sv.load(..., kernels="plain")` and the variable `SPECVIZ_KERNELS` pin a layout.
 #
 # ## The same model in several formats
 #
-# A pass over one token reads every weight once, so fewer bytes a weight make it faster. Formats of one model:
+# A pass over one token reads every weight once, so fewer bytes per weight make it faster. Formats of one
+# model:
 #
-# - `float32`, four bytes a weight, and `bfloat16`, two;
-# - `fp16`, two, if it was chosen above: float16 weights that float32 inputs are multiplied with;
+# - `float32`, four bytes per weight, and `bfloat16`, two;
+# - `fp16`, two, if it was chosen above: float16 weights, multiplied by float32 inputs;
 # - `int8`, one: whole numbers from −127 to 127, with a scale for each output;
 # - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came
 #   in four bits are accepted: rounding others so coarsely needs a method of its own.
 #
-# The whole numbers are read from memory as they are and multiplied in bfloat16. In `bfloat16`, `int8` and `int4` the weights are
-# rounded, so the text may differ. But is it a model for which drafting pays?
+# The whole numbers are read from memory as they are and multiplied in bfloat16. In `bfloat16`, `int8` and
+# `int4` the weights are rounded, so the text may differ. But is it a model for which drafting pays?
 #
-# **Predict.** For each format: is the best draft 0, 1, 2, 4, 8 or 16 tokens? And which format writes most tokens a second
-# without any draft?
+# **Predict.** For each format: is the best draft 0, 1, 2, 4, 8 or 16 tokens? And which format writes most
+# tokens per second without any draft?
 
 # %%
 best_guess = {"float32": 4, "fp16": 4, "bfloat16": 4, "int8": 2, "int4": 0}
@@ -355,11 +360,13 @@ plt.show()
 # τ(g) is the one measured above, in the model's own format. That a coarser format accepts drafts as often is assumed
 # here, not measured. A format that is missing is not available for this model or machine.
 #
-# Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. Where SmolLM2 was measured
-# for this text, on a processor without AVX-512, `bfloat16`, `int8` and `int4` were the fastest alone and had the steepest s(g): no
-# draft paid in them, and one of four tokens paid in float32. `town`, whose weights stay in the cache, has little to gain from
-# fewer bytes. Integer weights and drafting both save time spent reading weights. With fewer bytes a pass turns compute-bound at a
-# smaller g, so drafting has less left to save: there, nothing. Compare tokens a second, never speedups over baselines in different formats.
+# Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. When
+# SmolLM2 was measured for this text, on a processor without AVX-512, `bfloat16`, `int8` and `int4` were the
+# fastest alone and had the steepest s(g): no draft paid in them, and one of four tokens paid in float32.
+# `town`, whose weights stay in the cache, has little to gain from fewer bytes. Integer weights and drafting
+# both save time spent reading weights. With fewer bytes a pass turns compute-bound at a smaller g, so
+# drafting has less left to save (there, nothing). Compare tokens per second, never speedups over baselines in
+# different formats.
 #
 # ## What this cannot show
 #
@@ -368,7 +375,8 @@ plt.show()
 #   cycles.
 # - s(g) depends on how much context the pass reads. With tens of thousands of tokens most of what is read is keys and
 #   values, not weights.
-# - Batches of many requests fill the machine on their own, and usually leave less for speculative decoding to exploit ([15](15_should_i_draft.ipynb)).
+# - Batches of many requests fill the machine on their own, and usually leave less for speculative decoding to
+#   exploit ([15](15_should_i_draft.ipynb)).
 
 # %% [markdown]
 # ## Five questions
@@ -395,5 +403,6 @@ plt.show()
 #
 # <details><summary>5. Why may drafting pay less with weights in four bits?</summary>
 #
-# Fewer bytes make the first token cheap and leave the arithmetic of the others. A pass turns compute-bound at fewer tokens: s(g) rises sooner, and less reading is left to save.
+# Fewer bytes make the first token cheap and leave the arithmetic of the others. A pass turns compute-bound at
+# fewer tokens: s(g) rises sooner, and less reading is left to save.
 # </details>

@@ -21,13 +21,15 @@
 # *40 minutes, about three of them computing (half a minute on `town`). Needs `torch`, ipywidgets and plotly
 # (`pip install -e ".[run,lab]"` in a checkout).*
 #
-# You will run speculative decoding greedily and with sampling. You will derive the rule of Leviathan, Kalman and Matias (2023) and
-# Chen et al. (2023), by which sampled text follows the target's law (its distribution) *exactly*, break it, and extend it from one
-# token to a sequence. At the end you will know when drafting pays.
+# You will run speculative decoding greedily and with sampling. You will derive the rule of Leviathan, Kalman
+# and Matias (2023) and Chen et al. (2023), by which sampled text follows the target's law (its distribution)
+# *exactly*, break it, and extend it from one token to a sequence. At the end you will know when drafting
+# pays.
 #
-# The target is **SmolLM2** (135 million parameters; 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it (93 MB).
-# Its drafter `smollm2-draft` comes with the package: SmolLM2's own first two layers and its 8,192 most common tokens, trained on the
-# target's answers. Otherwise the pair is `town` and `town-draft`, two small bundled models.
+# The target is **SmolLM2** (135 million parameters; 4-bit weights, dequantised) if
+# `specviz models get smollm2` has downloaded it (93 MB). Its drafter `smollm2-draft` comes with the package:
+# SmolLM2's own first two layers and its 8,192 most common tokens, trained on the target's answers. Otherwise
+# the pair is `town` and `town-draft`, two small bundled models.
 
 # %%
 import ipywidgets
@@ -54,9 +56,10 @@ trace
 # %% [markdown]
 # ## Greedy: keep what the target would have written
 #
-# In each **cycle** the drafter guesses four tokens. The target reads the last token and these four in one pass, which often takes
-# little longer than a pass over one token, and so learns its own best token at five places. The longest prefix of the draft that equals those
-# tokens is kept. Then comes one token of the target's own: a **correction** after a mismatch, a **bonus** when all were right.
+# In each **cycle** the drafter guesses four tokens. The target reads the last token and these four in one
+# pass, which often takes little longer than a pass over one token. So it learns its own best token at five
+# positions. The longest prefix of the draft that equals those tokens is kept. One token of the target's own
+# follows: a **correction** after a mismatch, a **bonus** when all were right.
 #
 # **Predict.** Is the text the same as when the target writes alone: always, mostly, or seldom?
 
@@ -66,9 +69,10 @@ print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactne
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
-# Always, up to ties: a draft token is kept only if it *is* the target's token. The badge says so because passes over five
-# tokens and over one may round differently in the last digit. Where the target's two best tokens agree to that digit, either may win.
-# `specviz audit` finds every such place and says whether it was a tie, rounding, or a bug.
+# Always, up to ties: a draft token is kept only if it *is* the target's token. The badge says so because
+# passes over five tokens and over one may round differently in the last digit. If the target's two best
+# tokens agree to that digit, either may win. `specviz audit` finds every such place and says whether it was a
+# tie, rounding, or a bug.
 #
 # Three cycles, with each token's probability under both models:
 
@@ -80,8 +84,8 @@ nodes[nodes["cycle"].isin([1, 2, 3])][shown].round(3)
 # %% [markdown]
 # ## How long should a draft be?
 #
-# **τ** is how many tokens a cycle writes on average, correction or bonus included. **A/D** is the share of drafted tokens that are
-# accepted.
+# **τ** is how many tokens a cycle writes on average, correction or bonus included. **A/D** is the share of
+# drafted tokens that are accepted.
 #
 # **Predict.** As the draft length γ grows, which of τ, A/D and tokens/s rises, which falls, which has a maximum?
 
@@ -102,12 +106,13 @@ for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
 plt.show()
 
 # %% [markdown]
-# τ never falls: a draft model's guess depends only on the text before it. A/D usually falls: a later token counts only if all
-# earlier ones were accepted. Speed usually has a maximum, where one more draft token no longer pays for itself. One prompt on one
-# machine is an anecdote; `specviz bench` measures many.
+# τ never falls: a draft model's guess depends only on the text before it. A/D usually falls: a later token
+# counts only if all earlier ones were accepted. Speed usually has a maximum, where one more draft token no
+# longer pays for itself. One prompt on one machine is an anecdote; `specviz bench` measures many.
 #
-# τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can answer for other lengths
-# if it holds what the drafter predicts at every place. The **dense record** adds that ([05](05_what_if.ipynb)).
+# τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can
+# answer for other lengths if it holds what the drafter predicts at every position. The **dense record** adds
+# that ([05](05_what_if.ipynb)).
 
 # %%
 dense = sv.generate(target, prompt, draft=draft, draft_length=4, max_new_tokens=48, record="dense")
@@ -121,7 +126,7 @@ answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "ba
 # Now the target *samples* from its distribution $p$. The drafter samples $x$ from its own, $q$. We want a rule whose
 # output has law $p$, whatever $q$ is, and which accepts as often as possible.
 #
-# Accept $x$ with probability $a(x)$; on rejection draw from some distribution $r$. The law of what comes out is
+# Accept $x$ with probability $a(x)$; on rejection draw from some distribution $r$. The law of the output is
 #
 # $$ P(y) = q(y)\,a(y) + \Big(1 - \sum_x q(x)\,a(x)\Big)\, r(y). $$
 #
@@ -133,23 +138,27 @@ answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "ba
 #
 # $$ r(y) = \frac{\max(0, p(y) - q(y))}{\sum_z \max(0, p(z) - q(z))}. $$
 #
-# It fits: a rejection has probability $1 - \sum_x \min(p(x), q(x)) = \sum_x \max(0, p(x) - q(x))$, the denominator. So $P(y) = \min(p, q) + \max(0, p - q) = p(y)$. A draft is accepted with probability $\sum_x \min(p(x), q(x))$: one
-# minus their total variation distance $\tfrac12 \sum_x |p(x) - q(x)|$.
+# It fits: a rejection has probability $1 - \sum_x \min(p(x), q(x)) = \sum_x \max(0, p(x) - q(x))$, the
+# denominator. So $P(y) = \min(p, q) + \max(0, p - q) = p(y)$. A draft is accepted with probability
+# $\sum_x \min(p(x), q(x))$: one minus their total variation distance $\tfrac12 \sum_x |p(x) - q(x)|$.
 #
-# Drag it. On the left are $p$ and $q$; green is accepted. On the right is what comes out; the lines are $p$.
+# Drag it. On the left are $p$ and $q$; green is accepted. On the right is the output; the lines are $p$.
 #
-# **Predict.** Make $q$ as bad as you can. What happens to the green area, and to the bars on the right? Then choose each shortcut: (a) after a rejection draw from $p$ itself, not from $r$; (b) accept if and only if $p(x) \ge q(x)$; (c) draft the
-# likeliest token, and use the drafter's softmax as $q$. Which of them keep the law?
+# **Predict.** Make $q$ as bad as you can. What happens to the green area, and to the bars on the right? Then
+# choose each shortcut: (a) after a rejection draw from $p$ itself, not from $r$; (b) accept if and only if
+# $p(x) \ge q(x)$; (c) draft the likeliest token, and use the drafter's softmax as $q$. Which of them keep the
+# law?
 
 # %%
 Acceptance()
 
 # %% [markdown]
-# A bad $q$ costs acceptance and nothing else: the right side stays at $p$. Each of the three shortcuts gives another law. (a)
-# favours what the drafter proposes too often: such a token has its full $p$ already, and gets more after rejections. (b) never writes
-# a token with $p < q$: it is not accepted, and $r$ is 0 there. (c) has shipped in real libraries: $q$ must be what the draft was
-# *really* drawn from, after temperature, top-k and top-p. If the draft is an argmax, then $q$ is 1 on that token, and the sampling
-# rule accepts it with probability $p(x)$.
+# A bad $q$ costs acceptance and nothing else: the right side stays at $p$. Each of the three shortcuts gives
+# another law. (a) favours what the drafter proposes too often: such a token has its full $p$ already, and
+# gets more after rejections. (b) never writes a token with $p < q$: it is not accepted, and $r$ is 0 there.
+# (c) has shipped in real libraries: $q$ must be what the draft was *really* drawn from, after temperature,
+# top-k and top-p. If the draft is an argmax, then $q$ is 1 on that token, and the sampling rule accepts it
+# with probability $p(x)$.
 #
 # In code the rule is a few lines. An experiment agrees with $p$ to a few thousandths:
 
@@ -177,23 +186,25 @@ print("came out ", law.round(3))
 # %% [markdown]
 # ## From one token to a sequence
 #
-# A draft has γ tokens, and one pass of the target gives γ + 1 distributions. Row 1 is the law of the token after the text, row
-# 2 that after the text *and* $x_1$, and so on. Three facts make the sequence right.
+# A draft has γ tokens, and one pass of the target gives γ + 1 distributions. Row 1 is the law of the token
+# after the text, row 2 that after the text *and* $x_1$, and so on. Three facts make the sequence right.
 #
-# **Prefixes condition correctly.** $x_2$ is judged only if $x_1$ was accepted. Then $x_1$ is part of the text, so row 2 is the target's
-# law at that place, and the one-token rule applies as before. If $x_1$ was rejected, a new cycle begins after its replacement, by the
-# same rule. Either way the first token $y_1$ has law $p(\cdot \mid \text{text})$, the second, given the first,
-# $p(\cdot \mid \text{text}, y_1)$, and the product of these is the target's law of the sequence.
+# **Prefixes condition correctly.** $x_2$ is judged only if $x_1$ was accepted. Then $x_1$ is part of the
+# text, so row 2 is the target's law at that position, and the one-token rule applies as before. If $x_1$ was
+# rejected, a new cycle begins after its replacement, by the same rule. Either way the first token $y_1$ has
+# law $p(\cdot \mid \text{text})$, the second, given the first, $p(\cdot \mid \text{text}, y_1)$, and the
+# product of these is the target's law of the sequence.
 #
-# **Every token after a rejection is discarded.** If $x_1$ is rejected, another token $y_1$ stands in its place. Row 2
-# was computed after $x_1$, which is no longer there, and $x_2$ was drafted after $x_1$, too. Neither $p$ nor $q$
+# **Every token after a rejection is discarded.** If $x_1$ is rejected, another token $y_1$ takes its place.
+# Row 2 was computed after $x_1$, which is gone, and $x_2$ was drafted after $x_1$, too. Neither $p$ nor $q$
 # belongs to the text that is now being written.
 #
-# **The bonus comes from the last row.** If all γ tokens are accepted, row γ + 1 is the target's law after the whole draft, and it
-# is already computed. One draw from it is a free token. After a rejection the draw from $r$ takes that place. So a cycle emits its
-# accepted tokens and exactly one more.
+# **The bonus comes from the last row.** If all γ tokens are accepted, row γ + 1 is the target's law after the
+# whole draft, and it is already computed. One draw from it is a free token. After a rejection the draw from
+# $r$ replaces it. So a cycle emits its accepted tokens and exactly one more.
 #
-# The next cell computes the law of *two* tokens over a vocabulary of three: with the rule, and keeping $x_2$ after $x_1$ was rejected.
+# The next cell computes the law of *two* tokens over a vocabulary of three: with the rule, and keeping $x_2$
+# after $x_1$ was rejected.
 #
 # **Predict.** Is the second law off in its first token, in its second, or in both?
 
@@ -263,9 +274,10 @@ for temperature in (0.3, 0.7, 1.0, 1.5):
 #
 # ## Exact up to ties, and exact
 #
-# In float32 a tie is rare. In bfloat16, where a number has eight significant bits, it is not: sums change with the order of their
-# terms, which may change with the size of the pass. The next cells decode forty prompts on `town` by UniSpec ([07a](07a_unispec.ipynb)) twice:
-# with passes as they come, and by an **invariant** model, which adds up each token's sums in one order, whatever the pass holds.
+# In float32 a tie is rare. In bfloat16, where a number has eight significant bits, it is not: sums change
+# with the order of their terms, which may change with the size of the pass. The next cells decode forty
+# prompts on `town` by UniSpec ([07a](07a_unispec.ipynb)) twice: with passes as they come, and by an
+# **invariant** model, which adds up each token's sums in one order, whatever the pass holds.
 #
 # **Predict.** How many of forty greedy texts of 64 tokens differ from those of autoregressive decoding, with each?
 
@@ -299,18 +311,21 @@ for name, model in models.items():
         )
 
 # %% [markdown]
-# The invariant model computes the same bits in every pass, so no draft can change the text, and the label says *exact*.
-# That takes longer (`specviz bench passes` measures it). Neither text is better: where they part, rounding chose.
+# The invariant model computes the same bits in every pass, so no draft can change the text, and the label
+# says *exact*. That takes longer (`specviz bench passes` measures it). Neither text is better: where they
+# differ, rounding decided.
 #
 # ## When drafting pays
 #
-# Suppose each draft token is accepted with probability α, independently, and costs the fraction $c$ of a target pass. A cycle with
-# γ draft tokens then writes $1 + \alpha + \dots + \alpha^\gamma = (1-\alpha^{\gamma+1})/(1-\alpha)$ tokens on average, for draft token
-# $i$ counts only if $i$ in a row are accepted. It costs $\gamma c + 1$ passes (Leviathan et al., Theorem 3.8):
+# Suppose each draft token is accepted with probability α, independently, and costs the fraction $c$ of a
+# target pass. A cycle with γ draft tokens then writes
+# $1 + \alpha + \dots + \alpha^\gamma = (1-\alpha^{\gamma+1})/(1-\alpha)$ tokens on average, because draft
+# token $i$ counts only if $i$ in a row are accepted. It costs $\gamma c + 1$ passes (Leviathan et al.,
+# Theorem 3.8):
 #
 # $$ \text{speedup} = \frac{1-\alpha^{\gamma+1}}{(1-\alpha)\,(\gamma c + 1)}. $$
 #
-# The star is this pair. A target pass over γ + 1 tokens is taken to cost what one over one token costs;
+# The star is this pair. A target pass over γ + 1 tokens is assumed to cost the same as one over one;
 # [01](01_autoregressive.ipynb) measures how far that holds here.
 #
 # **Predict.** If γ grows from 1 to 12, does the thick break-even line rise or fall?
@@ -349,15 +364,16 @@ plane(4)
 # %%
 controls = ipywidgets.interact(plane, γ=ipywidgets.IntSlider(4, min=1, max=12, continuous_update=False))
 # %% [markdown]
-# It falls: a longer draft needs a better or a cheaper drafter. With γ = 1 drafting pays where $c < \alpha$. Where $c \ge \alpha$ no γ
-# pays: each further token costs $c$ as well, and brings less than α.
+# It falls: a longer draft needs a better or a cheaper drafter. With γ = 1 drafting pays if $c < \alpha$. If
+# $c \ge \alpha$, no γ pays: each further token also costs $c$, and brings less than α.
 #
 # ## Four drafters in the plane of τ and cost
 #
-# Acceptance differs from place to place, so measured numbers are safer than α. The **cost** of a cycle is its time in units of a
-# plain pass. τ over the cost is the speedup, and drafting pays above the line τ = cost. Below are four drafters: the draft model; **EAGLE**, one layer that continues from the target's own states
-# ([07c](07c_eagle.ipynb)); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and **prompt lookup**, which copies
-# from the text and costs next to nothing.
+# Acceptance differs from position to position, so measured numbers are safer than α. The **cost** of a cycle
+# is its time in units of a plain pass. τ over the cost is the speedup, and drafting pays above the line τ =
+# cost. Below are four drafters: the draft model; **EAGLE**, one layer that continues from the target's own
+# states ([07c](07c_eagle.ipynb)); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and
+# **prompt lookup**, which copies from the text and costs next to nothing.
 #
 # **Predict.** Which has the largest τ? Which has the cheapest cycle? Is the larger τ always the faster method?
 
@@ -383,8 +399,9 @@ print("every text is the target's own:", all(run.texts == plain.texts for run in
 table[["exactness", "tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 
 # %% [markdown]
-# `forward` is the target's pass, `draft_cost` the drafter's, `rest` judging and committing. In the picture each dotted line is one
-# speedup, bars are 95 % intervals, small dots are prompts. Click on a method to open its trace.
+# `forward` is the target's pass, `draft_cost` the drafter's, `rest` judging and committing. In the picture
+# each dotted line is one speedup, bars are 95 % intervals, small dots are prompts. Click on a method to open
+# its trace.
 
 # %%
 runs = [plain, *methods.values()]
@@ -403,22 +420,24 @@ above = drafting.index[drafting["speedup"] > 1]
 print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join(above) or 'none'}")
 
 # %% [markdown]
-# A method with a larger τ can be slower, and lie above the line on one machine and below it on another: the cost of a pass over
-# several tokens ([01](01_autoregressive.ipynb)) differs. In `specviz bench drafters` the methods take turns.
+# A method with a larger τ can be slower, and be above the line on one machine and below it on another,
+# because the cost of a pass over several tokens ([01](01_autoregressive.ipynb)) differs. In
+# `specviz bench drafters` the methods take turns.
 #
 # ## What this method cannot do
 #
 # - It cannot make the target's text better, nor give another law than the target's. A *lossy* method such as BiLD
 #   ([03](03_bild.ipynb)) trades exactness for speed.
 # - A bad drafter costs more than none: τ near 1, and the draft's passes on top.
-# - The two models should share token ids. If the drafter's mean other tokens, the text is still right, but hardly any draft is
-#   accepted. A smaller vocabulary cannot propose what it lacks.
+# - The two models should share token ids. If the drafter's ids mean other tokens, the text is still right,
+#   but hardly any draft is accepted. A smaller vocabulary cannot propose what it lacks.
 #
 # ## Five questions
 #
 # <details><summary>1. Why does greedy decoding write the same text, however bad the drafter is?</summary>
 #
-# A draft token is kept only if it equals the target's own best token at that place. A bad drafter costs time, not text.
+# A draft token is kept only if it equals the target's own best token at that position. A bad drafter costs
+# time, not text.
 # </details>
 #
 # <details><summary>2. p = (0.7, 0.3) and q = (0.4, 0.6). How often is a draft accepted, and what is drawn after a rejection?</summary>
@@ -428,8 +447,8 @@ print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join
 #
 # <details><summary>3. The third of five draft tokens is rejected. Which tokens does the cycle emit, and what happens to tokens four and five?</summary>
 #
-# The first two, and one drawn from the residual in place of the third. Four and five are discarded: they were drafted, and their rows
-# computed, after a token that is not in the text.
+# The first two, and one drawn from the residual in place of the third. Four and five are discarded: they were
+# drafted, and their rows computed, after a token that is not in the text.
 # </details>
 #
 # <details><summary>4. Where does the bonus token come from, and why is it free?</summary>
@@ -439,5 +458,6 @@ print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join
 #
 # <details><summary>5. Your τ doubled and decoding became slower. How?</summary>
 #
-# The cost of a cycle more than doubled: longer drafts, a more expensive drafter, or a target pass whose time grows with its rows.
+# The cost of a cycle more than doubled: longer drafts, a more expensive drafter, or a target pass whose time
+# grows with its rows.
 # </details>

@@ -21,18 +21,18 @@
 # *40 minutes, about three of them computing (two on `town`). Needs `torch`; the quality scores need `sacrebleu`
 # (`pip install -e ".[run,quality]"`).*
 #
-# Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's text, or
-# its law when sampling. BiLD gives that up on purpose: the small model's words stay unless the large one finds them *unlikely*. You
-# will
+# Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's
+# text, or its law when sampling. BiLD gives that up on purpose: the small model's words stay unless the large
+# one finds them *unlikely*. You will
 #
 # 1. watch its two policies, **fallback** and **rollback**, and set each threshold to its extremes,
 # 2. translate, as the paper does: what does speed cost in quality, and what are alignment and each policy worth?
 # 3. draft with the large model's own first layer, beside CALM, and count FLOPs and bytes,
 # 4. measure on a language model what is lost and what is gained.
 #
-# The pair is **SmolLM2** (135 M, dequantised 4-bit weights) with `smollm2-draft` if `specviz models get smollm2` has downloaded
-# SmolLM2 (93 MB), and otherwise `town` with `town-draft`. Parts 2 and 3 use bundled translators in either case, because
-# their texts have known answers.
+# The pair is **SmolLM2** (135 M, dequantised 4-bit weights) with `smollm2-draft` if
+# `specviz models get smollm2` has downloaded SmolLM2 (93 MB), and otherwise `town` with `town-draft`. Parts 2
+# and 3 use bundled translators in either case, because their texts have known answers.
 
 # %%
 import ipywidgets
@@ -57,12 +57,12 @@ trace
 # %% [markdown]
 # ## The two policies (sections 3.3 and 3.4, Algorithm 1)
 #
-# **Fallback.** The small model writes on while it is confident,
+# **Fallback.** The small model keeps writing while it is confident,
 #
 # $$ \max_y p_S(y \mid y_{1:n-1}) > \alpha_{FB}. $$
 #
-# Where it is not, its token is *not* written: the large model makes that one (▾). It also takes over after 10 tokens at
-# the latest (appendix 7.1.2).
+# When it is not, its token is *not* written: the large model writes that one (▾). It also takes over after 10
+# tokens at the latest (appendix 7.1.2).
 #
 # **Rollback.** When the large model takes over, it reads in one pass all that the small one has written since. So it
 # has a probability for every token. With $d$ the cross-entropy between the small model's token and the large model's
@@ -73,8 +73,8 @@ trace
 # the first $y_m$ with $d > \alpha_{RB}$ and everything after it are thrown away, and the large model's token replaces
 # $y_m$ (↶).
 #
-# The dashed line in the confidence lane is $\alpha_{FB}$. **Predict.** How many of the small model's tokens lie below it?
-# Of those, how many does the large model write all the same?
+# The dashed line in the confidence lane is $\alpha_{FB}$. **Predict.** How many of the small model's tokens
+# lie below it? Of those, how many does the large model write anyway?
 
 # %%
 nodes, outputs = trace.nodes, trace.outputs
@@ -96,8 +96,8 @@ shown[nodes["status"] == "rejected"].round(3)
 # %% [markdown]
 # ## The extremes of both thresholds
 #
-# **Predict**, before each row is printed, whether the text is the large model's, the small model's, or something
-# between, and how often the large model runs:
+# **Predict**, before each row is printed, whether the text is the large model's, the small model's, or
+# something in between, and how often the large model runs:
 #
 # | | α_FB | α_RB |
 # |---|---|---|
@@ -123,11 +123,11 @@ for name, fallback, rollback in (("a", 1, 2), ("b", 0, 2), ("c", 0, 1000), ("d",
     print("    ", run.text)
 
 # %% [markdown]
-# (a) No probability exceeds 1, so every token is the large model's; drafting is wasted. (b) Only the
-# cap of 10 and rollback are left: a fixed window, as in Figure 5's ablation. (c) Nothing is ever taken back; the
-# large model still writes one token in eleven. (d) Distance zero means probability one; almost nothing is
-# kept: again the large model's text. The label stays `lossy`: nobody reviews the end.
-# Between the extremes, move the sliders.
+# (a) No probability exceeds 1, so every token is the large model's; drafting is wasted. (b) Only the cap of
+# 10 and rollback remain: a fixed window, as in Figure 5's ablation. (c) Nothing is ever taken back; the large
+# model still writes one token in eleven. (d) Distance zero means probability one; almost nothing is kept:
+# again the large model's text. The label stays `lossy`: nobody reviews the end. Between the extremes, move
+# the sliders.
 
 
 # %%
@@ -150,9 +150,9 @@ controls = ipywidgets.interact(
 # %% [markdown]
 # ## With an encoder
 #
-# From here to the costs the pair is another one. The paper's models are encoder-decoders (mT5, T5): an encoder reads
-# the source, and every decoder layer attends to it through *cross-attention*. The bundled pair has T5's architecture: 4
-# encoder and 8 decoder layers in the large model, 2 and 1 in the small one.
+# From here to *What it costs* the pair is different. The paper's models are encoder-decoders (mT5, T5): an
+# encoder reads the source, and every decoder layer attends to it through *cross-attention*. The bundled pair
+# has T5's architecture: 4 encoder and 8 decoder layers in the large model, 2 and 1 in the small one.
 #
 # **Predict.** In a translation of some forty tokens, how many passes read the source? And which of three caches does a
 # rollback cut: the encoder's output, the keys of cross-attention, the decoder's own keys?
@@ -215,14 +215,14 @@ ax.legend(frameon=False, loc="lower right")
 plt.show()
 
 # %% [markdown]
-# Three tokens in a hundred bring the small model within a point of the large one, and eight close the gap. The small
-# model is seldom wrong, but one wrong word spoils what follows; replaced in time, it costs one token.
+# Three tokens in a hundred bring the small model within a point of the large one; eight close the gap. The
+# small model is seldom wrong, but one wrong word spoils what follows; replaced in time, it costs one token.
 #
 # ## Alignment, and the trade-off (section 3.5.1; Figures 4 and 5)
 #
-# BiLD's policies make that guess: confidence replaces the oracle, and a review follows. Two models trained apart may
-# prefer different words for one thing, *"hard"* and *"difficult"*, and the small one is rolled back for it. The remedy
-# is to fine-tune it on texts that the large one wrote: `town-t5-small-aligned`.
+# BiLD's policies make that guess: confidence replaces the oracle, and a review follows. Two models trained
+# separately may prefer different words for one thing, *"hard"* and *"difficult"*, and the small one is rolled
+# back for it. The remedy is to fine-tune it on texts that the large one wrote: `town-t5-small-aligned`.
 #
 # Below, the settings take turns on each text. Speed is relative to the large model's greedy decoding, encoders
 # included. The last two groups drop one policy, as in Figure 5. Without fallback, the small model hands over after a
@@ -294,8 +294,8 @@ plt.show()
 # nothing takes back a confident mistake. At 0.9 little is left to take back. Without fallback a short window keeps the
 # quality but costs speed.
 #
-# `lost from` and `lost to` are a 95 % interval over the texts. Where it holds 0, forty texts cannot show whether
-# anything was lost.
+# `lost from` and `lost to` are a 95 % interval over the texts. If it contains 0, forty texts cannot show
+# whether anything was lost.
 #
 # ## What the large model wrote (Figure 9)
 #
@@ -305,7 +305,7 @@ plt.show()
 view.examples({"BiLD": bild}, large=plain, small=alone, most=3)
 
 # %% [markdown]
-# Underlined is what the large model wrote: solid after a fallback, dashed after a rollback.
+# The large model's words are underlined: solid after a fallback, dashed after a rollback.
 #
 # Algorithm 1 (line 2) stops as soon as the text ends, so the large model never reviews an end that the *small* model
 # wrote. With `review_end=True` it does. **Predict.** Does the unreviewed end cost quality?
@@ -321,20 +321,21 @@ for name, run in (("as printed", bild), ("end reviewed", reviewed)):
     )
 
 # %% [markdown]
-# It does with the unaligned model. About one more pass a text brings its BLEU to the large model's.
+# It does with the unaligned model. About one more pass per text brings its BLEU to the large model's.
 #
 # ## One model: its first layer drafts (section 4.4, Figure 6)
 #
-# The small model may be the large one's own beginning. After the first decoder layer the head already gives a
-# distribution; while it is confident, the token is written without the other seven layers. At a fallback the *whole*
-# model reads the block, and so computes the true keys and values of every layer. The model must be tuned for this:
-# `town-t5-exit` was, on $\mathcal L = \tfrac12(\mathcal L_1 + \mathcal L_L)$, where $\mathcal L_i$ is the loss of the head
-# after layer $i$ of $L$.
+# The small model may be the large one's own first layer. After the first decoder layer the head already gives
+# a distribution; while it is confident, the token is written without the other seven layers. At a fallback
+# the *whole* model reads the block, and computes the true keys and values of every layer. The model must be
+# tuned for this: `town-t5-exit` was, on $\mathcal L = \tfrac12(\mathcal L_1 + \mathcal L_L)$, where
+# $\mathcal L_i$ is the loss of the head after layer $i$ of $L$.
 #
-# **CALM** (Schuster et al. 2022; Figure 7) stops after *any* layer $i$ that makes it confident: either the hidden state $h$
-# has stopped changing, or the softmax has a clear winner. So $\cos(h_i, h_{i-1})$ or $p^{(1)} - p^{(2)}$ must exceed
-# $0.9\lambda + 0.1$ (without the paper's decay). Later tokens that go deeper need keys and values of the skipped layers, so CALM computes them from
-# $h_i$, the state at the exit. `town-t5-calm` was tuned on $\mathcal L = \sum_i w_i \mathcal L_i$ with $w_i = i / \sum_j j$.
+# **CALM** (Schuster et al. 2022; Figure 7) stops after *any* layer $i$ that makes it confident: either the
+# hidden state $h$ has stopped changing, or the softmax has a clear winner. So $\cos(h_i, h_{i-1})$ or
+# $p^{(1)} - p^{(2)}$ must exceed $0.9\lambda + 0.1$ (without the paper's decay). Later tokens that go deeper
+# need keys and values of the skipped layers, so CALM computes them from $h_i$, the state at the exit.
+# `town-t5-calm` was tuned on $\mathcal L = \sum_i w_i \mathcal L_i$ with $w_i = i / \sum_j j$.
 
 # %%
 exits, calm = sv.load("town-t5-exit"), sv.load("town-t5-calm")
@@ -403,12 +404,14 @@ print(f"and was {leaving.loc['CALM, state 0.9', 'speed']:.2f} times as fast; you
 # (1) No. A test follows each layer that runs, skipped layers still need keys and values, and embedding, head and loop
 # cost the same. The softmax measure pays for a head after every layer.
 #
-# (2) CALM. Where this was written, near 1.6 times, early exit lost a point or two and CALM about ten. The paper gives two
-# reasons: early exit takes wrong tokens back, and it keeps no key or value computed from an early state.
+# (2) CALM. When this was written, near 1.6 times the speed, early exit lost a point or two and CALM about
+# ten. The paper gives two reasons: early exit takes wrong tokens back, and it keeps no key or value computed
+# from an early state.
 #
 # ## What it costs (appendix 7.5.1, Figure 8)
 #
-# FLOPs and the least bytes to move are counted from the record and the models' shapes. *Arithmetic intensity* is FLOPs over bytes.
+# FLOPs and the minimum bytes to move are counted from the record and the models' shapes. *Arithmetic
+# intensity* is FLOPs over bytes.
 #
 # **Predict.** FLOPs, bytes moved, intensity, speed: which of the four rises under BiLD, and which falls?
 
@@ -422,19 +425,19 @@ for name in ("unaligned", "aligned"):
     print(f"speed by the sweep's clock, {name}: {swept.loc[f'{name}: 0.6, 1, 10', 'speed']:.2f}")
 
 # %% [markdown]
-# Bytes fall, the other three rise. FLOPs rise a little: rejected tokens were computed for nothing, and the small
-# model's passes come on top. Bytes fall to about a third, because a pass over ten tokens reads the weights once. (The
-# paper: to a fifth, at 1.85 times the speed.) Speed gains less than bytes lose: these weights fit into the processor's
-# cache, and much of a pass is overhead. The picture times each run once; the printed speeds are the
-# sweep's.
+# Bytes fall, the other three rise. FLOPs rise a little: rejected tokens were computed for nothing, and the
+# small model's passes are added. Bytes fall to about a third, because a pass over ten tokens reads the
+# weights once. (The paper: to a fifth, at 1.85 times the speed.) Speed rises less than bytes fall: these
+# weights fit into the processor's cache, and much of a pass is overhead. The picture times each run once; the
+# printed speeds are the sweep's.
 #
 # ## On a language model: what is lost, and what is gained
 #
 # Back to the first pair. Two measures replace BLEU. How many of the kept
 # tokens are not the large model's first choice? And how many *sums*, whose answers are known, come out right?
 #
-# Again there are two small models: the first section's drafter (`smollm2-draft` learnt *sampled* answers) and one **aligned** with
-# greedy answers. Speculative decoding with the first is the third method.
+# Again there are two small models: the first section's drafter (`smollm2-draft` learnt *sampled* answers) and
+# one **aligned** with greedy answers. Speculative decoding with the first is the third method.
 #
 # **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2)
 # Which of the three is fastest? (3) Of the sums that the large model gets right, how many does BiLD lose?
@@ -482,16 +485,18 @@ paid = metrics.break_even({"autoregressive": greedy, **ways}, "autoregressive").
 print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastest: {paid.idxmax()}")
 
 # %% [markdown]
-# A hollow mark is a lossy method. BiLD keeps a token that the large model finds likely enough, so its τ may be larger.
-# But its small model drafts one more token at each doubt, which is then thrown away. The picture shows which counts
-# more on this machine. Over so few sums intervals are wide; `specviz bench drafters` counts forty.
+# A hollow mark is a lossy method. BiLD keeps a token that the large model finds likely enough, so its τ may
+# be larger. But its small model drafts one more token at each doubt, which is then thrown away. The picture
+# shows which counts more on this machine. With so few sums, intervals are wide; `specviz bench drafters`
+# counts forty.
 #
 # `smollm2-draft` is partly aligned already.
 #
 # ## What BiLD cannot do
 #
 # - It cannot promise the large model's text. Its label is `lossy`, and its quality must be measured for every task.
-# - The thresholds depend on the task: the paper uses fallback thresholds of 0.5 to 0.9 for translation, 0.2 to 0.6 for summaries.
+# - The thresholds depend on the task: the paper uses fallback thresholds of 0.5 to 0.9 for translation, 0.2
+#   to 0.6 for summaries.
 # - With sampling, the law of its output is neither model's.
 #
 # `python -m tests.benchmarks bild` repeats these figures on a hundred texts of four tasks, with intervals.
@@ -501,7 +506,8 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 #
 # <details><summary>1. What does each of BiLD's two policies decide?</summary>
 #
-# Fallback: when the small model hands over, because its largest probability is too low. Rollback: which of its tokens are taken back, because the large model finds one too unlikely.
+# Fallback: when the small model hands over, because its largest probability is too low. Rollback: which of
+# its tokens are taken back, because the large model finds one too unlikely.
 # </details>
 #
 # <details><summary>2. What is the text with a fallback threshold of 1? With a rollback threshold that nothing reaches?</summary>
@@ -516,7 +522,8 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 #
 # <details><summary>4. Why is CALM with half of its layers skipped not twice as fast?</summary>
 #
-# It tests after every layer whether to stop, computes keys and values for skipped layers, and pays for embedding, head and loop.
+# It tests after every layer whether to stop, computes keys and values for skipped layers, and pays for
+# embedding, head and loop.
 # </details>
 #
 # <details><summary>5. Why must BiLD's quality be measured for each task?</summary>

@@ -45,24 +45,26 @@ one
 sv.player(one)
 
 # %% [markdown]
-# Click into the player and use the keys: `→` and `←` step, `space` plays, `home` and `end` jump, `?` lists the rest.
-# From top to bottom you see the text so far, this cycle's draft, where the time went, and what happened to the KV cache (the stored keys and values of earlier tokens). Beside it is the method's own loop, with the current line highlighted. Point at a node: a sentence says why it
-# was kept or dropped.
+# Click into the player and use the keys: `→` and `←` step, `space` plays, `home` and `end` jump, `?` lists
+# the rest. From top to bottom you see the text so far, this cycle's draft, where the time went, and what
+# happened to the KV cache (the stored keys and values of earlier tokens). Next to it is the method's own
+# loop, with the current line highlighted. Point at a node: a sentence says why it was kept or dropped.
 #
 # **Predict.** Step to any cycle and stop at *draft*, before the verdict. Which nodes will survive? In a chain the
 # question is only *how many*: after the first rejection nothing is judged any more.
 #
 # ## Be the target for a while
 #
-# In predict mode the verdicts are covered. Mark the nodes that you think survive, then reveal them. The score counts
-# correct predictions.
+# In predict mode the verdicts are covered. Mark the nodes that you think will survive, then reveal them. The
+# score counts correct predictions.
 
 # %%
 sv.player(one, predict=True)
 
 # %% [markdown]
-# Play ten cycles. Then look at three judges that never ask the target: one always accepts, one accepts only a draft's first two
-# tokens, one rejects only the first. Their scores count judged nodes; yours counts unjudged ones, too, so do not compare them.
+# Play ten cycles. Then look at three judges that never ask the target: one always accepts, one accepts only a
+# draft's first two tokens, one rejects only the first. Their scores count judged nodes; yours counts unjudged
+# ones, too, so do not compare them.
 
 # %%
 nodes = trace.nodes
@@ -73,21 +75,21 @@ print(f"'only the first two'      {(judged['depth'].le(2) == kept).mean():.2f}")
 print(f"'all but the first'       {(judged['depth'].gt(1) == kept).mean():.2f}")
 
 # %% [markdown]
-# The place in the draft is a fair judge, and it costs nothing. Most copies fail at once, because their match was a
-# coincidence. A copy whose first token is right usually fits.
+# Position in the draft is a fair judge, and costs nothing. Most copies fail at once, because their match was
+# a coincidence. A copy whose first token is right usually fits.
 #
 # ## Three kinds of waste
 #
 # A cycle spends its time on tokens that end up in the text, and on others that do not:
 #
-# | | what was paid for it |
+# | | what it cost |
 # |---|---|
 # | *rejected* | a row of the target's pass |
 # | *unjudged*, after a rejection | the same, and nothing was learnt from it |
-# | *below_budget*, in a tree that is cut to size; *unsent*, below BiLD's threshold | time of the drafter alone: the target never sees it |
+# | *below_budget*, in a tree that is cut to size; *unsent*, below BiLD's threshold | the drafter's time alone: the target never sees it |
 #
-# A fourth kind, *cut*, lies after the end of the text; these traces have none. A draft model also pays for each token
-# with a pass of its own.
+# A fourth kind, *cut*, is after the end of the text; these traces have none. A draft model also pays for each
+# token with a pass of its own.
 #
 # **Predict.** Of all tokens that prompt lookup drafted, what share was wasted? Was most of it rejected, or drafted
 # after a rejection?
@@ -96,10 +98,11 @@ print(f"'all but the first'       {(judged['depth'].gt(1) == kept).mean():.2f}")
 nodes["status"].value_counts(normalize=True).rename("share of drafted tokens").to_frame().round(3)
 
 # %% [markdown]
-# With a chain of $\gamma$ tokens and independent acceptances at rate $\alpha$, the first rejection is at place $k$ with
-# probability $\alpha^{k-1}(1-\alpha)$, and then $\gamma-k$ tokens follow it. The expected number of unjudged tokens is
-# $\sum_{k=1}^{\gamma} \alpha^{k-1}(1-\alpha)(\gamma-k)$. At most one token of a draft is rejected, with probability
-# $1-\alpha^{\gamma}$, and the whole draft is accepted with probability $\alpha^{\gamma}$.
+# With a chain of $\gamma$ tokens and independent acceptances at rate $\alpha$, the first rejection is at
+# position $k$ with probability $\alpha^{k-1}(1-\alpha)$, and then $\gamma-k$ tokens follow it. The expected
+# number of unjudged tokens is $\sum_{k=1}^{\gamma} \alpha^{k-1}(1-\alpha)(\gamma-k)$. At most one token of a
+# draft is rejected, with probability $1-\alpha^{\gamma}$, and the whole draft is accepted with probability
+# $\alpha^{\gamma}$.
 
 # %%
 import numpy as np
@@ -125,9 +128,9 @@ print(
 #
 # ## Another method, the same player
 #
-# UniSpec drafts a *tree*. It remembers which tokens the target thought likely after each word, and scores every node.
-# Only the 5 best nodes are sent. Siblings compete for one place, so at most one of them survives. Press `g` to
-# see the tree grow.
+# UniSpec drafts a *tree*. It remembers which tokens the target thought likely after each word, and scores
+# every node. Only the 5 best nodes are sent. Siblings compete for one position, so at most one of them
+# survives. Press `g` to see the tree grow.
 #
 # **Predict.** Which statuses will you see here that prompt lookup did not have?
 
@@ -175,12 +178,13 @@ sv.race([sv.open(sv.example(name)).select(prompt=0) for name in names])
 #
 # ## Find, zoom and export
 #
-# In the player, `x` goes on to the next rejection and `w` to the next long wait; `/` finds a token by its text. `+` and
-# `-` zoom the time line. `v` saves what you see as SVG, `Shift+v` as PNG.
+# In the player, `x` jumps to the next rejection and `w` to the next long wait; `/` finds a token by its text.
+# `+` and `-` zoom the time line. `v` saves what you see as SVG, `Shift+v` as PNG.
 #
-# `to_html` writes the player as one file that opens without a server, a kernel or a network. Its address can name a
-# cycle: `decode.html#cycle=7`. `to_gif` films a stretch of cycles. `to_perfetto` writes the phases and passes for
-# [ui.perfetto.dev](https://ui.perfetto.dev), where they share one clock with traces of other programs.
+# `to_html` writes the player as one file that opens without a server, a kernel or a network. Its address can
+# name a cycle: `decode.html#cycle=7`. `to_gif` animates a range of cycles. `to_perfetto` writes the phases
+# and passes for [ui.perfetto.dev](https://ui.perfetto.dev), where they share one clock with traces of other
+# programs.
 
 # %%
 one.to_html("decode.html", force=True)
@@ -206,12 +210,13 @@ one.to_perfetto("decode.json", force=True)
 #
 # <details><summary>2. Which kinds of waste does a cycle have, and what does each cost?</summary>
 #
-# Rejected and unjudged tokens cost rows of the target's pass; tokens that were drafted and not sent cost the drafter's time alone.
+# Rejected and unjudged tokens cost rows of the target's pass; tokens that were drafted and not sent cost the
+# drafter's time alone.
 # </details>
 #
 # <details><summary>3. How many siblings of a tree can survive?</summary>
 #
-# At most one: they compete for one place of the text.
+# At most one: they compete for one position.
 # </details>
 #
 # <details><summary>4. A judge that never accepts is right four times in five in a tree. Is the score useless?</summary>

@@ -43,18 +43,18 @@ one
 # %% [markdown]
 # ## Why another draft length needs no rerun
 #
-# In greedy decoding the text is the target's own, *whatever is drafted*. So the text under any other draft length is known
-# already: it is this one. All that is missing is what the drafter would have drafted at places where no draft began.
-# Prompt lookup copies what followed the text's last tokens where they stood before. Its drafts follow from the
-# text, and the text is in the trace.
+# In greedy decoding the text is the target's own, *whatever is drafted*. So the text under any other draft
+# length is known already: it is this one. All that is missing is what the drafter would have drafted at
+# positions where no draft began. Prompt lookup copies what followed the text's last tokens where they
+# occurred before. Its drafts follow from the text, and the text is in the trace.
 
 # %%
 ask = sv.whatif(trace)
 ask
 
 # %% [markdown]
-# **Predict.** The run drafted up to 10 tokens a cycle. With 20, does τ, the tokens emitted a cycle, double? And what
-# becomes of A/D, the share of drafted tokens that are accepted? Write down both.
+# **Predict.** The run drafted up to 10 tokens per cycle. With 20, does τ, the tokens emitted per cycle,
+# double? And what becomes of A/D, the share of drafted tokens that are accepted? Write down both.
 
 # %%
 tau_guess, share_guess = 3.8, 0.15
@@ -102,8 +102,8 @@ again = plain.prompt_lookup(ngram_max=[1, 2, 3, 4], draft_length=[3, 10])
 print("the same table:", again.table.equals(ngrams.table), " badge:", again.badge)
 
 # %% [markdown]
-# Yes: *any* exact greedy trace of these texts can, because they hold the same tokens. So both parameters can be moved, and
-# nothing decodes. Which setting of the two has the largest τ, and which wastes least?
+# Yes: *any* exact greedy trace of these texts can, because they hold the same tokens. So both parameters can
+# be moved without decoding. Which setting has the largest τ, and which wastes least?
 
 
 # %%
@@ -139,8 +139,9 @@ timed.table[["draft_length", "tau", "sent", "target_passes", "seconds", "tokens_
 # At five. On the machine that recorded the trace, a pass over up to six tokens takes no longer than a pass over one: the
 # five drafted tokens are free. Seven tokens and more cost extra.
 #
-# Another device? Measure its passes there (`specviz bench passes -m smollm2 --device cuda --json gpu.json`) and price this run with them:
-# `ask.clock(answer, Costs.read("gpu.json"))`. Here is one that is made up: every pass costs the same, up to 64 tokens.
+# Another device? Measure its passes there (`specviz bench passes -m smollm2 --device cuda --json gpu.json`)
+# and price this run with them: `ask.clock(answer, Costs.read("gpu.json"))`. Here is an invented one: every
+# pass costs the same, up to 64 tokens.
 
 # %%
 from specviz.whatifs import Costs
@@ -178,7 +179,8 @@ plt.show()
 # trace was recorded with `record="all"`, which keeps these rows, so a replay can fill a store of its own. But another
 # size sends other nodes, and so teaches the store other rows.
 #
-# **Predict.** The run sent 5 nodes a cycle. Which can be answered exactly: a smaller tree, a larger one, both or neither?
+# **Predict.** The run sent 5 nodes per cycle. Which can be answered exactly: a smaller tree, a larger one,
+# both or neither?
 
 # %%
 trees = sv.whatif(sv.open(sv.example("unispec")))
@@ -187,9 +189,9 @@ print(sizes.why.replace("; ", ";\n"))
 sizes.table[["draft_size", "cycles", "sent", "accepted", "tau", "A/D", "badge"]].round(3)
 
 # %% [markdown]
-# Neither: only the run's own size is exact. Sooner or later a cycle begins where the run began none, or a node is sent
-# that the run never sent. Then the store would hold rows that nobody recorded. From there on the replay continues with
-# what it has and says `modelled`. `places` names the first such cycle of each text:
+# Neither: only the run's own size is exact. Sooner or later a cycle begins where none of the run's did, or
+# sends a node that the run never sent. Then the store would hold rows that nobody recorded. From there on the
+# replay continues with what it has and says `modelled`. `places` names the first such cycle of each text:
 
 # %%
 sizes.places[["draft_size", "prompt", "cycle", "position"]].query("draft_size in [4, 6]")
@@ -208,14 +210,14 @@ refused = {"speculative": ask.speculative(draft_length=4), "bild": ask.bild(fall
 pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in refused.items()}).T
 
 # %% [markdown]
-# A draft model makes predictions of its own, and no run recorded any here. Where a trace has a draft model,
-# `sv.generate(..., record="dense")` or `sv.densify(trace, model, draft)` adds one more pass of each model over the
-# finished text. Then another draft length is exact. A confidence threshold is exact too, as far as the record follows
-# the drafter after a mistake; beyond that, the number of wasted drafts is only *bounded*: it lies
-# in an interval. [02](02_draft_and_verify.ipynb) does the first, live.
+# A draft model makes predictions of its own, and no run recorded any here. If a trace has a draft model,
+# `sv.generate(..., record="dense")` or `sv.densify(trace, model, draft)` adds one more pass of each model
+# over the finished text. Then another draft length is exact. A confidence threshold is exact too, as far as
+# the record follows the drafter after a mistake; beyond that, the number of wasted drafts is only *bounded*:
+# it lies in an interval. [02](02_draft_and_verify.ipynb) does the first, live.
 #
-# A lossy method's thresholds decide *which text* is written. Its own trace answers up to the first token that would
-# differ. [10](10_confidence.ipynb) asks CM-ASD that, live, and [03](03_bild.ipynb) runs BiLD.
+# A lossy method's thresholds decide *which text* is written. Its own trace answers up to the first token that
+# would differ. [10](10_confidence.ipynb) asks this of CM-ASD, live, and [03](03_bild.ipynb) runs BiLD.
 #
 # ## Which question needs what
 #
@@ -223,9 +225,9 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # |---|---|
 # | prompt lookup on the same text | `exact`, from the tokens |
 # | a draft model's other draft length | `exact`, with a dense record |
-# | its confidence threshold | `exact` as far as the record follows it; beyond, cycles `exact` and wasted drafts `bounded` |
+# | its confidence threshold | `exact` as far as the record follows it; beyond that, cycles `exact` and wasted drafts `bounded` |
 # | UniSpec with another size or threshold | `exact` until its store would differ, then `modelled` |
-# | BiLD or CM-ASD with other thresholds | `exact` up to the first other token, then `needs a rerun` |
+# | BiLD or CM-ASD with other thresholds | `exact` up to the first different token, then `needs a rerun` |
 # | time, here or elsewhere | `modelled`, with its error |
 # | another drafter | `needs a rerun` of that drafter over the text: `sv.densify(trace, model, other)` |
 # | another temperature, another prompt, another target | `needs a rerun` |
@@ -234,7 +236,10 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # over nine may choose differently. What should an answer marked `exact` do at such a place?
 #
 # <details><summary>What it does here</summary>
-# It refuses: the replay stops there, the badge becomes <code>needs a rerun</code>, and the place is named. What counts as a tie is measured: where the run and the dense record hold the same prediction, they differ by rounding, and anything within three times the largest such difference is a tie (<code>ask.rounding</code>). Without a dense record a small fixed difference is used.
+# It refuses: the replay stops there, the badge becomes <code>needs a rerun</code>, and the place is named.
+# What counts as a tie is measured: where the run and the dense record hold the same prediction, they differ
+# by rounding, and anything within three times the largest such difference is a tie
+# (<code>ask.rounding</code>). Without a dense record a small fixed difference is used.
 # </details>
 #
 # `python -m tests.benchmarks whatif` checks every `exact` answer of this kind against real reruns, cycle for cycle.

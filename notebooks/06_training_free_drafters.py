@@ -20,7 +20,8 @@
 #
 # *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`.*
 #
-# A draft model costs training, memory and passes. But the next words may already be known: from the text itself, from what the target once predicted and did not write, from a book. You will
+# A draft model costs training, memory and passes. But the next words may already be known: from the text
+# itself, from what the target once predicted but did not write, or from a book. You will
 #
 # 1. look into the memory of four such drafters, entry by entry,
 # 2. see why several guesses are better than one: trees, their arithmetic, and how one pass reads them,
@@ -128,8 +129,9 @@ def by_kind(run):
 by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
 
 # %% [markdown]
-# It gains where answer and question share words *in the same order*. In Table 1 of Do et al. (UniSpec) prompt lookup reaches its
-# largest τ on summaries and retrieval, 1.64 and 1.60 for Llama-3-8B, and 1.27 to 1.30 on questions, conversation and translation.
+# It gains where answer and question share words *in the same order*. In Table 1 of Do et al. (UniSpec) prompt
+# lookup reaches its largest τ on summaries and retrieval, 1.64 and 1.60 for Llama-3-8B, and 1.27 to 1.30 on
+# questions, conversation and translation.
 #
 # ## Why a tree
 #
@@ -178,8 +180,8 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# A chain never gets beyond $a/(1-a)$, however long. A tree pays where the drafter is *unsure*; a sure one needs depth.
-# A simulation checks the sums: draw the right rank of each level, and walk.
+# A chain never gets beyond $a/(1-a)$, however long. A tree pays if the drafter is *unsure*; a confident one
+# needs depth. A simulation checks the sums: draw the right rank of each level, and walk.
 
 # %%
 rng = np.random.default_rng(0)
@@ -248,18 +250,20 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# "Off by" is the largest difference of a logit from a pass over that path alone. With the mask only rounding is left.
-# Read so, only node 0 is right: all others attend to a token off their path. A sibling that leaks in turns
-# *"A or B"* into the text *"A B"*.
+# "Off by" is the largest difference of a logit from a pass over that path alone. With the mask only rounding
+# is left. Read this way, only node 0 is right: all others attend to a token off their path. A sibling that
+# leaks in turns *"A or B"* into the text *"A B"*.
 #
 # ## What the target said before: Token Recycling's matrix
 #
-# Luo et al. (2025). A pass predicts, after every token it reads, which tokens might follow. One of them is written, and
-# the others are usually thrown away. Token Recycling keeps the best $k$ in a matrix $M$ with $V$ rows (the vocabulary): row $t$ holds those from the last time the target read $t$. A draft is a fixed **template** of rank paths, like
-# those above, filled from the matrix: the child of rank $r$ below the token $u$ is $M[u, r]$.
+# Luo et al. (2025). A pass predicts, after every token it reads, which tokens might follow. One of them is
+# written, and the others are usually thrown away. Token Recycling keeps the best $k$ in a matrix $M$ with $V$
+# rows (the vocabulary): row $t$ holds those from the last time the target read $t$. A draft is a fixed
+# **template** of rank paths, like those above, filled from the matrix: the child of rank $r$ below the token
+# $u$ is $M[u, r]$.
 #
-# **Predict.** A pass over $n$ nodes reads $n + 1$ tokens. Does it change 1 row of the matrix, as many as were accepted, or up
-# to $n + 1$?
+# **Predict.** A pass over $n$ nodes reads $n + 1$ tokens. Does it change 1 row of the matrix, as many as were
+# accepted, or up to $n + 1$?
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -339,9 +343,9 @@ print(f"measured τ of the template:      {metrics.tau(ran):.2f}")
 #
 # ## The target's own guesses: Lookahead
 #
-# Fu et al. (2024) let the target guess far ahead **in parallel**. Write $W$ arbitrary tokens after the text (12 here). Let one
-# pass replace each by the target's prediction after the ones before it, and repeat: a *Jacobi iteration* on the
-# equations $y_i = \arg\max p(\cdot \mid x, y_{<i})$.
+# Fu et al. (2024) let the target guess far ahead **in parallel**. Write $W$ arbitrary tokens after the text
+# (12 here). Let one pass replace each by the target's prediction after the ones before it, and repeat: a
+# *Jacobi iteration* on the equations $y_i = \arg\max p(\cdot \mid x, y_{<i})$.
 #
 # **Predict.** After how many passes are all 12 tokens right at the latest? And how many do you expect?
 
@@ -359,11 +363,11 @@ for step in range(14):
     y = context.forward(Draft.chain(y)).logits[0][:-1].argmax(-1).numpy()
 
 # %% [markdown]
-# Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on. After at most 12 passes
-# all are right: at worst, no gain over one by one; the table shows how much was gained. But the rows contain *runs of tokens*
-# that fit, only in the wrong place. Lookahead keeps runs of $N$ tokens, $N$-grams, in a **pool**, at most $G$ by each first
-# token, and tries those that begin with the text's last one. One pass does both: it advances the window (nodes that are read
-# and **not judged**) and verifies n-grams of the pool.
+# Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on. After at most 12
+# passes all are right: at worst, nothing is gained; the table shows how much was. But the rows contain *runs
+# of tokens* that fit, only in the wrong place. Lookahead keeps runs of $N$ tokens, $N$-grams, in a **pool**,
+# at most $G$ for each first token, and tries those that begin with the text's last one. One pass does both:
+# it advances the window (nodes that are read and **not judged**) and verifies n-grams of the pool.
 #
 # **Predict.** What share of the nodes sent belongs to the window, and so cannot be accepted in this cycle?
 
@@ -388,10 +392,11 @@ sv.player(looked, cycle=int(best))
 # %% [markdown]
 # ## A book: SPECTRA's datastore
 #
-# Le et al. (2025) add an outside text to the target's own n-grams. SPECTRA remembers three things: a pool by the first
-# token (**one to many**, as Lookahead's), a table from the last two tokens to the next (**many to one**, followed
-# repeatedly into a chain), and a **datastore** that is searched for the longest run of last tokens. Our book is the
-# target's own answers to the studied prompts; a real one has millions of tokens.
+# Le et al. (2025) add an outside text to the target's own n-grams. SPECTRA remembers three things: a pool
+# keyed by the first token (**one to many**, as Lookahead's), a table from the last two tokens to the next
+# (**many to one**, followed repeatedly into a chain), and a **datastore** that is searched for the longest
+# run of last tokens. Our book is the target's own answers to the studied prompts; a real one has millions of
+# tokens.
 #
 # **Predict.** Which of the three is accepted most often, per node sent?
 
@@ -419,7 +424,7 @@ best = quoted.cycles.loc[quoted.cycles["accepted"].idxmax()]
 sv.player(quoted, prompts=[int(best["prompt"])], cycle=int(best["cycle"]))
 
 # %% [markdown]
-# Each memory, at the same place of a text:
+# Each memory, at the same position in a text:
 
 # %%
 run = sv.stream(
@@ -609,8 +614,8 @@ print(f"here at a draft size of {small}; Table 1 with each method's own size")
 pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 # %% [markdown]
-# So few prompts with short answers settle no order. And τ is not speed: [01](01_autoregressive.ipynb) measures what a
-# pass over that many nodes costs on your machine.
+# So few prompts with short answers cannot establish an order. And τ is not speed:
+# [01](01_autoregressive.ipynb) measures what a pass over that many nodes costs on your machine.
 #
 # | | remembers | key | a draft costs | learns from |
 # |---|---|---|---|---|
@@ -633,7 +638,8 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 #
 # <details><summary>1. Name the memory of each: prompt lookup, Token Recycling, Lookahead, SPECTRA.</summary>
 #
-# The text itself; a matrix of each token's likely successors; a pool of n-grams from the target's guesses; n-grams, a table and a datastore.
+# The text itself; a matrix of each token's likely successors; a pool of n-grams from the target's guesses;
+# n-grams, a table and a datastore.
 # </details>
 #
 # <details><summary>2. When does a tree beat a chain of the same size?</summary>

@@ -21,9 +21,10 @@
 # *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).
 # [06](06_training_free_drafters.ipynb) explains trees and stores; this one takes a method apart.*
 #
-# Do, Nguyen and Nguyen, *UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across Languages and
-# Hardware*. The drafter is a table of the target's own earlier predictions **with their probabilities**. They score every path,
-# so the tree can be cut to the size that a device verifies cheaply. You will
+# Do, Nguyen and Nguyen, *UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across
+# Languages and Hardware*. The drafter is a table of the target's own earlier predictions **with their
+# probabilities**. They score every path, so the tree can be cut to the size that a device verifies cheaply.
+# You will
 #
 # 1. see Algorithm 1 as one figure,
 # 2. stop a decode before one of its cycles and run that cycle by hand,
@@ -31,8 +32,9 @@
 #
 # [07b](07b_unispec_worth.ipynb) asks what each part is worth, and [07c](07c_eagle.ipynb) compares UniSpec with EAGLE.
 #
-# The model is **SmolLM2** (135 million, dequantised 4-bit weights) if `specviz models get smollm2` has downloaded it (93 MB), and
-# otherwise the bundled `town` (2 million, a small world). SmolLM2 decodes fewer prompts, to save time.
+# The model is **SmolLM2** (135 million, dequantised 4-bit weights) if `specviz models get smollm2` has
+# downloaded it (93 MB), and otherwise the bundled `town` (2 million, a small world). SmolLM2 decodes fewer
+# prompts, to save time.
 
 # %%
 import tempfile
@@ -76,9 +78,9 @@ trace
 #
 # Blue is the drafter; green is the target's pass and what is learnt from it. Each section below is one box.
 #
-# The paper writes a child's score as its parent's score $\oplus$ the child's probability $p$, and does not define $\oplus$. We read it as a
-# **product**: the probability of the whole path, if the store's probabilities held here. The other reading, the *least* probability on
-# the path, is tried at the end.
+# The paper writes a child's score as its parent's score $\oplus$ the child's probability $p$, and does not
+# define $\oplus$. We read it as a **product**: the probability of the whole path, if the store's
+# probabilities held here. The other reading, the *least* probability on the path, is tried at the end.
 
 # %% jupyter={"source_hidden": true}
 steps = [
@@ -112,9 +114,10 @@ plt.show()
 # %% [markdown]
 # ## The store (lines 1 and 2)
 #
-# Two arrays of shape $[V, k]$: for each of the $V$ tokens of the vocabulary the $k = 10$ tokens that the target thought
-# likeliest *when it last read that token*, and their probabilities. Each token has one row, whatever stood before it.
-# A prompt fills none: with an empty store the first cycle drafts nothing, and its pass gives the first row and the first $C$.
+# Two arrays of shape $[V, k]$: for each of the $V$ tokens of the vocabulary the $k = 10$ tokens that the
+# target thought likeliest *when it last read that token*, and their probabilities. Each token has one row,
+# whatever stood before it. A prompt fills none: with an empty store the first cycle drafts nothing, and its
+# pass gives the first row and the first $C$.
 #
 # **Predict.** A few short answers were studied. Of the vocabulary's tokens, how many have a row by now: 1 %, 10 %, 30 %
 # or nearly all? Remember that every *drafted* token is read by the target too, the rejected ones included.
@@ -172,8 +175,8 @@ print(f"before cycle {number}: {model.decode(text)!r}, root {word(root)!r}")
 # A first-level node that is wrong takes its whole subtree with it, so UniSpec widens this level. Candidates are
 #
 # - the store's row of the root, $S[x_t]$: what followed this token the last time, and
-# - the cache $C$: the $k$ likeliest tokens **at the root's own place**: the prediction, made in the last pass, that the root was taken
-#   from.
+# - the cache $C$: the $k$ likeliest tokens **at the root's own position**: the last pass's prediction, from
+#   which the root was taken.
 #
 # The reasoning (from LogitSpec, Liu et al. 2025): a token that was nearly chosen here may well come next.
 #
@@ -199,8 +202,9 @@ first.style.format({"p in S": "{:.1g}", "p in C": "{:.1g}"}, escape="html")
 #
 # ## The next levels (lines 22 to 29)
 #
-# Each level expands at most $k$ nodes of the one above, and none whose score is below the threshold $r$. A node of the first
-# level has its probability in $S[x_t]$ or $C$, the better of the two, as its score. Below it, with $\oplus$ read as a product,
+# Each level expands at most $k$ nodes of the one above, and none whose score is below the threshold $r$. A
+# node of the first level has its probability in $S[x_t]$ or $C$, the better of the two, as its score. Below
+# it, with $\oplus$ read as a product,
 #
 # $$ \mathrm{score}(u) = \mathrm{score}(\text{parent of } u) \cdot p(u), \qquad p(u) \text{ from the parent's row of } S. $$
 #
@@ -291,17 +295,20 @@ plt.show()
 #
 # ## The pass and the verdict (lines 32 to 37)
 #
-# The target reads the root and all $g$ nodes in one pass. A node's position is its parent's plus one, and it sees the text, its
-# ancestors and itself: an ordinary causal mask would show it the branches that stand before it in the list, and its prediction would
-# belong to no text. In greedy decoding, go from the root to the child that is the target's own choice, as long as there is one, and
-# add the target's choice after the last. So the text is the one that the target writes alone, up to ties (two tokens so near that rounding decides). Keys and values of the kept
-# path stay in the cache; the others are dropped. In sampling the children of the node that was reached are tried one after another by
-# the rule of [06](06_training_free_drafters.ipynb), Algorithm 4. If one is accepted, the path goes on there; if none is, a token is
-# drawn from what they left of $p$, and the cycle ends. So one of them is accepted with the sum of their probabilities under $p$, and
-# every token has the target's own distribution. No $q$ is needed, because the store's nodes are not drawn ([07c](07c_eagle.ipynb) has a drafter that draws its nodes).
+# The target reads the root and all $g$ nodes in one pass. A node's position is its parent's plus one, and it
+# sees the text, its ancestors and itself. An ordinary causal mask would show it the branches that precede it
+# in the list, and its prediction would belong to no text. In greedy decoding, go from the root to the child
+# that is the target's own choice, as long as there is one, and add the target's choice after the last. So the
+# text is the one that the target writes alone, up to ties (two tokens so close that rounding decides). Keys
+# and values of the kept path stay in the cache; the others are dropped. In sampling the children of the node
+# that was reached are tried one after another by the rule of [06](06_training_free_drafters.ipynb),
+# Algorithm 4. If one is accepted, the path continues there; if none is, a token is drawn from what they left
+# of $p$, and the cycle ends. So one of them is accepted with the sum of their probabilities under $p$, and
+# every token has the target's own distribution. No $q$ is needed, because the store's nodes are not drawn
+# ([07c](07c_eagle.ipynb) has a drafter that draws its nodes).
 #
-# Here is this cycle in the player. Each `→` grows one level; then come the cut to $g$ nodes and the verdict. Point at a node for its source and its
-# score. The kept path is drawn on top.
+# Here is this cycle in the player. Each `→` grows one level; then come the cut to $g$ nodes and the verdict.
+# Point at a node for its source and its score. The kept path is drawn on top.
 #
 # **Predict.** Before the verdict: how many tokens of the path on top are kept? What stops it there?
 
@@ -309,9 +316,9 @@ plt.show()
 sv.player(trace, cycle=number, phase="draft", substeps=True, growth=True)
 
 # %% [markdown]
-# The same as a table. The path ends where the target's choice is none of the children sent, or where the tree ends. Beside each
-# kept node stands how many siblings were sent with it. A node is *rejected*
-# where the target chose one of its siblings, or a token that was not drafted; what lies below a rejected node is *unjudged*. Of the
+# The same as a table. The path ends where the target's choice is none of the children sent, or where the tree
+# ends. Next to each kept node is its number of siblings sent. A node is *rejected* if the target chose one of
+# its siblings, or a token that was not drafted; whatever is below a rejected node is *unjudged*. Of the
 # candidates that were not sent, the record keeps the best few (`below_budget`).
 
 # %%
@@ -335,8 +342,8 @@ shown.set_index(kept["depth"].rename("level")).round(3)
 # %% [markdown]
 # ## What is learnt (lines 39 to 47)
 #
-# The pass computed the target's prediction after *every* node, the wrong ones included. All are written into the store,
-# at no further pass.
+# The pass computed the target's prediction after *every* node, the wrong ones included. All are written into
+# the store, without another pass.
 #
 # **Predict.** The pass read $g + 1$ tokens. How many rows of the store does it write: all $g + 1$, or fewer?
 
@@ -361,11 +368,11 @@ columns = ["likeliest before", "likeliest after", "times read"]
 pd.DataFrame.from_dict(table, orient="index", columns=columns).rename_axis("token")
 
 # %% [markdown]
-# Where a token occurs at several nodes, each has its own prediction, and the row can hold only one: the last is kept
-# (lines 41 to 44, in order). A store with one row for each token remembers no context.
+# If a token occurs at several nodes, each has its own prediction, but the row can hold only one: the last is
+# kept (lines 41 to 44, in order). A store with one row for each token remembers no context.
 #
-# A store that starts empty fills text by text. **Predict.** Does it fill at a constant pace, and does τ (the tokens that a cycle
-# writes) rise with it?
+# A store that starts empty fills text by text. **Predict.** Does it fill at a constant pace, and does τ (the
+# tokens that a cycle writes) rise with it?
 
 # %%
 filling = sv.generate(model, studied + sample, "unispec", max_new_tokens=new_tokens)
@@ -375,8 +382,9 @@ view.warm_up(filling, ax=axes[1])
 plt.show()
 
 # %% [markdown]
-# It fills fast at first and then ever more slowly: common tokens are learnt in the first texts, and new ones become rare. The course of τ also depends on the texts: each kind of
-# work has its own τ, so the comparisons in [07b](07b_unispec_worth.ipynb) decode the same texts from the same store.
+# It fills fast at first and then ever more slowly: common tokens are learnt in the first texts, and new ones
+# become rare. How τ develops also depends on the texts: each kind of work has its own τ, so the comparisons
+# in [07b](07b_unispec_worth.ipynb) decode the same texts from the same store.
 #
 # ## Two open readings
 #
@@ -409,16 +417,16 @@ for name, how in {
 run.close()
 
 # %% [markdown]
-# The tree of `least` scores is usually deeper: a product falls with every step, a minimum only where the store is unsure, so long sure
-# paths keep their score ([07b](07b_unispec_worth.ipynb) counts over many texts). The surer the steps of this cycle, the less the
-# two trees differ. (A child's least is at most its parent's either way, so both are trees.) Keeping the root token gives
-# the first level a node with the highest score of $C$, and that node gets the root's own successors once more, as its
-# children.
+# The tree of `least` scores is usually deeper: a product falls with every step, a minimum only where the
+# store is unsure, so long confident paths keep their score ([07b](07b_unispec_worth.ipynb) counts over many
+# texts). The surer the steps of this cycle, the less the two trees differ. (A child's least is at most its
+# parent's either way, so both are trees.) Keeping the root token gives the first level a node with the
+# highest score of $C$, and that node gets the root's own successors once more, as its children.
 #
 # ## What the threshold does
 #
-# **Predict.** In Table 12 of the paper τ *rises* from r = 0 to r = 0.05. At a fixed $g$ and with the same store, can leaving nodes
-# unexpanded give the target better nodes to judge?
+# **Predict.** In Table 12 of the paper τ *rises* from r = 0 to r = 0.05. At a fixed $g$ and with the same
+# store, can leaving nodes unexpanded give the target better nodes to judge?
 
 # %%
 with_r, without = algorithm_1(r=R)[0], algorithm_1(r=0)[0]
@@ -432,17 +440,18 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
     )
 
 # %% [markdown]
-# Not by its own measure. Every descendant of a node under $r$ scores less than $r$, so every node of score $r$ or more
-# is in both trees. Only the *rest* of the $g$ places is filled differently, and without the threshold it has nodes of
-# equal or higher score. So the threshold saves drafting work, as the numbers of candidates show, and cannot improve the tree as it is
-# scored. If τ rises all the same, low scores were in a wrong order, the stores diverged, or the paper's ⊕ is another: with `edge`
-# scores $r$ can change the best nodes.
+# Not by its own measure. Every descendant of a node under $r$ scores less than $r$, so every node of score
+# $r$ or more is in both trees. Only the *rest* of the $g$ places is filled differently, and without the
+# threshold it has nodes of equal or higher score. So the threshold saves drafting work, as the numbers of
+# candidates show, and cannot improve the tree as it is scored. If τ rises anyway, low scores were in a wrong
+# order, the stores diverged, or the paper's ⊕ is another: with `edge` scores $r$ can change the best nodes.
 
 # %% [markdown]
 # ## What UniSpec cannot do
 #
 # - It has no context beyond one token: *"the"* has one row, whatever the sentence. Numbers, names and rare words fail.
-# - A stored probability belongs to another place in the text. Scores take it as if it held here, so the tree can be the wrong one.
+# - A stored probability belongs to another place in the text. Scores treat it as valid here, so the tree can
+#   be the wrong one.
 # - It needs logits, so it cannot work through an interface that only returns text (the paper says so too).
 # - With a short answer from a cold start the store holds little yet.
 #
@@ -450,17 +459,20 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 #
 # <details><summary>1. What does the store hold, and how large can it get?</summary>
 #
-# For each token of the vocabulary the k tokens that the target thought likeliest when it last read it, and their probabilities: [V, k] ids and numbers, never more.
+# For each token of the vocabulary the k tokens that the target thought likeliest when it last read it, and
+# their probabilities: [V, k] ids and numbers, never more.
 # </details>
 #
 # <details><summary>2. Which two sources fill the first level?</summary>
 #
-# The store's row of the root, and the cache C: the likeliest tokens at the root's own place in the last pass.
+# The store's row of the root, and the cache C: the likeliest tokens at the root's own position in the last
+# pass.
 # </details>
 #
 # <details><summary>3. What is ⊕, and what does our reading make of a path's score?</summary>
 #
-# The paper's undefined way to combine a parent's score with a child's probability. Read as a product, the score is the product along the path.
+# The paper's undefined way to combine a parent's score with a child's probability. Read as a product, the
+# score is the product along the path.
 # </details>
 #
 # <details><summary>4. Can a node be sent without its parent?</summary>
@@ -470,5 +482,6 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 #
 # <details><summary>5. Which rows of the store does a pass write?</summary>
 #
-# One for each different token that it read, the rejected nodes included. Where a token occurs at several nodes the last one stays.
+# One for each different token that it read, the rejected nodes included. If a token occurs at several nodes,
+# the last one is kept.
 # </details>

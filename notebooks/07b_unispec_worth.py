@@ -18,14 +18,15 @@
 #
 # ![Acceptance against UniSpec's score, beside the diagonal](stills/07b.png)
 #
-# *25 minutes, two to five of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout). [07a](07a_unispec.ipynb) comes
-# first.*
+# *25 minutes, two to five of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).
+# [07a](07a_unispec.ipynb) comes first.*
 #
 # You will measure what each part of UniSpec is worth, and compare with the paper: the two open readings, the score, the
 # threshold, the size of the tree, and the ablation of Table 2.
 #
-# The model is **SmolLM2** (135 million, dequantised 4-bit weights) if `specviz models get smollm2` has downloaded it (93 MB), and
-# otherwise the bundled `town` (2 million). SmolLM2 decodes fewer prompts, to save time.
+# The model is **SmolLM2** (135 million, dequantised 4-bit weights) if `specviz models get smollm2` has
+# downloaded it (93 MB), and otherwise the bundled `town` (2 million). SmolLM2 decodes fewer prompts, to save
+# time.
 
 # %%
 import tempfile
@@ -73,10 +74,11 @@ trace
 # %% [markdown]
 # ## Two readings, decoded
 #
-# Only decoding shows which of the two open readings drafts better. Every run from here on writes the same texts and starts each
-# prompt from the same store, `learnt` or empty, so differences come from the setting, and from what it lets the store learn within a
-# prompt. The sample is small. `metrics.tau_difference` draws its prompts anew, with repeats, and gives the range of 95 % of
-# the results; a difference whose interval contains zero is not established.
+# Only decoding shows which of the two open readings drafts better. Every run from here on writes the same
+# texts and starts each prompt from the same store, `learnt` or empty, so differences come from the setting,
+# and from what it lets the store learn within a prompt. The sample is small. `metrics.tau_difference`
+# resamples the prompts, with repeats, and gives the range of 95 % of the results; a difference whose interval
+# contains zero is not established.
 #
 # **Predict.** Does `score="least"` in place of products change the mean level of the nodes sent? Does it change τ?
 
@@ -102,7 +104,8 @@ pd.DataFrame(rows, columns=columns).set_index("").round(2)
 # - the **path's** score: with what probability is this node kept at all, its ancestors included?
 # - the **last step's** probability, score over the parent's score: with what probability is it kept *once its parent was*?
 #
-# A *calibrated* drafter, of whose nodes with score 0.3 just 30 % are kept, would lie on the diagonal in both. But the store's probability is from another place.
+# A *calibrated* drafter, 30 % of whose nodes with score 0.3 are kept, would be on the diagonal in both. But
+# the store's probability is from another place.
 #
 # **Predict.** Will the curves lie above the diagonal (underconfident) or below it (overconfident)? Which of the two is
 # further off?
@@ -143,8 +146,8 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The paper's Figure 3 shows both in one picture: acceptance rises with the score, and most nodes have low scores. Here
-# it is with intervals, by the source of a node, and beside it how often nodes of each level are right.
+# The paper's Figure 3 shows both in one picture: acceptance rises with the score, and most nodes have low
+# scores. Here it is with intervals, by the source of a node, and how often nodes of each level are right.
 
 # %%
 figure, axes = view.subplots(1, 2, figsize=(10, 3.6))
@@ -189,8 +192,8 @@ columns = ["r", "τ here", "against r = 0.05 [95 %]", "nodes sent", "τ, mean of
 pd.DataFrame(rows, columns=columns).set_index("r").round(2)
 
 # %% [markdown]
-# Compare the last column with `against r = 0.05`: the paper's rise would show as a negative number in the row r = 0. An interval that
-# contains zero neither confirms nor refutes it.
+# Compare the last column with `against r = 0.05`: the paper's rise would show as a negative number in the row
+# r = 0. An interval that contains zero neither confirms nor refutes it.
 #
 # ## How large a tree?
 #
@@ -240,17 +243,21 @@ columns = ["g", "store", "τ", "A/D", "s(g)", "τ/s(g), modelled", "speed, measu
 pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 
 # %% [markdown]
-# Compare the two slopes: where this was written, τ grew from 8 to 48 nodes by 0.3 with either store. As long as two stores are the same, a larger tree contains the smaller one and is accepted at least as far, with diminishing
-# returns. Where weights come from memory, a pass over one token mostly waits for them, and reads them once for any number of
-# nodes; every node costs time once arithmetic takes longer. From how many nodes on depends on kernel and device: one CPU thread is busy long before a
-# GPU is, and sooner in one layout of the weights than in another ([01](01_autoregressive.ipynb)). With $s(g)$ (01's $s(g+1)$) the time of a pass with $g$ nodes over that of a plain one, the best $g$ has the largest $\tau(g)/s(g)$ (equation 2): a property of machine, kernel and texts,
-# to be measured again when one of them changes. For an A100 the paper finds 110 (Table 13). Measured points scatter, so
-# [08](08_calibrate.ipynb) fits curves through them and looks for the best $g$ on these, within the sizes that were measured: nothing is
-# known beyond. The equation assumes that every tree is full and that drafting is free. A cold store's trees are small and their passes
-# cheaper than $s(g)$, so there it can underestimate the speed.
+# Compare the two slopes: when this was written, τ grew by 0.3 from 8 to 48 nodes with either store. As long
+# as two stores are the same, a larger tree contains the smaller one and is accepted at least as far, with
+# diminishing returns. Where weights come from memory, a pass over one token mostly waits for them, and reads
+# them once for any number of nodes; every node costs time once arithmetic takes longer. When that happens
+# depends on kernel and device: one CPU thread is busy long before a GPU is, and sooner in one layout of the
+# weights than in another ([01](01_autoregressive.ipynb)). Let $s(g)$ (01's $s(g+1)$) be the time of a pass
+# with $g$ nodes over a plain one's. The best $g$ has the largest $\tau(g)/s(g)$ (equation 2): a property of
+# machine, kernel and texts, to be measured again when one changes. For an A100 the paper finds 110 (Table
+# 13). Measured points scatter, so [08](08_calibrate.ipynb) fits curves through them and looks for the best
+# $g$ on these, within the sizes that were measured: nothing is known beyond. The equation assumes that every
+# tree is full and that drafting is free. A cold store's trees are small and their passes cheaper than $s(g)$,
+# so there it can underestimate the speed.
 #
-# The paper starts with an empty store and does not say whether it is kept from prompt to prompt. Compare
-# the warm column with the cold one, and mind that so few prompts give no interval.
+# The paper starts with an empty store and does not say whether it is kept from prompt to prompt. Compare the
+# warm column with the cold one, and remember that so few prompts give no interval.
 #
 # **Predict.** The cold column took three runs. Could the other two be computed from the record of the run with
 # $g = 24$, as [05](05_what_if.ipynb) does for chains?
@@ -261,10 +268,11 @@ print(answer.why)
 answer.table[["draft_size", "tau", "badge"]].assign(rerun=[metrics.tau(cold[g]) for g in sizes]).round(3)
 
 # %% [markdown]
-# For its own size the answer is exact, unless two choices are closer than rounding, which is common in 16-bit formats: then the column
-# `badge` asks for a rerun. Another size is exact as long as its store is known. The text is the same, but a smaller tree teaches less
-# and a larger one more. From the first cycle that needs a row which this run never read, the answer is an estimate.
-# Move the size, and see what it reads and what that buys.
+# For its own size the answer is exact, unless two choices are closer than rounding, which is common in 16-bit
+# formats: then the column `badge` asks for a rerun. Another size is exact as long as its store is known. The
+# text is the same, but a smaller tree teaches less and a larger one more. From the first cycle that needs a
+# row which this run never read, the answer is an estimate. Move the size, and see what it reads and what that
+# buys.
 
 
 # %%
@@ -279,9 +287,10 @@ controls = ipywidgets.interact(sized, draft_size=slider)
 # %% [markdown]
 # ## Ablation (Table 2)
 #
-# Take away one part at a time. *Without scores*: the rank in the row, 1 for the first, stands for the probability
-# ($2^{-\text{rank}}$, multiplied along the path as before), and there is no threshold. *Without expansion*: no cache $C$ at the first level (`neighbours=False`), no threshold. *Without
-# calibration*: a fixed large size. (The paper's UniSpec has a calibrated size, ours 24 nodes.)
+# Take away one part at a time. *Without scores*: the rank in the row, 1 for the first, replaces the
+# probability ($2^{-\text{rank}}$, multiplied along the path as before), and there is no threshold. *Without
+# expansion*: no cache $C$ at the first level (`neighbours=False`), no threshold. *Without calibration*: a
+# fixed large size. (The paper's UniSpec has a calibrated size, ours 24 nodes.)
 #
 # **Predict.** In the paper's Table 2, two of the three removals *raise* τ. Which?
 
@@ -311,10 +320,11 @@ columns = [
 pd.DataFrame(rows, columns=columns).set_index("").round(2)
 
 # %% [markdown]
-# In Table 2 (RTX 3090, conversation) a fixed size and rank scores both have a *higher* τ and a lower speed. So by
-# its own table the score gains time, not τ, though its text infers "stronger draft candidates". A reason may be that without scores there is no threshold: every tree is full, so
-# drafting and passes take longer. The intervals show whether it does here. (Speeds of single runs include whatever else the machine did, so this table
-# uses the measured pass at the nodes sent.)
+# In Table 2 (RTX 3090, conversation) a fixed size and rank scores both have a *higher* τ and a lower speed.
+# So by its own table the score gains time, not τ, though its text infers "stronger draft candidates". A
+# reason may be that without scores there is no threshold: every tree is full, so drafting and passes take
+# longer. The intervals show whether it does here. (Speeds of single runs include whatever else the machine
+# did, so this table uses the measured pass at the nodes sent.)
 #
 # ## Where it fails, and what each part costs
 #
@@ -331,8 +341,8 @@ frame["gain"] = frame["τ warm"] / frame["τ cold"]
 frame.sort_values("gain", ascending=False).round(2)
 
 # %% [markdown]
-# Compare the column `gain` and, where the texts ended by themselves, their lengths. Expect least where text repeats its
-# own words and so teaches a cold store, and most where a short answer ends first.
+# Compare the column `gain` and, if the texts ended by themselves, their lengths. Expect least where text
+# repeats its own words and so teaches a cold store, and most where a short answer ends first.
 #
 # **Predict.** What share of a cycle's time goes into growing the tree and learning? The paper's equation 2 assumes
 # none.
@@ -361,9 +371,9 @@ plt.show()
 # ## What these numbers cannot say
 #
 # - Differences of a few hundredths mean nothing: another `learnt` would shift them all.
-# - τ is not the speed. UniSpec never pays where a pass over $g + 1$ tokens costs more than τ passes over one; measure
-#   that first ([08](08_calibrate.ipynb)). A cycle writes at most $g + 1$ tokens, so where the cost grows in proportion to the tokens no
-#   drafter pays.
+# - τ is not the speed. UniSpec never pays if a pass over $g + 1$ tokens costs more than τ passes over one;
+#   measure that first ([08](08_calibrate.ipynb)). A cycle writes at most $g + 1$ tokens, so if the cost grows
+#   in proportion to the tokens, no drafter pays.
 # - These are single runs on few short prompts. `specviz replay unispec/table2 --quick` measures the paper's tables with
 #   intervals.
 #
@@ -381,13 +391,14 @@ plt.show()
 #
 # <details><summary>3. Why can a higher threshold not give better nodes with the same store and size?</summary>
 #
-# Every node of score r or more is in both trees; only the rest of the places is filled differently, with lower or equal scores.
+# Every node of score r or more is in both trees; only the rest of the places is filled differently, with
+# lower or equal scores.
 # </details>
 #
 # <details><summary>4. How do a warm and a cold store differ, and which does a larger tree help more?</summary>
 #
-# A warm store has learnt from other texts. A larger tree helps a cold store only as far as it has candidates to fill the tree; on SmolLM2
-# both gained about the same.
+# A warm store has learnt from other texts. A larger tree helps a cold store only as far as it has candidates
+# to fill the tree; on SmolLM2 both gained about the same.
 # </details>
 #
 # <details><summary>5. In Table 2 two of three removals raise τ and lower the speed. How?</summary>

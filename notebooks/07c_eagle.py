@@ -18,15 +18,16 @@
 #
 # ![Two draft trees of an English EAGLE head: one into English, one into German](stills/07c.png)
 #
-# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout). [07a](07a_unispec.ipynb) comes
-# first.*
+# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).
+# [07a](07a_unispec.ipynb) comes first.*
 #
 # You will compare UniSpec with EAGLE, a trained drafter: in a language that the training left out, in τ and in time,
 # and in sampling, where a node must not be chosen by its own token.
 #
-# Languages are compared on the bundled `town` (2 million parameters): it speaks seven, and comes with the same head
-# trained twice, on English alone and on all of them. Speed is measured on **SmolLM2** (135 million, dequantised 4-bit weights) if
-# `specviz models get smollm2` has downloaded it (93 MB), and otherwise on `town`.
+# Languages are compared on the bundled `town` (2 million parameters): it speaks seven, and comes with the
+# same head trained twice, on English alone and on all of them. Speed is measured on **SmolLM2** (135 million,
+# dequantised 4-bit weights) if `specviz models get smollm2` has downloaded it (93 MB), and otherwise on
+# `town`.
 
 # %%
 import tempfile
@@ -59,8 +60,9 @@ trace
 #
 # $$ (f_i,\ e_{i+1}) \ \longmapsto\ \hat f_{i+1}, \qquad q(x_{i+2}) = \mathrm{softmax}\big(\mathrm{head}(\hat f_{i+1})\big), $$
 #
-# and beyond the target's last state it uses its own $\hat f$ for $f$: it continues state by state (the papers say *feature*). Why the token
-# too? $f_i$ says everything that *could* come next. Only $e_{i+1}$ says what did.
+# and beyond the target's last state it uses its own $\hat f$ for $f$: it continues state by state (the papers
+# say *feature*). Why the token too? $f_i$ says everything that *could* come next. Only $e_{i+1}$ says what
+# did.
 #
 # | | the drafter computes | trained towards | its tree |
 # |---|---|---|---|
@@ -68,9 +70,9 @@ trace
 # | **EAGLE‑2** | the same weights | | dynamic: $\mathrm{score}(u) = \prod_{v\ \text{on the path to}\ u} q(v)$, the best $g$ |
 # | **EAGLE‑3** | $a_{i+1} = \mathrm{layer}\big([e_{i+1};\ W_g[\mathit{low}_i; \mathit{mid}_i; \mathit{high}_i]]\big)$, a head of its own | $p$ alone, several steps on its own $a$ | dynamic |
 #
-# *Head* has two meanings here: often the whole drafter, in the formula the output layer, which gives every token its score.
-# EAGLE-3 reads three of the target's layers, *low*, *mid* and *high*; $W_g$ makes one vector of them. Its own state is called $a$, because
-# nothing asks it to resemble $f$.
+# *Head* has two meanings here: often the whole drafter, in the formula the output layer, which gives every
+# token its score. EAGLE-3 reads three of the target's layers, *low*, *mid* and *high*; $W_g$ makes one vector
+# of them. Its own state is called $a$, because nothing makes it resemble $f$.
 #
 # Look at EAGLE-2's row: a product along the path, and the $g$ best are sent. That is *the method of
 # [07a](07a_unispec.ipynb)*. The difference is what predicts the next token: a row of a table, or a network that has
@@ -103,8 +105,8 @@ plt.show()
 sv.player(heads["into German"], cycle=2, phase="draft", growth=True)
 
 # %% [markdown]
-# Is the score really the product? And does the token matter beside the state? All nodes of level 1 were read with the
-# *same* state, the root's. Here is what the head predicts after each of them.
+# Is the score really the product? And does the token matter besides the state? All nodes of level 1 were read
+# with the *same* state, the root's. Here is what the head predicts after each of them.
 
 # %%
 nodes = heads["into English"].nodes
@@ -124,8 +126,8 @@ after.apply(lambda n: " · ".join(f"{t.strip()} {q:.2f}" for t, q in zip(n["text
 # %% [markdown]
 # ## Table 3, replayed
 #
-# Three drafters, one tree size ($g = 24$), three languages, and in each two prompts of seven kinds of work. UniSpec
-# starts each language with an *empty* store and keeps it from prompt to prompt.
+# Three drafters, one tree size ($g = 24$), three languages, each with two prompts for each of seven kinds of
+# work. UniSpec starts each language with an *empty* store and keeps it from prompt to prompt.
 #
 # **Predict.** Rank UniSpec, the English head and the head trained on everything by τ in English, in German and in
 # Japanese.
@@ -169,7 +171,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # why: neither EAGLE nor the language is at fault. The same network trained on all languages does well in each of them.
 # (The paper also blames its rival's training, but had only the public heads. Here nothing else differs.)
 #
-# Fourteen short prompts a language establish an order only where an interval above excludes zero.
+# Fourteen short prompts per language establish an order only if an interval above excludes zero.
 # `python -m tests.benchmarks eagle` has more prompts, and speedups, which these batched runs do not measure.
 #
 # **Predict.** Where in the tree does the English head fail in German: from the first level on, or deeper down?
@@ -256,8 +258,8 @@ plt.show()
 # the target more. Below, each drafter has a tree of 24 nodes and one of two. UniSpec's store has learnt from other
 # prompts.
 #
-# **Predict.** Which of the four has the largest τ? Which has the cheapest cycle? And which of them, if any, writes faster than
-# autoregressive decoding here?
+# **Predict.** Which of the four has the largest τ? Which has the cheapest cycle? And which of them, if any,
+# writes faster than autoregressive decoding here?
 
 # %%
 target = "smollm2" if "smollm2" in sv.list_models() else "town"
@@ -302,19 +304,23 @@ print(f"largest τ: {paid['tau'].idxmax()}; fastest: {paid['speedup'].idxmax()}"
 paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 
 # %% [markdown]
-# A method pays above the solid line, where a cycle writes more tokens than it costs plain passes. `cost` is that number of passes;
-# `forward`, `draft_cost` and `rest` are the target's pass, drafting and everything else in it. A larger tree moves a
-# point up and to the right, on a processor mostly to the right. The times are those of single runs, one after another.
+# A method pays above the solid line, where a cycle writes more tokens than it costs plain passes. `cost` is
+# that number of passes; `forward`, `draft_cost` and `rest` are the target's pass, drafting and everything
+# else. A larger tree moves a point up and to the right, on a processor mostly to the right. The times are
+# those of single runs, one after another.
 #
 # ## In sampling, a node must not be chosen by its own token
 #
-# Greedy verification asks whether a node *is* the target's token, so the choice of nodes affects only the time. In
-# sampling UniSpec still takes the likeliest nodes, so the target draws, and a node is accepted if it is what was drawn
-# ([07a](07a_unispec.ipynb)). EAGLE-1's child $x$ was itself **drawn** from $q$, and the rule (draw $u$ uniformly from $[0, 1)$; accept if $u < p(x)/q(x)$, else go on with
-# $\max(0, p - q)$, normalised, and with $q$ without $x$) is exact only if what is judged really has the law $q$.
+# Greedy verification asks whether a node *is* the target's token, so the choice of nodes affects only the
+# time. In sampling UniSpec still takes the likeliest nodes, so the target draws, and a node is accepted if it
+# is what was drawn ([07a](07a_unispec.ipynb)). EAGLE-1's child $x$ was itself **drawn** from $q$, and the
+# rule (draw $u$ uniformly from $[0, 1)$; accept if $u < p(x)/q(x)$, else continue with $\max(0, p - q)$,
+# normalised, and with $q$ without $x$) is exact only if what is judged really has the law $q$.
 #
-# EAGLE-2's published code draws no child: it takes the $k$ likeliest and tries them by [06](06_training_free_drafters.ipynb)'s rule, which is exact, as UniSpec is. specviz draws, for all three EAGLEs. Could it then send the children of highest score, *the node's own token included*? Below,
-# two children are drawn without replacement, and one or both of them are sent.
+# EAGLE-2's published code draws no child: it takes the $k$ likeliest and tries them by
+# [06](06_training_free_drafters.ipynb)'s rule, which is exact, as UniSpec is. specviz draws, for all three
+# EAGLEs. Could it then send the children of highest score, *the node's own token included*? Below, two
+# children are drawn without replacement, and one or both of them are sent.
 #
 # **Predict.** Which of the four choices keep the target's law $p$?
 
@@ -353,10 +359,11 @@ pd.DataFrame.from_dict(
 ).round(4)
 
 # %% [markdown]
-# Sending the likelier one sends token 2 more often than $q$ says. The verdict still divides by $q$, so the output
-# contains too much of what the *drafter* prefers. In sampling, therefore, specviz ranks a child by what is known
-# **before** it is drawn: the confidence in the path above it, times the share of $q$ that the siblings drawn before it left. The tree is a
-# little worse, and the law is the target's. Here is a sampled cycle; point at a node for its $u$, $p$ and $q$:
+# Sending the likelier one sends token 2 more often than $q$ says. The verdict still divides by $q$, so the
+# output contains too much of what the *drafter* prefers. In sampling, therefore, specviz ranks a child by
+# what is known **before** it is drawn: the confidence in the path above it, times the share of $q$ that the
+# siblings drawn before it left. The tree is a little worse, and the law is the target's. Here is a sampled
+# cycle; point at a node for its $u$, $p$ and $q$:
 
 # %%
 sampled = sv.generate(
@@ -371,19 +378,21 @@ sv.player(sampled, cycle=1, phase="verify")
 # - It drafts only what it was taught. Its languages, kinds of work and style are those of its training texts, and only
 #   τ reveals that.
 # - It must be trained for each target, on that target's states, and it needs the states at every step.
-# - It is not free: a pass of its layer for each level of the tree. Where the target has few layers that can cost more
-#   than it saves.
+# - It is not free: a pass of its layer for each level of the tree. If the target has few layers, that can
+#   cost more than it saves.
 #
 # ## Five questions
 #
 # <details><summary>1. What does EAGLE's layer read, and why both?</summary>
 #
-# The target's state at a token and the embedding of the next token. The state holds what could come next, the token what did.
+# The target's state at a token and the embedding of the next token. The state holds what could come next, the
+# token what did.
 # </details>
 #
 # <details><summary>2. What is the difference between EAGLE-1 and EAGLE-2?</summary>
 #
-# The tree. EAGLE-1's is a fixed template; EAGLE-2 grows it by the product of probabilities and sends the g best. The weights are the same.
+# The tree. EAGLE-1's is a fixed template; EAGLE-2 grows it by the product of probabilities and sends the g
+# best. The weights are the same.
 # </details>
 #
 # <details><summary>3. A head learnt English only. What happens in German?</summary>

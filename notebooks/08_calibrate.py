@@ -58,8 +58,9 @@ trace
 #
 # $$ \text{throughput} = \frac{N\,\tau(g)}{N\,s(g)} = \frac{\tau(g)}{s(g)}, \qquad g^* = \arg\max_g \frac{\tau(g)}{s(g)} $$
 #
-# (equations 2 and 4; their $s$ is the verifying pass alone, 01's $s(g+1)$, as drafting is taken to be free, and ours the whole cycle). τ depends on the model, the text and what the drafter has learnt, and hardly on the machine. $s$
-# depends on the machine.
+# (equations 2 and 4; their $s$ is the verifying pass alone, 01's $s(g+1)$, because drafting is assumed free;
+# ours is the whole cycle). τ depends on the model, the text and what the drafter has learnt, but hardly on
+# the machine. $s$ depends on the machine.
 #
 # At the best size the two curves rise in the same proportion. Where both are smooth,
 #
@@ -67,8 +68,9 @@ trace
 #
 # one more node must bring as many per cent of tokens as it costs per cent of time.
 #
-# **Predict.** Which $g$ is best for this model on this machine, among 1 to 24 (`town`: 1 to 64)? The paper found 110 (Table 13;
-# 111 in Tables 15 and 16) for an 8 B model on an A100. And by how much does $g = 24$ lose?
+# **Predict.** Which $g$ is best for this model on this machine, among 1 to 24 (`town`: 1 to 64)? The paper
+# found 110 (Table 13; 111 in Tables 15 and 16) for an 8 B model on an A100. And by how much does $g = 24$
+# lose?
 
 # %%
 size_guess, loss_guess = 12, 0.10
@@ -94,10 +96,10 @@ calibration.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_pe
 ).set_index("g")
 
 # %% [markdown]
-# Each row comes from real decodes of a few prompts, each of another kind of work. All sizes decode a text right after
-# one another, in an order that changes from round to round: a machine's slow moments hit all sizes alike and are
-# divided out. The quartiles show what noise remains. Every text begins with the same warm memory, filled by other
-# texts.
+# Each row comes from real decodes of a few prompts, each of a different kind of work. All sizes decode a text
+# right after one another, in an order that changes from round to round: a machine's slow moments hit all
+# sizes alike and are divided out. The quartiles show what noise remains. Every text begins with the same warm
+# memory, filled by other texts.
 #
 # If this cell took no time, you had calibrated this machine before. The result is kept, and used again only if model,
 # method, device, number format, threads and versions are the same. A calibration with other settings replaces it.
@@ -109,11 +111,11 @@ view.curve(calibration, "tau", fits=("monotone",), ax=axes[1])
 plt.show()
 
 # %% [markdown]
-# More nodes are more work, so the fit of $s(g)$ never falls. Real times need not be so regular: libraries compute
-# matrices in tiles, and use different kernels for one row, a few rows and many. With some kernels a pass over five
-# tokens even takes less time than one over three, as you will see below. τ(g) should rise ever more slowly, because the
-# tree is filled best node first. The fit enforces that, and with so few texts the points scatter about it. (The axis is
-# logarithmic.)
+# More nodes mean more work, so the fit of $s(g)$ never falls. Real times need not be so regular: libraries
+# compute matrices in tiles, and use different kernels for one row, a few rows and many. With some kernels a
+# pass over five tokens even takes less time than one over three, as you will see below. τ(g) should rise ever
+# more slowly, because the tree is filled best node first. The fit enforces that, and with so few texts the
+# points scatter around it. (The axis is logarithmic.)
 #
 # **Predict.** Divide the two. Is there a sharp peak?
 
@@ -138,12 +140,12 @@ clicked = {
 view.interactive.curve(calibration, clicked, pages="pages/sizes", force=True)
 
 # %% [markdown]
-# Where both curves are smooth, a peak between the ends is flat: near it τ and $s$ rise in nearly the same proportion,
-# so missing it by a little costs little. That helps calibration, and makes the exact number unimportant. There are two
-# exceptions. If the best size is the smallest measured, there is no peak but a slope: every further node costs more than it brings. And where
-# a kernel has steps, the best size is the last one before a step. (The paper's Table 13 has a steep peak instead, with
-# 8 % lost fifteen nodes away; there τ is larger at 95 nodes than at 110, and the speedup lower, which equation 2 does
-# not allow if $s$ rises.)
+# Where both curves are smooth, a peak between the ends is flat: near it τ and $s$ rise in nearly the same
+# proportion, so missing it by a little costs little. That helps calibration, and makes the exact number
+# unimportant. There are two exceptions. If the best size is the smallest measured, there is no peak but a
+# slope: every further node costs more than it brings. And if a kernel has steps, the best size is the last
+# one before a step. (The paper's Table 13 has a steep peak instead, with 8 % lost fifteen nodes away; there τ
+# is larger at 95 nodes than at 110, and the speedup lower, which equation 2 does not allow if $s$ rises.)
 #
 # ## From points to a size
 #
@@ -151,7 +153,7 @@ view.interactive.curve(calibration, clicked, pages="pages/sizes", force=True)
 #
 # | fit | s(g) | τ(g) | g* |
 # |---|---|---|---|
-# | `paper` (Table 14) | quadratic spline, 8 knots at even distances, least squares | cubic, least squares | differential evolution |
+# | `paper` (Table 14) | quadratic spline, 8 evenly spaced knots, least squares | cubic, least squares | differential evolution |
 # | `grid` (Table 16) | the points | the points | the best measured size |
 # | `monotone` | isotonic regression: never falls | concave and never falling, least squares | all whole sizes |
 #
@@ -169,15 +171,16 @@ for name, fit in calibration.fits.items():
     print(f"{name:9} g* = {fit.g:3d}, largest error of s at a measured point {error:.1%}")
 
 # %% [markdown]
-# A spline of degree 2 with 8 knots has $8 + 2 - 1 = 9$ coefficients, each acting between a few neighbouring knots.
-# Where few points lie between them, the points do not determine the coefficient: the curve oscillates freely, and fits
-# the measured points all the better. Differential evolution then finds the tip of an oscillation. The residuals show
-# nothing; only the curve does. That is why `specviz` keeps the `monotone` fit's size.
+# A spline of degree 2 with 8 knots has $8 + 2 - 1 = 9$ coefficients, each acting between a few neighbouring
+# knots. If few points are between them, the points do not determine the coefficient: the curve oscillates
+# freely, and fits the measured points all the better. Differential evolution then finds the tip of an
+# oscillation. The residuals show nothing; only the curve does. That is why `specviz` keeps the `monotone`
+# fit's size.
 #
 # The diamond need not lie on a peak of the drawn curve: where the fitted $s$ crosses zero between two sizes, $\tau/s$ has no
 # bound, and g* is the better of those two sizes. The curve is drawn at whole sizes, which step over it.
 #
-# With points at even steps the spline behaves. The cubic for τ must still bend through a curve that rises
+# With evenly spaced points the spline behaves. The cubic for τ must still bend through a curve that rises
 # steeply at first and then ever more slowly:
 
 # %%
@@ -195,9 +198,10 @@ print("g*:", ", ".join(f"{fit.g} ({name})" for name, fit in even.fits.items()))
 # %% [markdown]
 # ## Expected and real
 #
-# The paper's Table 15 compares τ/s with a run's real throughput. Ours must agree on the texts that were measured,
-# because $s$ is the time of the whole cycle. So take other texts, and time everything, the prefill too. Two things now
-# change the real throughput: the prefill lowers it, and the memory, which learns from text to text, raises it.
+# The paper's Table 15 compares τ/s with a run's real throughput. Ours must agree on the texts that were
+# measured, because $s$ is the time of the whole cycle. So take other texts, and time everything, including
+# the prefill. Two things now change the real throughput: the prefill lowers it, and the memory, which learns
+# from text to text, raises it.
 #
 # **Predict.** Is the real throughput above or below the expected one, and by how much?
 
@@ -256,11 +260,11 @@ plt.show()
 #
 # ## Another kernel, another size
 #
-# Most of a cycle is the target's pass, and its cost depends on the kernel that multiplies by a weight matrix. The same
-# matrix can lie in memory in several layouts (01 introduces them): `plain`, as it was loaded; `transposed`; `onednn`,
-# blocks for oneDNN's product, padded or not; and `fp16`, half as many bytes. `sv.load` takes the fastest. Here the
-# target runs in each, with the same weights. In the cycle that was measured above, the pass is replaced by each
-# layout's own; τ(g) stays, because the layout changes no token.
+# Most of a cycle is the target's pass, and its cost depends on the kernel that multiplies by a weight matrix.
+# The same matrix can be stored in several layouts (01 introduces them): `plain`, as it was loaded;
+# `transposed`; `onednn`, blocks for oneDNN's product, padded or not; and `fp16`, half as many bytes.
+# `sv.load` takes the fastest. Here the target runs in each, with the same weights. In the cycle that was
+# measured above, the pass is replaced by each layout's own; τ(g) stays, because the layout changes no token.
 #
 # **Predict.** In which layout is a pass over five tokens (a draft of four) cheapest in units of its own pass over one,
 # and what is that number? And which g is best in each layout?
@@ -340,19 +344,19 @@ right.minorticks_off()
 plt.show()
 
 # %% [markdown]
-# One model, one machine, one drafter, the same accepted tokens; how the weights lie in memory (their order, and in `fp16` their width) decides which size
-# is best and what it brings. That is why a calibration holds for one setting, and why "no draft pays on this machine" is
-# not a law about the machine. Which layout wins is measured for each model, never assumed: for SmolLM2, whose matrices
-# come from memory, it was oneDNN's on two machines and `fp16` on a third; for `town`, whose matrices stay in the cache,
-# the transposed one.
+# One model, one machine, one drafter, the same accepted tokens; how the weights are stored (their order, and
+# in `fp16` their width) decides which size is best and what it brings. That is why a calibration holds for
+# one setting, and why "no draft pays on this machine" is not a law about the machine. Which layout wins is
+# measured for each model, never assumed: for SmolLM2, whose matrices come from memory, it was oneDNN's on two
+# machines and `fp16` on a third; for `town`, whose matrices stay in the cache, the transposed one.
 #
-# The speedups are over plain decoding *in the same layout*, and a slow baseline inflates a speedup. Between layouts,
-# compare tokens a second.
+# The speedups are over plain decoding *in the same layout*, and a slow baseline inflates a speedup. Between
+# layouts, compare tokens per second.
 #
 # ## Another number format, another size
 #
-# The same weights in fewer bytes: `bfloat16`, `int8` and, for weights that came so, `int4` (01 introduces them). Each
-# is another model. Its drafts are assumed to be accepted as often, so τ(g) and the rest of a cycle stay.
+# The same weights in fewer bytes: `bfloat16`, `int8` and, for four-bit weights, `int4` (01 introduces them).
+# Each is another model. Its drafts are assumed to be accepted as often, so τ(g) and the rest of a cycle stay.
 #
 # **Predict.** Which g is best in each format? Zero is an answer.
 
@@ -397,16 +401,18 @@ figure.legend(frameon=False, loc="outside right upper")
 plt.show()
 
 # %% [markdown]
-# A format whose dashed line lies above its curve decodes fastest without drafts. Integer formats save what drafting
-# saves, the reading of weights. How far a curve rises above its dashed line shows what is left for drafting to save. A format
-# whose kernel is slow with several rows may leave nothing, however few bytes it reads. Calibrate for the format that will run.
+# A format whose dashed line is above its curve decodes fastest without drafts. Integer formats save what
+# drafting saves, the reading of weights. How far a curve rises above its dashed line shows what is left for
+# drafting to save. A format whose kernel is slow with several rows may leave nothing, however few bytes it
+# reads. Calibrate for the format that will run.
 #
 # ## Another device, another size
 #
-# A processor soon pays for every further node, in any layout. On a large GPU $s(g)$ stays flat for longer: on the
-# paper's A100 a cycle of 110 nodes takes about 1.4 plain steps ($2.91/2.10$, Table 13), and $g^*$ moves to where τ saturates (the paper's Figure
-# 5). Below, the same points with another machine's $s$, invented: flat up to a number of nodes that you can move. Where the sizes above end before it,
-# its best one is the largest of them.
+# A processor soon pays for every further node, in any layout. On a large GPU $s(g)$ stays flat for longer: on
+# the paper's A100 a cycle of 110 nodes takes about 1.4 plain steps ($2.91/2.10$, Table 13), and $g^*$ moves
+# to where τ saturates (the paper's Figure 5). Below, the same points with another machine's $s$, invented:
+# flat up to a number of nodes that you can move. If the sizes above end before it, the best size is the
+# largest of them.
 
 # %%
 import copy
@@ -451,7 +457,7 @@ print(
 #
 # - Your next texts: another kind of work has another τ.
 # - What changes later: contexts, batches and other load change s.
-# - Whether to draft: the best size may still lose to none ([15](15_should_i_draft.ipynb)).
+# - Whether to draft: the best size may still lose to no draft ([15](15_should_i_draft.ipynb)).
 #
 # **Questions for you.**
 #
@@ -459,9 +465,9 @@ print(
 # 2. The memory is cold at first. Calibrate with `warm_up=0`: what happens to τ, and to g*?
 #
 # <details><summary>Answers</summary>
-# (1) What counts is how steeply τ rises in proportion, τ'/τ. If sampling scales all of τ by one factor,
-# g* stays, whatever s is. If it shortens long paths most, g* shrinks. (2) τ falls. Few candidates are known: beyond some g trees are not
-# filled and neither curve changes, so g* is no larger.
+# (1) What counts is how steeply τ rises in proportion, τ'/τ. If sampling scales all of τ by one factor, g*
+# stays, whatever s is. If it shortens long paths most, g* shrinks. (2) τ falls. There are few candidates:
+# beyond some g trees are not filled and neither curve changes, so g* is no larger.
 # </details>
 
 # %% [markdown]

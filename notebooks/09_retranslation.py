@@ -25,13 +25,13 @@
 # as the draft of the next one. No drafter is cheaper. You will
 #
 # 1. count what re-translation writes twice, and what it takes back while someone reads,
-# 2. verify one draft by hand, with the paper's bias β, and find the β from which on nothing changes,
+# 2. verify one draft by hand, with the paper's bias β, and find the β from which nothing changes,
 # 3. sweep β, mask the unstable end, and change the target language and the model's training,
 # 4. examine two pairs of rows in the paper's tables that do not fit each other.
 #
-# The first section and the last run on a real translator, once `specviz models get bergamot-en-pt` has downloaded it (35 MB).
-# The others run on bundled models, for which the right translations are known. `MODEL` may also be a GGUF file
-# (`"gguf:PATH"`), which runs on llama.cpp.
+# The first section and the last run on a real translator, once `specviz models get bergamot-en-pt` has
+# downloaded it (35 MB). The others run on bundled models, for which the right translations are known. `MODEL`
+# may also be a GGUF file (`"gguf:PATH"`), which runs on llama.cpp.
 
 # %%
 MODEL, PREFIX = "town-translator", "town-translator-prefix"
@@ -76,9 +76,10 @@ trace
 # %% [markdown]
 # ## Word by word
 #
-# Somebody speaks. To the downloaded translator: *After the long dry summer the tired farmers finally sold their two oldest
-# cows to a rich man from the city.* English puts adjectives before the noun. Portuguese puts most of them after it, and they
-# agree with it. (The bundled one translates another sentence into German, which moves its verbs.)
+# Somebody speaks. The downloaded translator hears: *After the long dry summer the tired farmers finally sold
+# their two oldest cows to a rich man from the city.* English puts adjectives before the noun. Portuguese puts
+# most of them after it, and they agree with it. (The bundled one translates another sentence into German,
+# which moves its verbs.)
 #
 # Above, the translator was biased towards its last output. **Predict.** If each update is written from scratch, at
 # which words will the reader see something taken back?
@@ -101,10 +102,10 @@ for name, run in (("from scratch", scratch), ("verified, β = 0", unbiased), ("v
 pd.DataFrame(rows).T
 
 # %% [markdown]
-# Without a bias the text is the same at every update, in a fraction of the passes. With one, most sentences are calmer,
-# not all: a bias can also delay a correction, which then takes back more. The last text may differ. How much bias is
-# best, and how many of the last tokens should be hidden? Move the sliders. The record of the run with β = 0 answers
-# as long as the text stays the same; otherwise the sentence is decoded again.
+# Without a bias the text is the same at every update, in a fraction of the passes. With one, most sentences
+# are calmer, but not all: a bias can also delay a correction, which then takes back more. The last text may
+# differ. How much bias is best, and how many of the last tokens should be hidden? Move the sliders. The
+# record of the β = 0 run answers as long as the text stays the same; otherwise the sentence is decoded again.
 
 # %%
 recorded = {}
@@ -131,7 +132,8 @@ controls = ipywidgets.interact(
 )
 
 # %% [markdown]
-# From some β on nothing is ever taken back, and every first guess stays. Find it; a section below derives it.
+# From some β on, nothing is ever taken back, and every first guess stays. Find it; a section below derives
+# it.
 #
 # Here is what is saved against what is lost, over all three sentences. BLEU compares the last texts with those written
 # from scratch.
@@ -213,8 +215,9 @@ first[["source", "text"]].assign(tokens=first["ids"].str.len(), again=again).set
 #
 # $$ \mathrm{NE} = \frac{1}{|o_J|} \sum_{j=1}^{J-1} \bigl( |o_j| - |\mathrm{LCP}(o_j, o_{j+1})| \bigr), $$
 #
-# is the **normalized erasure**: words taken back for each one left at the end. It counts words of the language, not the
-# model's tokens, so that models can be compared. Over several texts we sum first and divide once.
+# is the **normalized erasure**: words taken back for each one left at the end. It counts words of the
+# language, not the model's tokens, so that models can be compared. For several texts we sum first and divide
+# once.
 
 
 # %%
@@ -249,8 +252,8 @@ print("the paper's (Flores, Tower+ 2B): German 1.17, Chinese 1.72, Japanese 2.06
 #
 # $$ \max p_i - p_i(y_i) \;\le\; \frac{\beta}{1-\beta}. $$
 #
-# **Predict.** The left side is a difference of probabilities. From which β on is *every* token kept, one of probability
-# 0 included?
+# **Predict.** The left side is a difference of probabilities. From which β on is *every* token kept, even one
+# of probability 0?
 
 # %%
 beta_guess = 0.9
@@ -544,10 +547,10 @@ columns = ["NE, RT", "NE, SSBD", "A/D", "NE, RT (paper)", "NE, SSBD (paper)", "A
 pd.DataFrame.from_dict(rows, orient="index", columns=columns).round(2)
 
 # %% [markdown]
-# Control and German differ in word order alone; look at the intervals before you believe a difference. NE of Chinese
-# and Japanese has other units (characters, where no dictionary cuts words). Erasure has two sources: words that move
-# because the language orders them differently, and words that the model *guessed* before they were said. The next
-# section removes the second.
+# Control and German differ in word order alone; look at the intervals before you believe a difference. NE for
+# Chinese and Japanese has other units (characters, if no dictionary splits words). Erasure has two sources:
+# words that move because the language orders them differently, and words that the model *guessed* before they
+# were said. The next section removes the second.
 #
 # ## Trained on whole texts or on prefixes
 #
@@ -599,8 +602,8 @@ plt.show()
 
 # %% [markdown]
 # - **The first update** has no draft. (Both runs do the same there: the scatter on the left is your machine's noise.)
-# - **Early disagreement.** A draft whose second token is rejected costs a pass over all of it and saves one token.
-#   Expect it where a sentence's beginning depends on its end.
+# - **Early disagreement.** A draft whose second token is rejected costs a pass over all of it and saves one
+#   token. Expect it if a sentence's beginning depends on its end.
 # - **A source that takes words back**, as speech recognition does, changes the prompt in the middle. The cache is valid
 #   only up to there, and the draft may be about something that was never said.
 # - **A wrong start under a strong bias** stays: the higher β, the longer (from 0.5 on, for ever).
@@ -629,12 +632,14 @@ sv.live(real, into, beta=0.2, k=3, source=" ".join(sentences[0].split()[:7]))
 #
 # <details><summary>1. What does re-translation waste?</summary>
 #
-# At every update it writes again tokens that were there before. Where it writes others, the reader sees words taken back.
+# At every update it writes again tokens that were there before. If it writes others, the reader sees words
+# taken back.
 # </details>
 #
 # <details><summary>2. What is SSBD's draft, and what does its bias do?</summary>
 #
-# The output of the update before. The bias adds to the draft's token, so it is kept unless another is much likelier.
+# The previous update's output. The bias adds to the draft's token, so it is kept unless another is much
+# likelier.
 # </details>
 #
 # <details><summary>3. From which β on is every token kept, and why?</summary>

@@ -30,9 +30,10 @@
 # 3. run a formula and a sentence that contradict each other,
 # 4. plot speed against quality, and compare the paper's tables with its text.
 #
-# The pair is **SmolLM2** and `smollm2-draft` if `specviz models get smollm2` has downloaded it (dequantised, 4-bit). Otherwise
-# it is a pair of bundled translators from German into English, with one decoder layer in the drafter and eight in the
-# target. Speed against quality is measured on the translators in either case, because their texts have known answers.
+# The pair is **SmolLM2** and `smollm2-draft` if `specviz models get smollm2` has downloaded it (dequantised,
+# 4-bit). Otherwise it is a pair of bundled translators from German into English, with one decoder layer in
+# the drafter and eight in the target. Speed against quality is measured on the translators in either case,
+# because their texts have known answers.
 
 # %%
 import ipywidgets
@@ -78,8 +79,8 @@ trace
 #    \tilde C^{margin} = \sigma\bigl(\beta\,(z^{(1)} - z^{(2)})\bigr), \qquad
 #    \tilde C^{soft} = \frac{q^{(1)} - q^{(2)}}{1 - 1/|V|}, $$
 #
-# and the ensemble $C = \lambda_1 \tilde C^{ent} + \lambda_2 \tilde C^{margin} + \lambda_3 \tilde C^{soft}$ with weights that sum to 1.
-# (β is 1 here. Below, the paper's β is also a number of ranks, our `top_beta`.)
+# and the ensemble $C = \lambda_1 \tilde C^{ent} + \lambda_2 \tilde C^{margin} + \lambda_3 \tilde C^{soft}$
+# with weights that sum to 1. (β is 1 here. Below, the paper's β is also a number of ranks, our `top_beta`.)
 #
 # **Predict** each signal for a drafter that (a) finds all tokens equally likely; (b) is torn between two words and
 # rules out all others; (c) has no doubt at all. Which of the three signals does not belong in an average of
@@ -164,14 +165,16 @@ written = metrics.auroc(metrics.signals(fixed, entropy="as_written")).set_index(
 print(f"as written: entropy {written['entropy']:.3f}, the ensemble with it {written['ensemble']:.3f}")
 
 # %% [markdown]
-# The ensemble averages signals of one distribution: compare the printed lead with the difference between any two bars.
-# The plain largest probability stands outside it. (The paper reports a gain for the ensemble, without an interval.)
+# The ensemble averages signals of one distribution: compare the printed lead with the difference between any
+# two bars. The plain largest probability is not included. (The paper reports a gain for the ensemble, without
+# an interval.)
 #
 # The best signal may depend on the outcome. A *lenient* rule often accepts either of two good words (row (b) above),
 # and entropy does not penalise that doubt. As the target's first choice each of them is right half the time.
 #
-# The *variance* of the logits is no certainty: where its AUROC is below one half, a larger variance goes with
-# rejection. Entropy as written has an AUROC of one minus its complement's; in the ensemble the two margins outvote it.
+# The *variance* of the logits is no certainty: if its AUROC is below one half, a larger variance goes with
+# rejection. Entropy as written has an AUROC of one minus its complement's; in the ensemble the two margins
+# outvote it.
 #
 # The curves show calibration, which AUROC does not: a signal may rank well and still be wrong about its level. Only the
 # largest probability is a probability.
@@ -182,12 +185,13 @@ print(f"as written: entropy {written['entropy']:.3f}, the ensemble with it {writ
 #
 # $$ k_j = \min\bigl(k_{max}, \max(k_{min}, \lfloor \alpha\, \bar C\, k_{max} \rfloor)\bigr), \qquad \bar C = \frac1{k_{max}} \sum_{i=1}^{k_{max}} C_{j+i}. $$
 #
-# $\bar C$ is known only when all $k_{max}$ tokens are drafted. The paper's drafter fills them in one pass, but an
-# autoregressive one has paid for each: `controller="look_ahead"`, the default. `controller="early_stop"` takes the mean
-# of what is drafted so far, and stops when the window has no room for another token.
+# $\bar C$ is known only when all $k_{max}$ tokens are drafted. The paper's drafter fills them in one pass,
+# but an autoregressive one has by then paid for each: `controller="look_ahead"`, the default.
+# `controller="early_stop"` takes the mean of what is drafted so far, and stops when the window has no room
+# for another token.
 #
-# **Predict**, for a look-ahead window, an early-stopping one and a fixed one, all with $k_{max} = 10$: which accepts
-# most tokens a cycle? Which runs the drafter least?
+# **Predict**, for a look-ahead window, an early-stopping one and a fixed one, all with $k_{max} = 10$: which
+# accepts most tokens per cycle? Which runs the drafter least?
 
 # %%
 windows = {
@@ -212,19 +216,19 @@ print(f"the look-ahead window sends {saved:.0%} fewer tokens a cycle than the fi
 counts.round(2)
 
 # %% [markdown]
-# From the same text, a cycle with the fixed window accepts at least as many: a token that is not sent cannot be accepted.
-# The adaptive window saves tokens sent. That helps where a pass over 10 tokens costs more than one over 7, as
-# in a large batch, not where the pass is memory-bound. With an autoregressive drafter only early stopping saves
-# drafter passes.
+# From the same text, a cycle with the fixed window accepts at least as many: a token that is not sent cannot
+# be accepted. The adaptive window saves tokens sent. That helps if a pass over 10 tokens costs more than one
+# over 7, as in a large batch, not if it is memory-bound. With an autoregressive drafter only early stopping
+# saves drafter passes.
 #
-# The paper's Table III reports the opposite, 3.10 accepted with a fixed window and 4.27 with the adaptive one, without
-# the k of either.
+# The paper's Table III reports the opposite, 3.10 accepted with a fixed window and 4.27 with the adaptive
+# one, without giving either's k.
 #
 # ## The loop at work
 #
-# One text, cycle by cycle. Top: the certainty of each token, and the mean. Middle: what became of the draft, and the
-# window (the line). Bottom: how far each token's log-probability lies below the target's favourite, and the largest gap
-# allowed.
+# One text, cycle by cycle. Top: the certainty of each token, and the mean. Middle: what became of the draft,
+# and the window (the line). Bottom: how far each token's log-probability is below the target's favourite, and
+# the largest gap allowed.
 #
 # **Predict.** How long is the longest window, with α = 1 and $k_{max} = 10$? And is a rejection more likely in short
 # windows or in long ones?
@@ -260,7 +264,8 @@ print(
 #
 # $$ \log p_{AR}(y^{(1)}) - \log p_{AR}(y) \;\le\; \tau_t, \qquad \tau_t = \tau_{base} + \gamma\,(1 - C_t), $$
 #
-# with $p_{AR}$ the target's distribution. This $\tau_t$ is a threshold; τ alone counts tokens a cycle, as elsewhere.
+# with $p_{AR}$ the target's distribution. This $\tau_t$ is a threshold; τ alone counts tokens per cycle, as
+# elsewhere.
 #
 # The paper's text says: "The less confident the drafter is at time t, the stricter the verification criterion becomes."
 # But $\tau_t$ is the largest gap that passes, so a *smaller* one is *stricter*, and the formula is lenient exactly
@@ -299,9 +304,9 @@ readings = {
 pd.DataFrame({key: compared(run) for key, run in readings.items()}).T.rename_axis(["γ", "gap"])
 
 # %% [markdown]
-# The curves cross at $C = \tfrac12$. To the right of it the prose's reading allows the larger gap, and to the left the
-# formula does. So at equal γ the reading that is more lenient overall depends on where most tokens lie (the share is
-# printed above). A larger γ refuses less in both readings.
+# The curves cross at $C = \tfrac12$. To the right of it the prose's reading allows the larger gap, and to the
+# left the formula does. So at equal γ the reading that is more lenient overall depends on where most tokens
+# are (the share is printed above). A larger γ refuses less in both readings.
 #
 # Few tokens are kept against the target's preference, but from the first of them on the text is another one.
 #
@@ -323,9 +328,9 @@ settings = {
 pd.DataFrame({name: compared(decode(**setting)) for name, setting in settings.items()}).T
 
 # %% [markdown]
-# Only the target's favourite has a gap of 0 (or rank 0), so a draft is kept as far as it is the greedy text, up to
-# ties. The window decides how many tokens are judged, not how. Either limit suffices, β = 1 or a gap of 0 everywhere.
-# With any other setting the trace is labelled `lossy`, even where a text comes out the same.
+# Only the target's favourite has a gap of 0 (or rank 0), so a draft is kept while it equals the greedy text,
+# up to ties. The window decides how many tokens are judged, not how. Either limit suffices, β = 1 or a gap of
+# 0 everywhere. With any other setting the trace is labelled `lossy`, even if a text comes out the same.
 #
 # ## What if?
 #
@@ -425,8 +430,8 @@ for name, each in measured.items():
 # changed text need not be worse. At 16 nats almost anything passes. Quality is then near the drafter's own, and the
 # drafter alone is much faster.
 #
-# Early stopping drafts fewer tokens, each a drafter pass. It was no faster where this was written: it must read each
-# confidence before it drafts the next token; looking ahead reads once a cycle.
+# Early stopping drafts fewer tokens, each a drafter pass. It was no faster when this was written: it must
+# read each confidence before it drafts the next token; looking ahead reads once per cycle.
 #
 # ## What the paper's tables say
 #
@@ -479,7 +484,8 @@ paper
 #
 # <details><summary>3. Does an adaptive window raise the tokens accepted per cycle?</summary>
 #
-# No: from the same text, a token that is not sent cannot be accepted. It saves tokens sent, or drafter passes with early stopping.
+# No: from the same text, a token that is not sent cannot be accepted. It saves tokens sent, or drafter passes
+# with early stopping.
 # </details>
 #
 # <details><summary>4. What are the two readings of the gap?</summary>

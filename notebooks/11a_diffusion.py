@@ -27,8 +27,9 @@
 # 2. learn what such a model is trained for, and check it with two estimates,
 # 3. see how filling two cells at once goes wrong: by hand, then in a real text.
 #
-# [11b](11b_self_drafting.ipynb) drafts with the predictions that were not kept, and [11c](11c_ssd_in_numbers.ipynb) is an appendix for
-# specialists. The model is `town-diffusion`: 2.3 M parameters, eight layers, in the form of Dream, a published diffusion model.
+# [11b](11b_self_drafting.ipynb) drafts with the predictions that were not kept, and
+# [11c](11c_ssd_in_numbers.ipynb) is an appendix for specialists. The model is `town-diffusion`: 2.3 M
+# parameters, eight layers, in the form of Dream, a published diffusion model.
 
 # %%
 import ipywidgets
@@ -57,20 +58,21 @@ trace
 # %% [markdown]
 # ## How it writes
 #
-# The prompt is followed by $L$ masks (equation 1 of Gao et al. 2025, the paper of 11b). A pass gives a distribution for every masked
-# place $i$ (equation 2). All of them come from the same canvas: the prompt and all tokens so far, to the left *and* to
-# the right:
+# The prompt is followed by $L$ masks (equation 1 of Gao et al. 2025, the paper of 11b). A pass gives a
+# distribution for every masked position $i$ (equation 2). All of them come from the same canvas: the prompt
+# and all tokens so far, to the left *and* to the right:
 #
 # $$ p(x_i^{(t)} \mid x^{(t-1)}) = \text{Softmax}\bigl(f_\theta(x^{(t-1)})_i\bigr), \qquad i \in \mathcal M^{(t-1)}. $$
 #
-# Cells are grouped into blocks of $B = 8$ (equation 3), which are written one after the other. In the current block,
-# the cell with the most *confident* prediction gets its likeliest token. All other cells stay masked, and the next pass
-# starts from there. That is one token a pass: **stepwise** decoding. Cells that are almost certain ($p$ above 0.99995) count as
-# equally confident, because their order hardly matters, and of equals the leftmost is next ([11c](11c_ssd_in_numbers.ipynb) has the details).
+# Cells are grouped into blocks of $B = 8$ (equation 3), which are written one after the other. In the current
+# block, the cell with the most *confident* prediction gets its likeliest token. All other cells stay masked,
+# and the next pass starts from there. That is one token per pass: **stepwise** decoding. Cells that are
+# almost certain ($p$ above 0.99995) count as equally confident, because their order hardly matters, and among
+# equals the leftmost is next ([11c](11c_ssd_in_numbers.ipynb) has the details).
 #
-# **Predict.** The picture above shows one text. Over all sixteen: in how many steps is the most confident cell of a block the
-# leftmost masked one? In a random order of eight cells the leftmost
-# would be next in $\frac18 (1 + \frac12 + \dots + \frac18)$ of the steps: 34 %.
+# **Predict.** The picture above shows one text. Over all sixteen: in how many steps is the most confident
+# cell of a block the leftmost masked one? In a random order of eight cells the leftmost would be next in
+# $\frac18 (1 + \frac12 + \dots + \frac18)$ of the steps: 34 %.
 
 # %%
 leftmost_guess = 0.6
@@ -95,24 +97,26 @@ print(
 print(f"leftmost of its block: {np.mean(left):.0%} of {len(left)} steps; your guess {leftmost_guess:.0%}")
 
 # %% [markdown]
-# A row is a pass, a column is a cell, and a thick frame marks the current block. The text grows from left to right more
-# often than chance, but far from always. (Part of this is the rule for ties, and the end tokens, which it fills from left to right.) Pieces of one word tend to follow each other (the diagonals), a new word may
-# begin anywhere, and an article may wait for its noun. After the answer the model writes its end token (■) to the end
-# of the block.
+# A row is a pass, a column is a cell, and a thick frame marks the current block. The text grows from left to
+# right more often than chance, but far from always. (Part of this comes from the tie rule and the end tokens,
+# which it fills from left to right.) Pieces of one word tend to follow each other (the diagonals), a new word
+# may begin anywhere, and an article may wait for its noun. After the answer the model writes its end token
+# (■) to the end of the block.
 #
 # ## What it was trained for
 #
-# Draw a share $t$ evenly from (0, 1], mask each cell of a known answer with probability $t$, and ask for the masked ones (Nie et al.
-# 2025):
+# Draw a share $t$ uniformly from (0, 1], mask each cell of a known answer with probability $t$, and ask for
+# the masked ones (Nie et al. 2025):
 #
 # $$ \mathcal L = \mathbb E_{t,\,x_t} \Bigl[ \tfrac1t \sum_{i\ \text{masked}} -\log p_\theta(x_i \mid x_t) \Bigr]. $$
 #
-# The $\frac1t$ matters. A given set of $k$ out of $L$ cells, and no other cell, is masked with probability $\int_0^1 t^k (1-t)^{L-k} dt$.
-# With the $\frac1t$ inside, its weight is $\int_0^1 t^{k-1} (1-t)^{L-k} dt = \frac1k \binom Lk^{-1}$. That is the
-# probability that, in a *random order*, these $k$ cells are the last ones (one of $\binom Lk$ sets, all equally likely) and a given
-# one of them is next (one of $k$). So $\mathcal L$ is the chain rule's loss averaged over all $L!$ orders. It is also an upper bound:
-# if the order is drawn at random the text's probability is the mean over orders, and $-\log$ of a mean is at most the mean of the
-# $-\log$s (Jensen's inequality).
+# The $\frac1t$ matters. A given set of $k$ out of $L$ cells, and no other cell, is masked with probability
+# $\int_0^1 t^k (1-t)^{L-k} dt$. With the $\frac1t$ inside, its weight is
+# $\int_0^1 t^{k-1} (1-t)^{L-k} dt = \frac1k \binom Lk^{-1}$. That is the probability that, in a *random
+# order*, these $k$ cells are the last ones (one of $\binom Lk$ sets, all equally likely) and a given one of
+# them is next (one of $k$). So $\mathcal L$ is the chain rule's loss averaged over all $L!$ orders. It is
+# also an upper bound: if the order is drawn at random the text's probability is the mean over orders, and
+# $-\log$ of a mean is at most the mean of the $-\log$s (Jensen's inequality).
 #
 # **Predict.** If that is right, two different estimates must agree: masks drawn with $t$ and weighted by $\frac1t$; and
 # random orders, with the loss summed cell by cell. Which one has the larger variance?
@@ -149,17 +153,18 @@ for name, values in (("masks by t, weighted by 1/t", by_share), ("random orders,
     )
 
 # %% [markdown]
-# They agree within their errors. The weighted one has a far larger variance per draw, but a draw costs one pass and not
-# $n$. A model trained in this way can write in *any* order, so it may be asked for its most confident cell first. It is
-# not trained to predict two cells *jointly*.
+# They agree within their errors. The weighted one has a far larger variance per draw, but a draw costs one
+# pass, not $n$. A model trained in this way can write in *any* order, so it may be asked for its most
+# confident cell first. It is not trained to predict two cells *jointly*.
 #
 # ## Two cells at once
 #
-# Take a world with three texts: "New York" with probability 0.4, "San Diego" 0.3, "San Jose" 0.3. Both cells are masked. A perfect
-# model predicts, for the first cell, San 0.6 and New 0.4; for the second, York 0.4, Diego 0.3, Jose 0.3.
+# Take a world with three texts: "New York" with probability 0.4, "San Diego" 0.3, "San Jose" 0.3. Both cells
+# are masked. A perfect model predicts, for the first cell, San 0.6 and New 0.4; for the second, York 0.4,
+# Diego 0.3, Jose 0.3.
 #
-# **Predict.** What is written (a) if both cells get their likeliest token in one pass, (b) by stepwise decoding? How likely is each
-# text in that world?
+# **Predict.** Which text is written (a) if both cells get their likeliest token in one pass, (b) by stepwise
+# decoding? How likely is each text in that world?
 
 # %%
 first, second = ["San", "New"], ["York", "Diego", "Jose"]
@@ -197,17 +202,20 @@ print(
 )
 
 # %% [markdown]
-# (a) is a text that does not exist. Each marginal is right, but the product of marginals is not the joint distribution. (b) is a real
-# text, though not the likeliest: stepwise decoding is greedy.
+# (a) is a text that does not exist. Each marginal is right, but the product of marginals is not the joint
+# distribution. (b) is a real text, though not the likeliest: stepwise decoding is greedy.
 #
 # How wrong can it be? The divergence of the joint from the product is $\sum_i H_i - H(\text{joint})$. Since
-# $H(\text{joint}) \ge \max_i H_i$ (all cells together are at least as uncertain as one of them) it is at most $\sum_i H_i - \max_i H_i$. The *entropy-bounded* sampler (Ben-Hamu et al. 2025) fills the
-# most confident cells while this bound stays below $\gamma$. *Fast-dLLM* (Wu et al. 2025) fills each cell whose likeliest token has a
-# probability above a threshold $\tau$ (not the τ of the header, tokens a pass); if there is none, the most confident cell alone.
+# $H(\text{joint}) \ge \max_i H_i$ (all cells together are at least as uncertain as one of them) it is at most
+# $\sum_i H_i - \max_i H_i$. The *entropy-bounded* sampler (Ben-Hamu et al. 2025) fills the most confident
+# cells while this bound stays below $\gamma$. *Fast-dLLM* (Wu et al. 2025) fills each cell whose likeliest
+# token has a probability above a threshold $\tau$ (not the header's τ, tokens per pass); if there is none,
+# the most confident cell alone.
 #
-# If the predictions are the marginals of one joint distribution, the favourites of $n$ cells above the threshold have a joint probability of at least
-# $1 - n(1-\tau)$ (the union bound): for τ = 0.9 and up to four cells more than one half. So they are the likeliest *combination*. Yet
-# stepwise decoding may write another text: it fills one cell and asks again, and what it fills between can change its mind.
+# If the predictions are the marginals of one joint distribution, the favourites of $n$ cells above the
+# threshold have a joint probability of at least $1 - n(1-\tau)$ (the union bound): for τ = 0.9 and up to four
+# cells more than one half. So they are the likeliest *combination*. Yet stepwise decoding may write another
+# text: it fills one cell and asks again, and what it fills meanwhile can change its mind.
 #
 # **Predict.** At τ = 0.9, how many of the 16 texts equal stepwise decoding's? How many passes are saved?
 
@@ -233,7 +241,9 @@ slider = ipywidgets.FloatSlider(0.9, min=0.3, max=1.0, step=0.05, continuous_upd
 controls = ipywidgets.interact(filled, threshold=slider)
 
 # %% [markdown]
-# `same_order` counts the texts whose cells got the same tokens in the same order, `same_text` those that read the same; `saved` is the share of passes saved, pooled over texts. Below is the first cell that went wrong, with every prediction that stepwise decoding made for the same cell.
+# `same_order` counts the texts whose cells got the same tokens in the same order, `same_text` those that read
+# the same; `saved` is the share of passes saved, pooled over texts. Below is the first cell that went wrong,
+# with every prediction that stepwise decoding made for the same cell.
 
 
 # %%
@@ -273,22 +283,24 @@ columns = ["state", "next cell", "its token", f"predicted for cell {cell}", "p"]
 pd.DataFrame(rows, columns=columns).set_index("state").round(3)
 
 # %% [markdown]
-# A real San York: tokens that fit the canvas singly and not together. In that pass the token printed above was its cell's favourite, and confident enough for the rule.
-# By the time stepwise decoding reaches the cell, its neighbours are filled and the prediction has changed. A threshold
-# asks what each cell would hold *if it were filled next*, and then fills several next.
+# A real San York: tokens that fit the canvas individually but not together. In that pass the token printed
+# above was its cell's favourite, and confident enough for the rule. By the time stepwise decoding reaches the
+# cell, its neighbours are filled and the prediction has changed. A threshold asks what each cell would hold
+# *if it were filled next*, and then fills several next.
 #
 # ## What parallel unmasking cannot do
 #
 # - It cannot know that two predictions depend on each other: both come from the same pass.
-# - A stricter threshold makes it rarer and never impossible. Only `threshold=1` is stepwise decoding: no probability is above 1, so the
-#   most confident cell is filled alone.
+# - A stricter threshold makes it rarer, but never impossible. Only `threshold=1` is stepwise decoding: no
+#   probability is above 1, so the most confident cell is filled alone.
 # - It cannot detect that it went wrong. That needs another pass, and [11b](11b_self_drafting.ipynb) makes it.
 #
 # ## Five questions
 #
 # <details><summary>1. Which cell is filled next in stepwise decoding?</summary>
 #
-# The masked cell of the current block whose prediction is most confident; it gets its likeliest token. One cell a pass.
+# The masked cell of the current block whose prediction is most confident; it gets its likeliest token. One
+# cell per pass.
 # </details>
 #
 # <details><summary>2. What does the factor 1/t in the training loss do?</summary>

@@ -20,8 +20,9 @@
 #
 # *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
 #
-# A pass of a diffusion model predicts every masked cell, and stepwise decoding keeps one prediction. Gao et al. (2025), *Self
-# Speculative Decoding for Diffusion Large Language Models* (SSD), use the others as a draft. You will
+# A pass of a diffusion model predicts every masked cell, and stepwise decoding keeps one prediction. Gao et
+# al. (2025), *Self Speculative Decoding for Diffusion Large Language Models* (SSD), use the others as a
+# draft. You will
 #
 # 1. measure how good that free draft is,
 # 2. build the verification tree, and find the detail of its definition on which losslessness depends,
@@ -60,9 +61,10 @@ trace
 # %% [markdown]
 # ## A free draft
 #
-# The predictions of the other cells are guesses. They need no second model. Equation 4 takes them, with their confidence,
-# from a pass after each verification. The verifying pass already holds them, so we run no other. SSD orders them as it expects them to be filled: the current block
-# first, then the next one, each by confidence (section 3.2.2).
+# The predictions of the other cells are guesses. They need no second model. Equation 4 takes them, with their
+# confidence, from a pass after each verification. The verifying pass already holds them, so we run no other.
+# SSD orders them as it expects them to be filled: the current block first, then the next one, each by
+# confidence (section 3.2.2).
 #
 # **Predict.** How often is a pass's guess right for the cell that is filled $k = 4$ steps later? How often are its next
 # four guesses all right, *and* filled in the drafted order?
@@ -108,16 +110,17 @@ print(f"k = 4: token {token[4] / count[4]:.0%}, your guess {right_guess:.0%}; "
 #
 # ## The verification tree
 #
-# The pass that verifies also supplies the next drafts: what it predicts on the last canvas that it reaches. So the first pass fills one
-# cell, and nothing is drafted yet. The root is the current canvas. Node $k$ is its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases
-# are one batch (equation 5), and each is *the very canvas that stepwise decoding would read next* if everything before
-# it was right.
+# The pass that verifies also supplies the next drafts: what it predicts on the last canvas that it reaches.
+# So the first pass fills one cell, and nothing is drafted yet. The root is the current canvas. Node $k$ is
+# its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases are one batch (equation 5), and
+# each is *the very canvas that stepwise decoding would read next* if everything before it was right.
 #
-# Verification starts at the root. A canvas names its most confident cell and that cell's token. If they are its child's, the child is
-# accepted and names the next. The last canvas that is reached fills one cell itself, so a pass places up to $N + 1$ tokens.
+# Verification starts at the root. A canvas names its most confident cell and that cell's token. If they are
+# its child's, the child is accepted and names the next. The last canvas that is reached fills one cell
+# itself, so a pass places up to $N + 1$ tokens.
 #
-# A run that places $m$ tokens a pass saves $1 - 1/m$ of stepwise decoding's passes, at most $N/(N+1)$. If its passes cost $c$ passes
-# over one canvas, it is $m/c$ times as fast.
+# A run that places $m$ tokens per pass saves $1 - 1/m$ of stepwise decoding's passes, at most $N/(N+1)$. If
+# its passes cost $c$ passes over one canvas, it is $m/c$ times as fast.
 
 # %%
 cycles = trace.cycles.iloc[:-1]
@@ -127,10 +130,11 @@ plt.show()
 print(view.canvases_words(trace, cycle=most))
 
 # %% [markdown]
-# A solid frame is what a verified canvas fills next. A dashed frame is a draft that was rejected, a dotted one was never judged.
+# A solid frame is what a verified canvas fills next. A dashed frame is a draft that was rejected, a dotted
+# one was never judged.
 #
-# The paper says: "we compare each parent node's prediction with its child node's draft token. If a match is found, we proceed." That
-# has two readings. A node is verified if its parent's pass
+# The paper says: "we compare each parent node's prediction with its child node's draft token. If a match is
+# found, we proceed." That has two readings. A node is verified if its parent's pass
 #
 # - (a) has the drafted token as the favourite *of that cell*, or
 # - (b) would fill *this cell with this token next*.
@@ -181,8 +185,8 @@ for method in (AnyOrder(cache="none"), sv.method("ssd", cache="none")):
     )
 
 # %% [markdown]
-# Here are stepwise decoding and SSD, state by state. A filled square is a pass of stepwise decoding; an empty one is a pass that SSD
-# saved.
+# Here are stepwise decoding and SSD, state by state. A filled square is a pass of stepwise decoding; an empty
+# one is a pass that SSD saved.
 
 # %%
 view.aligned(stepwise, ssd, prompt=0)
@@ -191,9 +195,11 @@ plt.show()
 # %% [markdown]
 # ## Why a chain ends
 #
-# A chain ends because every draft was accepted (`short`: fewer than $N$ were sent), or because something other than the next draft was filled. That has three causes. Another *token* came into that cell, or
-# another cell came first (the *order*). Or the chain had crossed a block's *border*: its drafts for the next block came from a pass
-# in which that block was not yet the current one. Such an end counts as the border's, whatever came in their place.
+# A chain ends because every draft was accepted (`short`: fewer than $N$ were sent), or because something
+# other than the next draft was filled. That has three causes. Another *token* was placed in that cell, or
+# another cell came first (the *order*). Or the chain had crossed a block's *border*: its drafts for the next
+# block came from a pass in which that block was not yet the current one. Such an end counts as the border's,
+# whatever was filled instead.
 #
 # **Predict.** The paper finds "out-of-order generation ... the most common failure". Is it here?
 
@@ -213,12 +219,13 @@ print(
 )
 
 # %% [markdown]
-# Compare the two intervals: sixteen texts may not decide it, and the cached texts of [11c](11c_ssd_in_numbers.ipynb) need not agree. In
-# most of the chains that fail by order the right draft was there, only later.
+# Compare the two intervals: sixteen texts may not decide it, and the cached texts of
+# [11c](11c_ssd_in_numbers.ipynb) need not agree. In most chains that fail by order, the right draft was
+# there, only later.
 #
-# The *mix-order* tree (Figure 4b) helps where the right draft comes one step too late. The root and the nodes of the chain get a second child, the
-# draft *after* next, from which nothing grows. The last node of the chain has no draft after it; the one before it has one, already its child. These two
-# get no second child.
+# The *mix-order* tree (Figure 4b) helps where the right draft comes one step too late. The root and the nodes
+# of the chain get a second child, the draft *after* next, from which nothing grows. The last node of the
+# chain has no draft after it; the one before it has one, already its child. These two get no second child.
 #
 # **Predict.** (1) How many canvases does it have for $N = 4$, root included? The paper says $2N - 1$ in the text, and
 # 6, 8, 10 in Table 3 for $N$ = 3, 4, 5. (2) From the same state, can it ever accept less than the chain? (3) Can it
@@ -271,23 +278,26 @@ view.canvases(mix, cycle=int(kept["cycle"].iloc[0]) if len(kept) else None)
 plt.show()
 
 # %% [markdown]
-# (1) A root, $N$ of the chain, and a skip for each of these $N + 1$ but the last two: $2N$, as in Table 3. (The text's $2N - 1$ would leave the root out, though its $N + 1$ for the chain counts it.) (2) No: the chain is part of the tree, and a canvas does not depend
-# on its siblings. A skip counts only where the chain has failed, and gains one token. (3) Yes, in principle: with one token more the
-# next drafts come from another state, and may be worse there.
+# (1) A root, $N$ of the chain, and a skip for each of these $N + 1$ but the last two: $2N$, as in Table 3.
+# (The text's $2N - 1$ would leave the root out, though its $N + 1$ for the chain counts it.) (2) No: the
+# chain is part of the tree, and a canvas does not depend on its siblings. A skip counts only where the chain
+# has failed, and gains one token. (3) Yes, in principle: with one token more the next drafts come from
+# another state, and may be worse there.
 #
-# The table needed no run of its settings. A verified canvas is one that stepwise decoding reads, too, so its record holds all predictions
-# that decide how far a chain gets. Hence the badge `exact`.
+# The table needed no run of its settings. A verified canvas is one that stepwise decoding reads, too, so its
+# record holds all predictions that decide how far a chain gets. Hence the badge `exact`.
 #
-# The paper concludes that 2.5 to 3.1 points fewer passes than with a chain do not pay for the tree's 50 to 67 % more canvases. That depends on what a canvas costs:
-# nothing while a pass spends its time reading the weights (*bound by memory*), its full share where it spends it multiplying (*bound by
-# computing*).
+# The paper concludes that 2.5 to 3.1 points fewer passes than with a chain do not pay for the tree's 50 to 67
+# % more canvases. That depends on what a canvas costs: nothing while a pass spends its time reading the
+# weights (*bound by memory*), its full share where it spends it multiplying (*bound by computing*).
 #
 # ## Fresh and stale
 #
-# A causal model's cache is exact: what is on the left never changes. Here every token attends to every other one, so
-# each filled cell makes the keys and values of all places a little wrong. The **dual cache** (Fast-dLLM) keeps them
-# anyway. A *refresh* computes every place. The passes between two refreshes compute only the current block and reuse
-# the rest. A refresh is due after $R$ tokens, whether or not a block ends there; the paper's $R$ is 8.
+# A causal model's cache is exact: what is on the left never changes. Here every token attends to every other
+# one, so each filled cell makes the keys and values of all positions a little wrong. The **dual cache**
+# (Fast-dLLM) keeps them anyway. A *refresh* computes every position. The passes between two refreshes compute
+# only the current block and reuse the rest. A refresh is due after $R$ tokens, whether or not a block ends
+# there; the paper's $R$ is 8.
 #
 # **Predict.** The picture below has a row for each pass and a column for each cell. In which columns does the colour
 # change from row to row, and in which does it not?
@@ -310,13 +320,14 @@ figure.colorbar(shades)
 plt.show()
 
 # %% [markdown]
-# The current block's columns stay at 0, because every pass computes them. All other cells age by one a pass, until a
-# refresh sets them to 0.
+# The current block's columns stay at 0, because every pass computes them. All other cells age by one per
+# pass, until a refresh sets them to 0.
 #
-# So stepwise decoding with a cache is *another reference*: some of its texts differ from those without. SSD is lossless
-# relative to the stepwise decoding whose policy it shares (block, cache, $R$, which of two equal cells goes first), and to no other. A refresh
-# also cuts a chain: if six tokens have been placed since the last one and $R$ is 8, at most two more are placed. The canvas after
-# these would be read with keys that stepwise decoding has discarded by then.
+# So stepwise decoding with a cache is *another reference*: some of its texts differ from those without. SSD
+# is lossless relative to the stepwise decoding whose policy it shares (block, cache, $R$, which of two equal
+# cells comes first), and to no other. A refresh also cuts a chain: if six tokens have been placed since the
+# last one and $R$ is 8, at most two more are placed. The canvas after these would be read with keys that
+# stepwise decoding has discarded by then.
 
 # %%
 reference, cached_ssd = write(cache="dual"), write("ssd", cache="dual")
@@ -330,9 +341,10 @@ pd.concat(
 # %% [markdown]
 # ## A model of 135 million parameters
 #
-# `smollm2-diffusion` is SmolLM2 with thin matrices beside its own, taught for an hour on one core to fill masked cells
-# (`specviz models diffusion`). It has learnt what answers look like, but has not learnt to copy from the prompt: **its text is
-# poor**, and nothing here says how well such a model can write. Its passes cost what those of a real model cost.
+# `smollm2-diffusion` is SmolLM2 with thin matrices added to its own, trained for an hour on one core to fill
+# masked cells (`specviz models diffusion`). It has learnt what answers look like, but not to copy from the
+# prompt: **its text is poor**, and nothing here says how well such a model can write. Its passes cost what
+# those of a real model cost.
 #
 # **Predict.** On which model does SSD save the larger share of passes? And on which is the cost of a pass over five
 # canvases closer to that of one?
@@ -363,22 +375,23 @@ for name, side in (("town-diffusion", model), ("smollm2-diffusion", large)):
 pd.DataFrame(sides)
 
 # %% [markdown]
-# Drafting pays if a pass takes less than $1/(1-s)$ times as long, where $s$ is the share of passes saved: compare the rows. The share
-# depends on how often the model's own guesses hold, and on how much of the canvas is left after the text and is filled with end tokens.
-# The cost of five canvases depends on model *and* device. `specviz bench canvases -m smollm2-diffusion --prompts
-# narrow` measures both. It also gives the speedup of a device on which five canvases would cost as much as one.
+# Drafting pays if a pass takes less than $1/(1-s)$ times as long, where $s$ is the share of passes saved:
+# compare the rows. The share depends on how often the model's own guesses hold, and on how much of the canvas
+# is left after the text and is filled with end tokens. The cost of five canvases depends on model *and*
+# device. `specviz bench canvases -m smollm2-diffusion --prompts narrow` measures both. It also gives the
+# speedup on a device where five canvases would cost as much as one.
 
 # %% [markdown]
 # ## What SSD cannot do
 #
 # - It cannot draft what the model does not predict yet. All drafts are one pass's marginals, which is what makes
 #   parallel unmasking wrong. SSD does not make them better; it checks them.
-# - It is greedy, with one order and one text as its reference. With sampled tokens the order would be random, too, and a rule
-#   would have to keep the distribution of both.
-# - *Lossless* refers to a reference: stepwise decoding with one block size, one cache policy, one rule for equal cells. Another
-#   policy has another text.
-# - It saves passes, not work. With $N = 4$ more cells are computed for each token than in stepwise decoding. Without a cache, in a
-#   large batch or on a few cores it may be slower.
+# - It is greedy, with one order and one text as its reference. With sampled tokens the order would be random,
+#   too, and a rule would have to keep the distribution of both.
+# - *Lossless* refers to a reference: stepwise decoding with one block size, one cache policy, one rule for
+#   equal cells. Another policy has another text.
+# - It saves passes, not work. With $N = 4$ more cells are computed for each token than in stepwise decoding.
+#   Without a cache, in a large batch or on a few cores it may be slower.
 # - The figures here are a small model's on short texts. `python -m tests.benchmarks diffusion` repeats them on 200
 #   prompts.
 #

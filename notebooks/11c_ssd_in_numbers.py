@@ -20,8 +20,8 @@
 #
 # *35 minutes, about two of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
 #
-# What [11b](11b_self_drafting.ipynb) left out: how confidence is compared, how stale a cache is, what bounds the savings, what a pass
-# costs, and what the paper's tables say. You will
+# What [11b](11b_self_drafting.ipynb) left out: how confidence is compared, how stale a cache is, what bounds
+# the savings, what a pass costs, and what the paper's tables say. You will
 #
 # 1. write the rule that chooses the next cell,
 # 2. measure how far stale keys move a prediction, and what a refresh does to a chain,
@@ -91,14 +91,14 @@ print(
 )
 
 # %% [markdown]
-# Near 1 the numbers of float32 lie $2^{-24}$ apart, so whatever is within half of that is 1: with
-# $\ell$ the log-odds, $1 - p \approx e^{-\ell} < 2^{-25}$, so $\ell > 25 \ln 2 = 17.3$. bfloat16 saturates at $9 \ln 2 = 6.2$, and there many cells are "equally" sure. `argmax` and the
-# shape of the pass then decide which comes first. Two decoders that decide it differently write two texts, and both are
-# stepwise decoding.
+# Near 1 the numbers of float32 are $2^{-24}$ apart, so whatever is within half of that is 1: with $\ell$ the
+# log-odds, $1 - p \approx e^{-\ell} < 2^{-25}$, so $\ell > 25 \ln 2 = 17.3$. bfloat16 saturates at
+# $9 \ln 2 = 6.2$, and there many cells are "equally" sure. `argmax` and the shape of the pass then decide
+# which comes first. Two decoders that decide it differently write two texts, and both are stepwise decoding.
 #
-# We compare log-odds, computed from the logits: $z_{(1)} - \log \sum_{y \ne (1)} e^{z_y}$, with (1) the likeliest token, does not saturate. They are
-# rounded to a grid of $2^{-12}$, so that a pass over five canvases seldom orders cells differently from a pass over
-# one.
+# We compare log-odds, computed from the logits: $z_{(1)} - \log \sum_{y \ne (1)} e^{z_y}$, with (1) the
+# likeliest token, does not saturate. They are rounded to a grid of $2^{-12}$, so that a pass over five
+# canvases seldom orders cells differently from a pass over one.
 #
 # A tie has its use, though. Whether a cell with log-odds of 12 or one with 13 is next hardly affects the text. So there
 # is a tie rule: from `sure` = 10 nats on ($p$ = 0.99995) cells are equally sure. Of equal cells the leftmost is next;
@@ -131,12 +131,12 @@ for whole in (False, True):
 pd.DataFrame(rows).T.rename_axis(["written", "sure"]).round(2)
 
 # %% [markdown]
-# A tenth over answers, two in five over whole canvases, and no answer changes. An answer is followed by a run of end
-# tokens, each nearly certain. Their order by exact log-odds is arbitrary and differs from pass to pass, so the drafts
-# miss it. From left to right they match it, and no more chains are lost to order than in the answers themselves. LLaDA's and
-# Fast-dLLM's code compares probabilities in float64, which tie from about 37 nats on; a decoder in float32 or bfloat16 has ties
-# from 17.3 or 6.2, and its sorting routine decides. The paper does not say which it used. Figures for whole canvases depend on
-# that rule.
+# A tenth over answers, two in five over whole canvases, and no answer changes. An answer is followed by a run
+# of end tokens, each nearly certain. Their order by exact log-odds is arbitrary and differs from pass to
+# pass, so the drafts miss it. From left to right they match it, and no more chains are lost to order than in
+# the answers themselves. LLaDA's and Fast-dLLM's code compares probabilities in float64, which tie from about
+# 37 nats on; a decoder in float32 or bfloat16 has ties from 17.3 or 6.2, and its sorting routine decides. The
+# paper does not say which it used. Figures for whole canvases depend on that rule.
 #
 # **Exercise** (●○○, 5 minutes). Write it. The record holds what the pass predicted at every state and which cell was
 # filled, so it can check your function.
@@ -188,8 +188,8 @@ for odds, block, sure, cell in sorted(wrong, key=lambda case: len(case[0]))[:1]:
 #
 # ## Stale keys and values
 #
-# The dual cache (Fast-dLLM; [11b](11b_self_drafting.ipynb)) computes every place at a **refresh**, and between
-# refreshes only the current block. A refresh is due when $R$ tokens were decoded; the paper's $R$ is 8.
+# The dual cache (Fast-dLLM; [11b](11b_self_drafting.ipynb)) computes every position at a **refresh**, and
+# between refreshes only the current block. A refresh is due after $R$ decoded tokens; the paper's $R$ is 8.
 #
 # **Predict.** Below, every cached pass is compared with a full one over the same canvas. How does the difference grow
 # with the tokens since the refresh, 0 to 7? And in what share of the states is another cell or token next?
@@ -237,7 +237,7 @@ pd.concat({side: metrics.compare_canvases(runs, base) for side, base in sides.it
 # The refresh belongs to the policy: it is due after every $R$ tokens, whoever placed them. If it is due inside a chain,
 # the canvases after it were read with keys that stepwise decoding would have discarded. So a chain must end there.
 #
-# **Predict.** With the paper's defaults, $R = B = 8$, how many drafts ever lie beyond the current block?
+# **Predict.** With the paper's defaults, $R = B = 8$, how many drafts are ever beyond the current block?
 
 # %%
 view.lattice(ssd_cached, prompt=0)
@@ -342,17 +342,18 @@ axes[0].legend(frameon=False, fontsize=8, loc="lower right")
 plt.show()
 
 # %% [markdown]
-# The second candidate brings more than the next three together, as in the paper. The dotted line is $N/(N+1)$: a pass places at most
-# $N + 1$ tokens, so at least one of $N + 1$ passes is left.
+# The second candidate brings more than the next three together, as in the paper. The dotted line is
+# $N/(N+1)$: a pass places at most $N + 1$ tokens, so at least one of $N + 1$ passes is left.
 #
-# At $k = 1$ the paper's $N = 5$ dips below $N = 4$. The reason is that rounds are fixed, even if their first pass was a
-# bad drafter. A run makes a new draft after every failure, so it may exceed that "limit", and with mix-order ours does.
-# The dashed line ends a round at the first token that its draft lacks: a tree with each cell's $k$ candidates in every order would
-# save that much.
+# At $k = 1$ the paper's $N = 5$ dips below $N = 4$. The reason is that rounds are fixed, even if their first
+# pass was a bad drafter. A run makes a new draft after every failure, so it may exceed that "limit", and with
+# mix-order, ours does. The dashed line ends a round at the first token that its draft lacks: a tree with each
+# cell's $k$ candidates in every order would save that much.
 #
 # ## What a pass costs
 #
-# SSD trades passes for positions: $N + 1$ canvases instead of one. That pays most while a pass over five canvases takes as long as a pass over one, because it is bound by reading the weights and not by multiplying.
+# SSD trades passes for positions: $N + 1$ canvases instead of one. That pays most while a pass over five
+# canvases takes as long as a pass over one, because it is bound by reading the weights, not by multiplying.
 #
 # **Predict**, without a cache and with it: how many positions are computed for each token of the text, stepwise and
 # by SSD with $N = 4$? What does a longer canvas (the paper's Figure 3) do to either?
@@ -382,18 +383,20 @@ rates = pd.Series(rates).unstack()
 (rates / rates.iloc[0]).rename_axis("batch").round(2)
 
 # %% [markdown]
-# Without a cache a pass also computes the masks that are not needed: twice the cells, 1.6 times the work (the prompt
-# does not grow). With a cache a pass has eight positions or nine (the block, and the cell before it, at which Dream's form predicts
-# the block's first), however long the canvas, and an occasional refresh.
-# In both cases SSD multiplies the positions and divides the passes.
+# Without a cache a pass also computes the masks that are not needed: twice the cells, 1.6 times the work (the
+# prompt does not grow). With a cache a pass has eight positions or nine (the block, and the cell before it,
+# at which Dream's form predicts the block's first), however long the canvas, and an occasional refresh. In
+# both cases SSD multiplies the positions and divides the passes.
 #
-# The second table is Figure 1 in small: valid tokens a second (up to the end token) over those of batch 1, timed once.
-# While a column doubles with the batch, the machine has room to verify. Where it flattens, five canvases cost nearly
-# five times as much as one. The paper has nearly linear scaling up to a batch of 8 on an A100 with the cache.
+# The second table is Figure 1 in small: valid tokens per second (up to the end token) over those of batch 1,
+# timed once. While a column doubles with the batch, the machine has room to verify. Where it flattens, five
+# canvases cost nearly five times as much as one. The paper has nearly linear scaling up to a batch of 8 on an
+# A100 with the cache.
 #
-# The paper's Figure 3 shows it too ($N = 3$, GSM8K, tokens a second): 26.94 to 58.93 at 128 cells (2.19x), 15.32 to
-# 30.88 at 512 (2.02x); without examples in the prompt 25.34 to 61.24 (2.42x), with three of them 21.17 to 32.75
-# (1.55x). Longer canvases and prompts make refreshes expensive, and drafts do not shorten a refresh.
+# The paper's Figure 3 shows it too ($N = 3$, GSM8K, tokens per second): 26.94 to 58.93 at 128 cells (2.19x),
+# 15.32 to 30.88 at 512 (2.02x); without examples in the prompt 25.34 to 61.24 (2.42x), with three of them
+# 21.17 to 32.75 (1.55x). Longer canvases and prompts make refreshes expensive, and drafts do not shorten a
+# refresh.
 #
 # ## Padding counts
 #
@@ -419,10 +422,11 @@ for name, run in (("to the end of the answer", short), ("the whole canvas", full
 pd.DataFrame(rows).T.round(2)
 
 # %% [markdown]
-# It raises it. All padding cells get the same token, and as they are equally sure they get it from left to right. Few
-# chains fail there, and the share approaches the 75 % that the refreshes allow. With `sure=100` it would not, as shown
-# above. Either way most of the canvas is padding, so a step reduction over whole canvases mainly measures padding. The
-# paper's tokens a second count only what precedes the end token; its step reductions do not say.
+# It raises it. All padding cells get the same token, and as they are equally sure they get it from left to
+# right. Few chains fail there, and the share approaches the 75 % that the refreshes allow. With `sure=100` it
+# would not, as shown above. Either way, most of the canvas is padding, so a step reduction over whole
+# canvases mainly measures padding. The paper's tokens per second count only what precedes the end token; its
+# step reductions do not say.
 #
 # ## What the paper's tables say
 #
@@ -458,21 +462,24 @@ for number, table in enumerate(tables, 1):
 #
 # - Shares of passes saved are those of a small model on short texts.
 # - A step reduction over whole canvases counts padding, and depends on the tie rule.
-# - Times here are of one CPU thread. Where a pass is bound by reading weights, five canvases cost nearly what one does.
+# - Times here are from one CPU thread. If a pass is bound by reading weights, five canvases cost nearly what
+#   one does.
 #
 # ## Five questions
 #
 # <details><summary>1. Why are log-odds compared and not probabilities?</summary>
 #
-# Near 1 probabilities saturate: in float32 above log-odds of 17.3, in bfloat16 above 6.2. Log-odds computed from the logits do not.
+# Near 1 probabilities saturate: in float32 above log-odds of 17.3, in bfloat16 above 6.2. Log-odds computed
+# from the logits do not.
 # </details>
 #
 # <details><summary>2. What does <code>sure</code> = 10 do?</summary>
 #
-# Cells with log-odds of 10 or more count as equally confident, and the leftmost of them is next. It saves chains over padding and changes no answer here.
+# Cells with log-odds of 10 or more count as equally confident, and the leftmost of them is next. It saves
+# chains over padding and changes no answer here.
 # </details>
 #
-# <details><summary>3. Why must a chain end where a refresh falls due?</summary>
+# <details><summary>3. Why must a chain end when a refresh falls due?</summary>
 #
 # Stepwise decoding would have refreshed there. Canvases after it were read with keys that it would not have used.
 # </details>

@@ -27,9 +27,9 @@
 # | C | BiLD's rollback | ●●○ | 10 minutes |
 # | D | a tree's mask | ●●○ | 15 minutes |
 #
-# Each has a question to predict, a stub to fill in, and a check in the cell after it. The check runs your function on
-# a few hundred cases, says *what* is wrong, and shows the smallest example. Run it as often as you like. When you are
-# stuck, open the hint.
+# Each has a prediction to make, a stub to fill in, and a check in the next cell. The check runs your function
+# on a few hundred cases, says *what* is wrong, and shows the smallest example. Run it as often as you like.
+# When you are stuck, open the hint.
 
 # %% [markdown] tags=["solution"]
 # **This is the teacher's copy.** A solution follows each stub, in a folded cell, so that every check passes.
@@ -102,10 +102,11 @@ sv.check.greedy_verifier(greedy_verifier)
 # %% [markdown] tags=["solution"]
 # <details><summary>Solution, explained</summary>
 #
-# With `kept` counted, `best[kept]` is the target's token at the first open place: a correction where the draft was
-# wrong, the bonus where nothing was. Rows after it concern a text that does not exist. Every cycle emits at least one
-# token, so the loop always advances. The library's own is `verify_greedy` in `methods/speculative.py`; there the loop
-# (`ending` in `loop/cycle.py`) cuts the text at its end, for all methods at once.
+# With `kept` counted, `best[kept]` is the target's token at the first open place: a correction if the draft
+# was wrong, the bonus if nothing was. Rows after it concern a text that does not exist. Every cycle emits at
+# least one token, so the loop always advances. The library's version is `verify_greedy` in
+# `methods/speculative.py`; there the loop (`ending` in `loop/cycle.py`) cuts the text at its end, for all
+# methods at once.
 #
 # </details>
 
@@ -192,9 +193,10 @@ sv.check.rejection_rule(rejection_rule)
 # %% [markdown] tags=["solution"]
 # <details><summary>Solution, explained</summary>
 #
-# The temperature belongs to both distributions: $q$ is what the token was *really* drawn from. The comparison is
-# strict, since `u` can be 0, and a token with $p = 0$ must never pass. The residual is reached only if $p < q$ for some
-# token, so its sum is above 0. The library's own are `accepts` and `residual` in `methods/speculative.py`.
+# The temperature belongs to both distributions: $q$ is what the token was *really* drawn from. The comparison
+# is strict, since `u` can be 0, and a token with $p = 0$ must never pass. The residual is reached only if
+# $p < q$ for some token, so its sum is above 0. The library's versions are `accepts` and `residual` in
+# `methods/speculative.py`.
 #
 # </details>
 
@@ -252,10 +254,10 @@ sv.check.bild_rollback(bild_rollback)
 # %% [markdown] tags=["solution"]
 # <details><summary>Solution, explained</summary>
 #
-# Greedy verification asks "is it the large model's favourite?", BiLD asks "is it likely enough?". All else is the same:
-# the first failure ends the block, and row `kept` supplies the next token, as a rollback's replacement or as the
-# fallback's token. That is why BiLD's text is not the large model's: likely enough is not best. The library's own is
-# `BiLD.verify` in `methods/bild.py`.
+# Greedy verification asks "is it the large model's favourite?", BiLD asks "is it likely enough?". All else is
+# the same: the first failure ends the block, and row `kept` supplies the next token, as a rollback's
+# replacement or as the fallback's token. That is why BiLD's text is not the large model's: likely enough is
+# not best. The library's version is `BiLD.verify` in `methods/bild.py`.
 #
 # </details>
 
@@ -279,8 +281,8 @@ sv.check.bild_rollback(bild_rollback)
 #
 # <details><summary>Answer</summary>
 #
-# 8. Row i has as many true entries as the path from the first level down to node i is long, which is its depth:
-# 1 + 1 + 2 + 2 + 2. A chain of five would have 15.
+# 8. Row i has one true entry for each node on the path from the first level to node i, as many as its depth:
+#    1 + 1 + 2 + 2 + 2. A chain of five would have 15.
 #
 # </details>
 
@@ -322,10 +324,10 @@ sv.check.tree_mask(tree_mask)
 # %% [markdown] tags=["solution"]
 # <details><summary>Solution, explained</summary>
 #
-# One pass over the nodes in order; the row of the parent is copied into the child's. -1 needs a case of its own,
-# because as an index it is the last row, without an error. If a sibling leaks in, a node is scored as the continuation
-# of a text that nobody will ever write, and the output is wrong without an error. The library's own are `Draft.mask`
-# and `Draft.depths` in `draft.py`.
+# One pass over the nodes in order; the row of the parent is copied into the child's. -1 needs a case of its
+# own, because as an index it silently means the last row. If a sibling leaks in, a node is scored as the
+# continuation of a text that nobody will ever write, and the output is wrong without an error. The library's
+# versions are `Draft.mask` and `Draft.depths` in `draft.py`.
 #
 # </details>
 

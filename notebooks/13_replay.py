@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # 13 · Replay: a paper's table beside yours
+# # 13 · Replay: a paper's table next to yours
 #
 # ![Tokens per cycle and speedups of three drafters in three languages, as printed and as measured here](stills/13.png)
 #
@@ -23,7 +23,7 @@
 #
 # "And on my laptop?" You will
 #
-# 1. read a printed table beside what was measured for it,
+# 1. read a printed table next to what was measured for it,
 # 2. find which of its numbers carry over to another machine,
 # 3. see two averages name different winners.
 #
@@ -76,13 +76,14 @@ wide = printed.pivot(index="method", columns=["metric", "language"], values="val
 wide[[(m, lang) for m in ("tau", "speedup") for lang in ("EN", "DE", "JA")]]
 
 # %% [markdown]
-# $\tau$ is tokens a cycle, the target's own token included. The speedup is over autoregressive decoding.
+# $\tau$ is tokens per cycle, including the target's own. The speedup is over autoregressive decoding.
 #
 # Each of the six columns allows three pairwise comparisons of methods: 18 in all. A replay asks of each whether it has
 # the same sign here.
 #
-# **Predict.** The paper's target has 8 B parameters and ran on a GPU. Ours has 2.3 M and ran on a processor. How many
-# of the 18 will agree with the paper? And how many of the nine speedups will be above 1 here? In the paper seven are.
+# **Predict.** The paper's target has 8 B parameters and ran on a GPU. Ours has 2.3 M and ran on a processor.
+# How many of the 18 will agree with the paper? And how many of the nine speedups will be above 1 here? In the
+# paper, seven are.
 
 # %%
 agree_guess, above_guess = 12, 5
@@ -255,11 +256,11 @@ print(f"measured {mean['here']['EAGLE-2'] / mean['paper']['EAGLE-2']:.1f}")
 both
 
 # %% [markdown]
-# In the paper each method's $c$ is constant to within 5 %, though EAGLE-3's $\tau$ differs 3.5-fold between languages. So the
-# table is consistent with itself, and no machine was needed to check that. (Here $c$ varies more: the answers are
-# short, and the prefill counts in the seconds but not in $\tau$.)
+# In the paper each method's $c$ is constant to within 5 %, though EAGLE-3's $\tau$ differs 3.5-fold between
+# languages. So the table is consistent with itself, and no machine was needed to check that. (Here $c$ varies
+# more: the answers are short, and the prefill counts in the seconds but not in $\tau$.)
 #
-# So $\tau$ and $c$ can come from different places. What speedup would the paper's $\tau$ give *here*? And
+# So $\tau$ and $c$ can come from different sources. What speedup would the paper's $\tau$ give *here*? And
 # which $\tau$ does a method need here? Drafting pays if $\tau > c$:
 
 # %%
@@ -283,10 +284,11 @@ need.round(2)
 #
 # $$ \text{pooled: } \frac{\sum_i E_i}{\sum_i S_i} \qquad\qquad \text{per request: } \frac1n \sum_i \frac{E_i}{S_i} $$
 #
-# EAGLE and Spec-Bench pool, and so do the logs of vLLM and SGLang. What vLLM and SGLang return with each request is that
-# request's own figure, which a client averages. AIPerf prints both. The pooled figure is itself a weighted mean of the requests' figures, $\sum_i w_i E_i / S_i$ with $w_i = S_i / \sum_j S_j$. Each text is
-# weighted by its *cycles*, so long texts and badly drafted ones count most. Per request every text has weight
-# $1/n$.
+# EAGLE and Spec-Bench pool, and so do the logs of vLLM and SGLang. What vLLM and SGLang return with each
+# request is that request's own figure, which a client averages. AIPerf prints both. The pooled figure is
+# itself a weighted mean of the requests' figures, $\sum_i w_i E_i / S_i$ with $w_i = S_i / \sum_j S_j$. Each
+# text is weighted by its *cycles*, so long texts and badly drafted ones count most. Per request every text
+# has weight $1/n$.
 #
 # An example: two drafters write a text of 5 tokens and one of 18. Drafter A needs 1 and 9 cycles, drafter B 3 and 6.
 #
@@ -390,8 +392,9 @@ print(f"eights: your guess {eights_guess:.0%}, measured {eights:.0%}")
 # The same words also *count* different things. An acceptance rate may divide by drafted tokens, by the budget, by
 # judged tokens, or by the answer. A cycle without a draft may count or not.
 #
-# **Predict.** Prompt lookup drafts a few tokens, and only where the text repeats itself. EAGLE and UniSpec send trees
-# of 24. By which definitions is prompt lookup the best of the three? By which is UniSpec? (Each name in the figure is defined below it.)
+# **Predict.** Prompt lookup drafts a few tokens, only where the text repeats itself. EAGLE and UniSpec send
+# trees of 24. By which definitions is prompt lookup the best of the three? By which is UniSpec? (Each name in
+# the figure is defined below it.)
 
 # %%
 values = values.drop(index=["nothing accepted"])  # small is good there

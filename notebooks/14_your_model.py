@@ -25,13 +25,15 @@
 #
 # 1. load a model from a folder, a hub, a GGUF file or memory, and see what is refused, and why,
 # 2. rule out the methods that your task forbids,
-# 3. measure the others on your prompts, and decide by a rule that you wrote down before,
+# 3. measure the others on your prompts, and decide by a rule written down beforehand,
 # 4. see why the method with the largest τ need not be the fastest, and what would have to change.
 #
-# The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it,
-# and the bundled `town` (2 M parameters, a small world) if not. The model decides what can draft. `town` has trained
-# drafters: a small model and EAGLE layers. SmolLM2's drafters are in [07c](07c_eagle.ipynb) and [15](15_should_i_draft.ipynb);
-# here, four methods that need no training compete, as for a model that nobody has trained for. For a model of your own replace `YOURS` by its name, `METHODS` by what can draft for it, and the suite by your prompts.
+# The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has
+# downloaded it, and the bundled `town` (2 M parameters, a small world) if not. The model decides what can
+# draft. `town` has trained drafters: a small model and EAGLE layers. SmolLM2's drafters are in
+# [07c](07c_eagle.ipynb) and [15](15_should_i_draft.ipynb); here, four methods that need no training compete,
+# as for a model that nobody has trained for. For a model of your own replace `YOURS` by its name, `METHODS`
+# by what can draft for it, and the suite by your prompts.
 
 # %%
 import tempfile
@@ -101,8 +103,9 @@ for each in (sv.load("town"), sv.load(folder), sv.load(net, tokenizer=tokenizer)
     print(f"{each.parameters / 1e6:.1f} M parameters, {each.vocabulary} tokens, {each.device}: {text}")
 
 # %% [markdown]
-# **Predict.** Which of these are refused, and what does each refusal say? A misspelt name; a file of pickled weights; a model of a
-# family with a recurrent state; a GPU that is not there; a drafter that was trained for another model.
+# **Predict.** Which of these are refused, and what does each refusal say? A misspelt name; a file of pickled
+# weights; a model of a family with a recurrent state; a GPU that is missing; a drafter that was trained for
+# another model.
 
 # %%
 scratch = Path(tempfile.mkdtemp())
@@ -150,8 +153,8 @@ def to_read(frame):
 to_read(pd.DataFrame(answers, columns=["tried", "answer"])).hide()
 
 # %% [markdown]
-# One line each. Two refusals are by design: a pickle can run code when it is opened, and a recurrent state cannot forget a
-# rejected draft. A third is not tried here: code that comes with a model is never run.
+# One line each. Two refusals are by design: a pickle can run code when opened, and a recurrent state cannot
+# forget a rejected draft. A third is not tried here: code that comes with a model is never run.
 #
 # ### GGUF, and Metal
 #
@@ -193,9 +196,10 @@ if torch.backends.mps.is_available():
 #
 # Speed is the last question. Four come first, and each method declares its answers:
 #
-# 1. **Must the text be the target's own?** Lossy methods then leave.
-# 2. **Do you sample?** Methods that only know the likeliest token leave.
-# 3. **May you train, or is there a small model of the same tokenizer?** If neither, those that need a drafter leave.
+# 1. **Must the text be the target's own?** Lossy methods then drop out.
+# 2. **Do you sample?** Methods that only know the likeliest token drop out.
+# 3. **May you train, or is there a small model with the same tokenizer?** If neither, methods that need a
+#    drafter drop out.
 # 4. **Is there memory for it?** A draft model has weights and a KV cache of its own; stores hold text.
 
 # %%
@@ -216,19 +220,20 @@ for name in sv.list_methods():
 to_read(pd.DataFrame(accounts).T)
 
 # %% [markdown]
-# Say your task is to answer greedily, with the target's own text. With `town` you answer in English, German and Japanese, and
-# a draft model and EAGLE drafters have been trained: four methods of those that are left compete, EAGLE with two drafters, one
-# that saw English only and one that saw all seven languages. With SmolLM2 you answer in English, and train nothing:
-# four methods compete that need no training. Some of the prompts hold a text to quote (a passage, a program), the others do
-# not.
+# Say your task is to answer greedily, with the target's own text. With `town` you answer in English, German
+# and Japanese, and a draft model and EAGLE drafters have been trained. Four of the remaining methods compete,
+# EAGLE with two drafters: one saw English only, one saw all seven languages. With SmolLM2 you answer in
+# English, and train nothing: four methods compete that need no training. Some of the prompts hold a text to
+# quote (a passage, a program), the others do not.
 #
 # ## Then a rule, before the numbers
 #
 # Write the rule down first:
 #
-# > Consider the methods whose 95 % interval of paired speedups lies above 1. If there is none, decode autoregressively. Find the
-# > fastest of them. Of those whose interval overlaps its own, take the one that needs least (no training, less memory), and of
-# > equals the fastest. If prompts fall into groups that are decoded apart (languages, kinds of work), apply the rule in each.
+# > Consider the methods whose 95 % interval of paired speedups is above 1. If there is none, decode
+# > autoregressively. Find the fastest of them. Of those whose interval overlaps its own, take the one that
+# > needs least (no training, less memory), and among equals the fastest. If prompts fall into groups that are
+# > decoded separately (languages, kinds of work), apply the rule in each.
 #
 # **Predict.** Rank them by τ, and by speedup. How many speedups are above 1?
 
@@ -464,9 +469,9 @@ for part in order:
 # languages keeps most of its τ. Methods that remember are independent of language, and have a small τ on such short
 # texts.
 #
-# SmolLM2: prompt lookup finds drafts where the answer repeats words in the order of the prompt, or its own. Where
-# nothing matches it sends nothing, so it loses almost nothing there. The memories draft everywhere and pay for it
-# everywhere.
+# SmolLM2: prompt lookup finds drafts where the answer repeats words in the order of the prompt, or its own.
+# If nothing matches it sends nothing, so it loses almost nothing there. The memories draft everywhere and pay
+# for it everywhere.
 #
 # A sum over all prompts would have hidden this. Before you decide, group prompts by what your users differ in.
 #
@@ -475,8 +480,8 @@ for part in order:
 # - It is about these prompts, this machine, one thread, one text at a time. A batch leaves less room for drafts, on a CPU
 #   often none (`specviz bench batches`; [15](15_should_i_draft.ipynb) says where some is left).
 # - It is greedy. At a temperature fewer drafts are accepted; run the same plan with `temperature=1.0`.
-# - So few prompts of a group are a sketch. `specviz bench run PLAN.toml` takes hundreds, keeps every row, and resumes
-#   where it was stopped; `specviz bench report RUN --html` shows it to others.
+# - So few prompts per group give only a sketch. `specviz bench run PLAN.toml` takes hundreds, keeps every
+#   row, and resumes where it was stopped; `specviz bench report RUN --html` shows it to others.
 # - Draft lengths and sizes were defaults. `sv.calibrate(model, "unispec")` ([08](08_calibrate.ipynb)) finds better
 #   ones.
 # - An exact method can only be slow. A lossy one (`bild`, `cm_asd`) can also be wrong, and its decision needs a measure
@@ -489,7 +494,9 @@ for part in order:
 # 3. Why the paired speedup and not the pooled one? When would you write the rule with the pooled one?
 #
 # <details><summary>Answers</summary>
-# (1) $c$ is 6.3, so τ must exceed 6.3; its tree's depth may not even allow that. (2) The cost of training, once for every new target, spread over all tokens you will ever decode. (3) It weights prompts alike, and one slow moment cannot move a median. If you pay by the hour, all tokens over all seconds is your number.
+# (1) $c$ is 6.3, so τ must exceed 6.3; its tree's depth may not even allow that. (2) The cost of training,
+# once for every new target, spread over all tokens you will ever decode. (3) It weights prompts alike, and
+# one slow moment cannot move a median. If you pay by the hour, all tokens over all seconds is your number.
 # </details>
 
 # %% [markdown]
@@ -507,12 +514,12 @@ for part in order:
 #
 # <details><summary>3. When does the rule say not to draft?</summary>
 #
-# When no method's 95 % interval of paired speedups lies above 1.
+# When no method's 95 % interval of paired speedups is above 1.
 # </details>
 #
 # <details><summary>4. Two engines run one file with different speeds. What may be compared?</summary>
 #
-# Speedups over the same file on the same library; between engines tokens a second.
+# Speedups over the same file on the same library; between engines, tokens per second.
 # </details>
 #
 # <details><summary>5. What are the two numbers that decide, and which can be measured on another machine?</summary>

@@ -28,8 +28,8 @@
 # 4. see why a run was fast or slow: `sv.explain`,
 # 5. predict the speedup on a device that you do not have.
 #
-# The model is SmolLM2 (4-bit weights, dequantised) with the drafters in this package if `specviz models get smollm2` has downloaded it, and the bundled
-# `town` (2 M parameters) if not.
+# The model is SmolLM2 (4-bit weights, dequantised) with the drafters in this package if
+# `specviz models get smollm2` has downloaded it, and the bundled `town` (2 M parameters) if not.
 
 # %%
 import matplotlib.pyplot as plt
@@ -63,8 +63,8 @@ trace
 # This prompt holds a text to quote. Prompt lookup searches the text so far for its last one to three tokens and drafts what
 # followed them there: no draft model, no training. The next prompt holds nothing to quote.
 #
-# In a *cycle* the drafter guesses tokens, and one pass of the large model, the *target*, keeps the right ones and adds one of its own.
-# τ is the mean number of tokens that a cycle writes: 1 without drafts, never less.
+# In a *cycle* the drafter guesses tokens, and one pass of the large model, the *target*, keeps the right ones
+# and adds one of its own. τ is the mean number of tokens that a cycle writes: 1 without drafts, never less.
 #
 # **Predict.** What is prompt lookup's τ there?
 
@@ -80,14 +80,14 @@ free
 #
 # $$\text{speedup} = \frac{\tau}{s(g) + \text{drafter} + \text{rest}},$$
 #
-# the tokens of a cycle over its time, in units of a cycle without drafts. $s(g)$ is the target's pass over a draft of
-# $g$ tokens and the text's last token, which no pass has read yet; *drafter* is what drafting takes, *rest* everything else:
-# judging the draft, keeping the accepted tokens. Without drafts $s(0)$ and *rest* add up to 1. No setting has to be decoded to know
-# these:
+# the tokens of a cycle over its time, in units of a cycle without drafts. $s(g)$ is the target's pass over a
+# draft of $g$ tokens and the text's last token, which no pass has read yet; *drafter* is the drafting time,
+# *rest* everything else: judging the draft, keeping the accepted tokens. Without drafts $s(0)$ and *rest* add
+# up to 1. No setting has to be decoded to know these:
 #
-# - The target writes its own text once, without drafts. Target and drafters then read that text once, each place of it. What a
-#   drafter would have drafted at a place follows from the text alone, so each method's cycles can be counted without a run: from
-#   where one ends, the next begins.
+# - The target writes its own text once, without drafts. Target and drafters then read that text once, at
+#   every position. What a drafter would have drafted at a position follows from the text alone, so each
+#   method's cycles can be counted without a run: from where one ends, the next begins.
 # - Passes of several sizes are timed, and a few short runs measure the rest: a minute or less in all.
 #
 # **Predict.** For the prompts with something to quote: a draft model or prompt lookup? Which draft length? What speedup?
@@ -113,11 +113,12 @@ def best_of_each(advice):
 best_of_each(quotes)[COLUMNS].round(2)
 
 # %% [markdown]
-# A row is the best setting of a method and its drafter (`draft`); `cycle` is the divisor above, and `quotes.table` has every
-# setting. In 19 runs out of 20 on as many *other* texts like these, the speedup lies between `low` and `high`. A few texts vary a
-# lot, so the intervals are wide. An interval that contains 1 means *undecided*; so does a measurement on fewer than six texts. Where the best speedup is not above 1, the sentence says
-# *do not draft*: plain decoding is then the fastest. In a setting, `stop=0.8` ends a draft before the first token to
-# which the drafter gives a probability below 0.8.
+# A row is the best setting of a method and its drafter (`draft`); `cycle` is the divisor above, and
+# `quotes.table` has every setting. In 19 runs out of 20 on as many *other* texts like these, the speedup is
+# between `low` and `high`. A few texts vary a lot, so the intervals are wide. An interval that contains 1
+# means *undecided*; so does a measurement on fewer than six texts. If the best speedup is not above 1, the
+# sentence says *do not draft*: plain decoding is then the fastest. In a setting, `stop=0.8` ends a draft
+# before the first token to which the drafter gives a probability below 0.8.
 #
 # **Predict.** The same question for the prompts without anything to quote.
 
@@ -139,11 +140,13 @@ plt.show()
 # panels: it has little to copy where nothing is quoted, while a draft model guesses prose, too. Crosses are measured; they
 # are explained below.
 #
-# If you serve both kinds, add their times, not their speedups: requests that take equally long and become twice as fast and half
-# as fast need $(0.5 + 2)/2 = 1.25$ times the time together. Drafting only for the first kind needs $0.75$.
+# If you serve both kinds, add their times, not their speedups: requests that take equally long and become
+# twice as fast and half as fast need $(0.5 + 2)/2 = 1.25$ times the time together. Drafting only for the
+# first kind needs $0.75$.
 #
-# `quotes.notes` also names an **oracle**: the speedup if every cycle used the drafter and the draft length that turn out best for
-# it. No method knows that in advance, so with these drafters no rule that adapts the length can be faster.
+# `quotes.notes` also names an **oracle**: the speedup if every cycle used the drafter and the draft length
+# that turn out best for it. No method knows that in advance, so with these drafters no rule that adapts the
+# length can be faster.
 #
 # ## τ is exact, or says that it is not
 #
@@ -152,11 +155,11 @@ plt.show()
 # | badge | τ of a run on these prompts |
 # |---|---|
 # | exact | is this number |
-# | bounded | lies between two bounds: somewhere the target's two likeliest tokens have nearly the same score, and passes of different size, which round differently, may choose either |
+# | bounded | is between two bounds: somewhere the target's two likeliest tokens have nearly the same score, and passes of different size, which round differently, may choose either |
 # | modelled | may differ: the texts are not the target's own, or a draft is a tree whose nodes nearly tie |
 #
-# **Predict.** Take prompt lookup with drafts of at most four tokens, decode the same prompts, and count. How far is the run's τ
-# from the one that was computed?
+# **Predict.** Take prompt lookup with drafts of at most four tokens, decode the same prompts, and count. How
+# far is the run's τ from the one that was computed?
 
 # %%
 label = "prompt_lookup ngram_max=3 ngram_min=1 draft_length=4"
@@ -170,8 +173,9 @@ inside = row["tau_low"] - 1e-9 <= metrics.tau(run) <= row["tau_high"] + 1e-9
 print(f"within the bounds: {inside}")
 
 # %% [markdown]
-# The computed τ needed no run of prompt lookup. A greedy, exact method never changes the text (up to ties): each cycle starts
-# somewhere in the text that was written without drafts, and what prompt lookup drafts there depends on nothing else.
+# The computed τ needed no run of prompt lookup. A greedy, exact method never changes the text (up to ties):
+# each cycle starts somewhere in the text that was written without drafts, and what prompt lookup drafts there
+# depends on nothing else.
 #
 # ## Where a cycle's time goes
 
@@ -198,9 +202,9 @@ figure.legend(loc="outside right upper", frameon=False)
 plt.show()
 
 # %% [markdown]
-# Drafting pays where the diamond lies right of the line that marks a whole cycle. Their quotient is the speedup. Passes are
-# timed apart; the rest is what a cycle takes beside them, and all drafting but the draft model's. Where the bar goes
-# beyond the line, they took longer then than within the cycles: other work ran.
+# Drafting pays if the diamond is right of the line that marks a whole cycle. Their quotient is the speedup.
+# Passes are timed separately; the rest is what else a cycle takes, and all drafting except the draft model's.
+# If the bar exceeds the line, passes took longer when timed than within the cycles: other work ran.
 #
 # ## After: confirm
 #
@@ -220,9 +224,9 @@ print(f"in the interval: {confirmed['covered'].sum()} of {len(confirmed)}")
 shown
 
 # %% [markdown]
-# The table separates the causes of a miss. If the measured τ is off as well, the other prompts are easier or harder to draft:
-# more texts help. If only the speed is off, so is the time of a cycle: another program ran, or these contexts are longer. And one
-# miss in twenty is chance.
+# The table separates the causes of a miss. If the measured τ is off as well, the other prompts are easier or
+# harder to draft: more texts help. If only the speed is off, so is the time of a cycle: another program ran,
+# or these contexts are longer. And one miss in twenty is chance.
 #
 # ## Why: explain
 #
@@ -235,37 +239,41 @@ why = sv.explain(run, plain)  # two runs one after the other: other load may hav
 print(why.sentence)
 
 # %% [markdown]
-# The figure begins with plain decoding, which is 1. With τ tokens a cycle decoding would be τ times as fast if a cycle cost as
-# much as a plain one. Then each part of a cycle takes some of that away, and the speedup is left.
-# These two runs came one after the other, so load on the machine may have slowed one of them: where the cost of a cycle is far from
-# the advice's, trust the confirmed figures, which were measured in turns.
+# The figure begins with plain decoding, which is 1. With τ tokens per cycle, decoding would be τ times as
+# fast if a cycle cost as much as a plain one. Then each part of a cycle takes some of that away, and the
+# speedup is left. These two runs came one after the other, so load on the machine may have slowed one of
+# them: if the cost of a cycle is far from the advice's, trust the confirmed figures, which were measured in
+# turns.
 #
-# **Predict.** The figure's right part counts the positions of a draft. At what share of the first positions was the token accepted?
-# And at what share of all positions that were judged, that is, up to the first wrong token of each draft? Which is higher?
+# **Predict.** The figure's right part counts the positions of a draft. At what share of the first positions
+# was the token accepted? And at what share of all positions that were judged, that is, up to the first wrong
+# token of each draft? Which is higher?
 
 # %%
 print(why.selection)
 why.figure()
 
 # %% [markdown]
-# Hard places come in stretches. After a wrong token the target corrects it and a new cycle begins, often still within a hard
-# stretch; easy stretches are passed in one long draft, and only their first token stands at a first position. So the first position
-# meets more than its share of hard places. Longer drafts pass easy stretches in fewer cycles, which lowers the first
-# position's rate although no token became harder.
+# Hard places come in stretches. After a wrong token the target corrects it and a new cycle begins, often
+# still within a hard stretch; easy stretches are passed in one long draft, and only their first token is at a
+# first position. So the first position meets more than its share of hard places. Longer drafts pass easy
+# stretches in fewer cycles, which lowers the first position's rate although no token became harder.
 #
 # `sv.explain` also reads what other tools write: llama.cpp's timings and log, SGLang's responses, vLLM's responses, metrics
 # and log, Spec-Bench's answers. And `specviz audit --answers FILE` checks whether another tool's texts are the target's own.
 #
 # ## Another device
 #
-# The texts and the acceptance stay; only the costs change. `quotes.on(device)` decodes nothing. It takes the costs from a roofline:
-# a pass takes as long as moving its bytes or computing its FLOPs, whichever is longer, and a launch for each layer. A device is a
-# name or three numbers: bytes per second, FLOPs per second, seconds per launch. Reading the weights costs the same for any number
-# of tokens, so a wider pass is nearly free until its arithmetic takes longer than the reading: with weights of 16 bits on an H100 from
-# about 300 tokens on (989e12 FLOPs over 3.35e12 bytes a second).
+# The texts and the acceptance stay; only the costs change. `quotes.on(device)` decodes nothing. It takes the
+# costs from a roofline: a pass takes as long as moving its bytes or computing its FLOPs, whichever is longer,
+# plus a launch per layer. A device is a name or three numbers: bytes per second, FLOPs per second, seconds
+# per launch. Reading the weights costs the same for any number of tokens, so a wider pass is nearly free
+# until its arithmetic takes longer than the reading: with weights of 16 bits on an H100 from about 300 tokens
+# on (989e12 FLOPs over 3.35e12 bytes per second).
 #
-# **Predict.** An H100 reads 3.35 TB a second from its memory. Does drafting gain more there, or less? With one
-# text at a time, and with 64 or 512? And if a pass is captured as one graph (a CUDA graph), so that launches cost nothing?
+# **Predict.** An H100 reads 3.35 TB per second from its memory. Does drafting gain more there, or less? With
+# one text at a time, and with 64 or 512? And if a pass is captured as one graph (a CUDA graph), so that
+# launches cost nothing?
 
 # %%
 DEVICES = {"H100": "h100", "H100, no launches": "3.35e12,989e12,0", "L4, no launches": "300e9,121e12,0"}
@@ -280,14 +288,16 @@ for name, device in DEVICES.items():
 pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 
 # %% [markdown]
-# All of it is *modelled*, and optimistic: real kernels reach neither rate, and a loop takes time beside its passes. It
-# shows a tendency.
+# All of it is *modelled*, and optimistic: real kernels reach neither rate, and a loop takes time outside its
+# passes. It shows a tendency.
 #
 # - **At one text** a wider pass is nearly free, with launches or without. So drafting gains.
-# - **In a batch** it gains less with every text: the texts share one reading of the weights, the arithmetic fills up, and a wider pass is
-#   no longer free. That is the usual case of a server. A large model's caches (not in the table) are smaller relative to its weights, so its gain falls faster.
-# - **The exception is a small model or a long context.** Each text has a cache of its own, which a pass reads once for a whole
-#   draft. Where the caches are larger than the weights, as those of the toy `town` are at 64 texts, drafting still pays in a batch.
+# - **In a batch** it gains less with every text: the texts share one reading of the weights, the arithmetic
+#   fills up, and a wider pass is no longer free. That is a server's usual case. A large model's caches (not
+#   in the table) are smaller relative to its weights, so its gain falls faster.
+# - **The exception is a small model or a long context.** Each text has a cache of its own, which a pass reads
+#   once for a whole draft. If the caches are larger than the weights, as those of the toy `town` are at 64
+#   texts, drafting still pays in a batch.
 #
 # `advice.surface()` has sliders for the same question, over what was timed here: context, batch, the cost of a drafted
 # token, and its acceptance. A click on a point decodes a prompt with that setting.
@@ -302,7 +312,8 @@ quotes.surface()
 #   own prompts, or on answers that you already have (`answers="file.jsonl"`).
 # - **Methods that learn from what was rejected.** Stores such as Token Recycling's depend on their own past drafts, so
 #   one reading of the text does not say what they hold. `stores=True` decodes the prompts with four of them instead.
-# - **Lossy methods.** BiLD (walkthrough 03) and CM-ASD (10) change the text, so a text without drafts says nothing about them.
+# - **Lossy methods.** BiLD (walkthrough 03) and CM-ASD (10) change the text, so a text without drafts says
+#   nothing about them.
 # - **Sampling.** At a temperature a run writes other texts each time; τ is then bounded, by chance and by the choice of
 #   texts.
 # - **A server under load.** Passes of a batch are timed; requests that come and go are not.
@@ -311,7 +322,7 @@ quotes.surface()
 # %% [markdown]
 # ## Five questions
 #
-# <details><summary>1. A drafter is right at 80 % of all places, each with the same chance. Why is τ with drafts of 4 tokens not
+# <details><summary>1. A drafter is right at 80 % of all positions, each with the same chance. Why is τ with drafts of 4 tokens not
 # 4.2?</summary>
 #
 # A draft counts only up to its first wrong token: 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.36.
@@ -320,12 +331,13 @@ quotes.surface()
 # <details><summary>2. Two settings have predicted speedups 1.31 [0.95, 1.80] and 1.22 [1.12, 1.33]. Which do you
 # deploy?</summary>
 #
-# The second, unless you can measure more texts: the first may be slower than no draft, and the second is faster in nearly all cases.
+# The second, unless you can measure more texts: the first may be slower than no draft, and the second is
+# faster in nearly all cases.
 # </details>
 #
 # <details><summary>3. Prompt lookup needs no draft model. How can it be slower than decoding without drafts?</summary>
 #
-# Where it drafts wrongly the pass is wider than a plain one, and searching takes time too.
+# When it drafts wrongly, the pass is wider than a plain one, and searching takes time too.
 # </details>
 #
 # <details><summary>4. The oracle in `quotes.notes` is barely above the best setting. What does that say about controllers that
@@ -336,5 +348,6 @@ quotes.surface()
 #
 # <details><summary>5. Your confirming run has the predicted τ and 15 % less speed. Where do you look first?</summary>
 #
-# At the time of a cycle: τ is right, so the texts are drafted as predicted, and a cycle took longer. Compare `cycle` with `sv.explain`'s parts, and look at what else ran.
+# At the time of a cycle: τ is right, so the texts are drafted as predicted, and a cycle took longer. Compare
+# `cycle` with `sv.explain`'s parts, and look at what else ran.
 # </details>

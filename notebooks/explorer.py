@@ -16,11 +16,11 @@
 # %% [markdown]
 # # The explorer
 #
-# Choose **Run ▸ Run All Cells**. The explorer opens with a decode: the text appears while it is decoded, each token coloured
-# by how it came about, and drafts that were dropped are struck out. Then:
+# Choose **Run ▸ Run All Cells**. The explorer opens with a decode: the text appears while it is decoded, each
+# token coloured by its origin, and drafts that were dropped are struck out. Then:
 #
-# - type another prompt, or choose a model, a method or an example, and press **Decode** (`Ctrl Enter`); **Stop** (`Escape`)
-#   ends a decode, and what was decoded until then is a result;
+# - type another prompt, or choose a model, a method or an example, and press **Decode** (`Ctrl Enter`);
+#   **Stop** (`Escape`) ends a decode, and the text so far becomes a result;
 # - move the method's own parameters: a result says at once what another setting would have done;
 # - each result is a row: **Player** steps through it cycle by cycle, **Save** gives its trace as a file, **Use** takes its
 #   settings; the line of code at the bottom repeats the current settings anywhere.

@@ -24,10 +24,11 @@
 #
 # ## Decode
 #
-# The text appears while it is decoded. Blue tokens were drafted and accepted, green ones are the target's bonus, orange
-# ones replace a draft that was rejected and is struck out. Type a prompt of your own and press **Decode**, then **Player** in
-# the row that appears: it steps through the decode, draft by draft. **Race against the target alone** decodes
-# without drafts beside it. After a result the panel also says, while you move a slider, what another setting would have done.
+# The text appears while it is decoded. Blue tokens were drafted and accepted, green ones are the target's
+# bonus, orange ones replace a draft that was rejected and is struck out. Type a prompt of your own and press
+# **Decode**, then **Player** in the row that appears: it steps through the decode, draft by draft. **Race
+# against the target alone** adds a decode without drafts. After a result, moving a slider also shows what
+# another setting would have done.
 
 # %%
 try:
