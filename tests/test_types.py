@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,13 +12,28 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ESCAPE = re.compile(r"\bAny\b|\bobject\b|\bcast\(|type: ignore")
-MOST = {"models": 48, "view": 17, "widgets": 15, "metrics": 7, "whatifs": 3, "finetune": 3}
-ALL = 558
+ESCAPE = re.compile(r"\bAny\b|\bobject\b|\bcast\(")
+MOST = {"models": 48, "view": 15, "widgets": 10, "metrics": 6, "whatifs": 3, "finetune": 3}
+ALL = 537
 
 
 def escapes(folder: Path) -> int:
-    return sum(len(ESCAPE.findall(path.read_text(encoding="utf8"))) for path in folder.rglob("*.py"))
+    return sum(escapes_of(path.read_text(encoding="utf8")) for path in folder.rglob("*.py"))
+
+
+def escapes_of(source: str) -> int:
+    """In code, not in prose."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(ast.Constant(str())):
+                node.value.value = ""
+    return len(ESCAPE.findall(ast.unparse(tree))) + source.count("type: ignore")
+
+
+def test_prose_is_no_escape():
+    code = 'def f(x: "Any") -> object:  # Any object\n    """Any object."""\n    return cast(int, x)  # type: ignore\n'
+    assert escapes_of(code) == 4
 
 
 def test_mypy_leaves_no_package_out():
