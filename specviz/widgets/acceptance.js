@@ -1,4 +1,4 @@
-// The rejection rule to drag. Left: p and q, with what both have in common; right: what comes out, p as a line above it.
+// Draggable view of the rejection rule. Left: p and q with their overlap; right: the output law, with p as a line above it.
 const RULES = {
 	right: "accept with min(1, p/q), else draw from max(0, p − q)",
 	"resample from p": "shortcut (a): after a rejection draw from p",
@@ -7,7 +7,7 @@ const RULES = {
 };
 const HIGH = 200, WIDE = 340, FOOT = 22;
 
-// What the rule makes of p and q: the part that was accepted, and the part that was drawn after a rejection.
+// The rule's outcome for p and q: the accepted part, and the part drawn after a rejection.
 function outcome(p, q, rule) {
 	const best = q.indexOf(Math.max(...q));
 	const drafted = rule === "argmax draft" ? q.map((_, i) => +(i === best)) : q;
@@ -18,7 +18,7 @@ function outcome(p, q, rule) {
 	const left = 1 - sum(kept), whole = sum(rest);
 	return { kept, drawn: rest.map((x) => (left * x) / whole), accepted: sum(kept) };
 }
-// A distribution with one of its bars set; the others share what is left as before.
+// A distribution with one bar set; the others are rescaled to share the rest in proportion.
 function moved(list, i, value) {
 	const now = Math.min(1, Math.max(0, value)), others = 1 - list[i];
 	return list.map((x, k) => (k === i ? now : others > 1e-9 ? (x * (1 - now)) / others : (1 - now) / (list.length - 1)));

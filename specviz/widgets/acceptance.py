@@ -1,4 +1,4 @@
-"""The rejection rule to drag: p and q, what is accepted, what is left, and the law that results."""
+"""Interactive view of the rejection rule: p, q, the accepted mass, the residual and the output law."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ P, Q = (0.5, 0.25, 0.15, 0.1, 0.0), (0.2, 0.45, 0.05, 0.1, 0.2)
 
 
 class Acceptance(Stateful):
-    """Two distributions that can be dragged, and what a verifier's rule makes of them.
+    """Two draggable distributions and the law that a verifier's rule produces from them.
 
-    The browser computes what it shows while a bar is dragged; `law` computes the same here.
+    The browser computes the law while a bar is dragged; `law` computes the same in Python.
 
     Parameters
     ----------
     p, q : sequence of float
-        The target's and the drafter's probabilities of the same tokens, two to eight of them.
+        The target's and the drafter's probabilities of the same two to eight tokens.
     rule : str
-        ``right``, or one of three shortcuts that are not: ``resample from p`` (after a rejection),
-        ``accept iff p >= q``, ``argmax draft`` (the drafter takes its likeliest token, and its softmax is
-        used as q all the same).
+        ``right``, or one of three incorrect shortcuts: ``resample from p`` (after a rejection),
+        ``accept iff p >= q``, ``argmax draft`` (the drafter always takes its most likely token, yet its
+        softmax is still used as q).
 
     Raises
     ------
     ParameterError
-        If p and q are no distributions over the same tokens, or there is no such rule.
+        If p and q are not distributions over the same two to eight tokens, or `rule` does not exist.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class Acceptance(Stateful):
 
     @property
     def law(self) -> np.ndarray:
-        """The law of the token that comes out, array [tokens]; with the right rule it is p."""
+        """The distribution of the output token, array [tokens]; it equals p under the ``right`` rule."""
         p, q = np.array(self.p), np.array(self.q)
         with np.errstate(divide="ignore", invalid="ignore"):
             accept = np.where(q > 0, np.minimum(1, p / q), 0.0)

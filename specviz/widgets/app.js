@@ -1,5 +1,5 @@
-// The app's heading: its sections as buttons, what one does in each, and a line that says what must be known. Built on shared.js, which stands
-// in front of this text.
+// The app's heading: buttons for its sections, a hint for the current section and a status line. Built on shared.js, which
+// precedes this file.
 
 function render({ model, el }) {
 	const root = h("header.sv.app"), note = h("p.note", { role: "status", hidden: "" }), hint = h("p.hint");

@@ -1,7 +1,7 @@
-"""The page of ``specviz app``: the explorer, a live race and the traces of a folder, without a notebook.
+"""The page of ``specviz app``: the explorer, a live race and a folder's traces, without a notebook.
 
-Voila runs this in a kernel for each tab. What the tabs share comes from the server by the environment: the
-folder, the model, and a lock, so that only one tab decodes.
+Voila runs this in one kernel per tab. The server passes the state that tabs share through the environment:
+the folder, the model, and the location of a lock that lets only one tab decode.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 VARIABLE = "SPECVIZ_APP"  # the environment variable that holds a `Setting` as JSON
-HINTS = {  # what one does in each
+HINTS = {  # instructions for each section
     "Decode": "A cheap drafter guesses the next tokens, and the model checks all of them in one pass, which "
     "can save time. Type a prompt and press ▶ Decode: the text appears while it is written, coloured by how "
     "each token came about. Race has two methods write it side by side.",
@@ -42,27 +42,27 @@ HINTS = {  # what one does in each
     "where they differ.",
 }
 SECTIONS = tuple(HINTS)
-TURN = "turn.lock"  # in the server's own folder
+TURN = "turn.lock"  # in the server's scratch folder
 WAITS = (
     "Another tab, or this page before it was loaded again, is still using the models. This tab gets its turn "
     "when that one is closed; traces can be opened meanwhile."
 )
 LOADS = "Loading what decodes: this takes a few seconds …"
-PATIENCE = 2.0  # seconds that a page which was loaded again waits for the one before without a word
+PATIENCE = 2.0  # seconds a reloaded page waits for its predecessor's lock before it shows `WAITS`
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the command line chose.
+    """The options chosen on the command line.
 
     Parameters
     ----------
     folder : str
-        Whose traces are listed, and where dropped ones are saved.
+        The folder whose traces are listed and where new traces are saved.
     model : str or None
         The target that is offered first.
     scratch : str
-        The server's own folder, which goes with it.
+        The server's temporary folder, deleted when the server ends.
     """
 
     folder: str
@@ -70,17 +70,17 @@ class Setting:
     scratch: str
 
     def to_environment(self) -> dict[str, str]:
-        """As a kernel finds it."""
+        """Return the environment variable that passes this setting to a kernel."""
         return {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
     def from_environment(cls) -> Setting:
-        """As the server left it.
+        """Read the setting that the server left in the environment.
 
         Raises
         ------
         ParameterError
-            If no server did.
+            If the environment holds no setting.
         """
         if VARIABLE not in os.environ:
             raise ParameterError(
@@ -90,7 +90,7 @@ class Setting:
 
 
 class Head(AnyWidget):
-    """The page's heading: which section is shown, and what must be known."""
+    """The page's heading: the choice of section, its hint, and a status note."""
 
     _esm = script("app")
     _css = style("app")
@@ -102,12 +102,12 @@ class Head(AnyWidget):
 
 
 class App(ipywidgets.VBox):
-    """The sections below their heading; each is made when it is first shown. Made by `page`."""
+    """The heading and the sections below it, each built when first shown. Created by `page`."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.head = Head()
-        # not thread-local: the thread that waits for it is not the one that asks for it
+        # not thread-local: one thread acquires the lock and another checks whether it is held
         self._lock = FileLock(Path(setting.scratch, TURN), thread_local=False)
         self._waiting = False
         self._adding = threading.Lock()
@@ -119,12 +119,12 @@ class App(ipywidgets.VBox):
     children: tuple[ipywidgets.DOMWidget, ...]
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[memoryview]) -> None:
-        """The heading is on a page: until then this kernel may only stand by for one."""
+        """Show the first section once the heading is on a page; a pre-warmed kernel has none yet."""
         if content.get("do") == "begin" and not self._made:
             self._show(self.head.section)
 
     def _show(self, section: str) -> None:
-        """Show a section; what was shown before stays as it is, out of sight."""
+        """Show a section and hide the others, which keep their state."""
         if not self._waiting:
             self.head.note = ""
         for name, box in list(self._made.items()):
@@ -138,7 +138,7 @@ class App(ipywidgets.VBox):
             threading.Thread(target=self._wait, daemon=True).start()
 
     def _wait(self) -> None:
-        """Hold the models from now on; the system gives them free when this kernel ends."""
+        """Acquire the model lock for good; the operating system releases it when this kernel ends."""
         try:
             self._lock.acquire(timeout=PATIENCE)
         except TimeoutError:
@@ -148,7 +148,7 @@ class App(ipywidgets.VBox):
         self._show(self.head.section)
 
     def _add(self, section: str) -> None:
-        """Make a section, once: the page's thread and the one that had to wait may both come here."""
+        """Build a section once, although the page's thread and the waiting thread may both call this."""
         with self._adding:
             if section in self._made:
                 return
@@ -156,7 +156,7 @@ class App(ipywidgets.VBox):
                 self.head.note = LOADS
             try:
                 box = self._make(section)
-            except Exception as error:  # whatever it is, it is one line below the heading
+            except Exception as error:  # any failure is shown as one line below the heading
                 self.head.note = error_line(error)
                 return
             if self.head.note == LOADS:
@@ -173,7 +173,7 @@ class App(ipywidgets.VBox):
             from specviz.widgets.explore import Explorer
             from specviz.widgets.race import race
 
-            if isinstance(decode := self._made.get("Decode"), Explorer):  # its prompt, model and method
+            if isinstance(decode := self._made.get("Decode"), Explorer):  # reuse its prompt, model and method
                 return decode.contest()
 
             return race(live=True, model=model)
@@ -184,7 +184,7 @@ class App(ipywidgets.VBox):
         return explorer
 
     def _keep(self, name: str, trace: Trace) -> str:
-        """Save a trace in the folder, under a name that no file has, and list it; where it is, in words."""
+        """Save a trace in the folder under an unused name, list it, and return a message that says where."""
         folder, (stem, _, ending) = Path(self.setting.folder), name.rpartition(".")
         free = (f"{stem}{'' if n == 1 else f' ({n})'}.{ending}" for n in count(1))
         path = trace.save(next(folder / each for each in free if not (folder / each).exists()))
@@ -194,17 +194,17 @@ class App(ipywidgets.VBox):
 
 
 def page() -> App:
-    """The page that ``specviz app`` shows; what is saved from it goes to the folder."""
+    """Build the page that ``specviz app`` shows; traces saved from it go to the folder."""
     setting = Setting.from_environment()
     os.chdir(setting.folder)
-    with suppress(FileExistsError):  # of the first kernel alone: a later one would slow another tab's decode
+    with suppress(FileExistsError):  # only the first kernel warms up: a later one would slow another tab
         Path(setting.scratch, "warm").touch(exist_ok=False)
         threading.Thread(target=_warm, daemon=True).start()
     return App(setting)
 
 
 def _warm() -> None:
-    """Import what the sections need while the kernel stands by for its page."""
+    """Import the sections' dependencies while the kernel waits for its page."""
     for name in ("pandas", "pyarrow.parquet", "specviz.trace.metadata", "specviz.loop.choices"):
-        with suppress(ImportError):  # the section that needs it says so
+        with suppress(ImportError):  # the section that needs the module reports it
             import_module(name)

@@ -1,7 +1,7 @@
-// Canvases in the player. Stands behind player.js where a trace fills masked cells, and takes the place of what differs
-// there: the text is a canvas of cells, a node places its token in one of them, and a verdict is about both.
+// Canvases in the player. Follows player.js for traces that fill masked cells, and replaces the parts that differ:
+// the text is a canvas of cells, a node places its token in a cell, and a verdict covers both token and cell.
 
-const BEHIND = "last pass"; // whose guesses are the draft
+const BEHIND = "last pass"; // the source of the draft
 SOURCE_WORDS.self = BEHIND;
 
 const odds = (x) => (known(x) ? `log-odds ${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(2)}` : "log-odds not recorded");
@@ -9,13 +9,13 @@ const share01 = (x) => 1 / (1 + Math.exp(-x)); // log-odds as a probability
 const cellOf = (cycle, i) => (i < cycle.n ? cycle.value("position", i) : cycle.record.a.out_position[cycle.extra]);
 const placing = (record, token, cell) => `${quote(record.text(token))} in cell ${cell}`;
 const promptOf = (cycle) => cycle.record.header.prompts.find((p) => cycle.row < p.last);
-// Of each cell the row of the output that stands in it before a row of the output.
+// For each cell, the last output row before row `end` that fills it, or -1.
 function standingAt(cycle, end) {
 	const { a, header } = cycle.record, found = new Array(header.canvas.length).fill(-1);
 	for (let o = a.out_at[promptOf(cycle).first]; o < end; o++) found[a.out_position[o]] = o;
 	return found;
 }
-// The cells of the blocks that a cycle is about: [from, to).
+// The range of cells in the blocks that a cycle covers: [from, to).
 function stretch(cycle) {
 	const { a, header } = cycle.record, { block, length } = header.canvas;
 	const cells = cycle.token.map((_, i) => cellOf(cycle, i)).concat([...a.out_position.subarray(cycle.o0, cycle.o1)]);
@@ -23,15 +23,15 @@ function stretch(cycle) {
 	return [Math.floor(Math.min(...cells) / block) * block, Math.min(length, (Math.floor(Math.max(...cells) / block) + 1) * block)];
 }
 
-// What a pass said of the masked cells of a canvas (-1: the state itself), the cells of its current block first, the surest
-// in front: [{cell, odds, tops: [[token, p], ...]}, ...].
+// A pass's predictions for the masked cells of a canvas (-1: the state itself), the current block's cells first, the most
+// confident in front: [{cell, odds, tops: [[token, p], ...]}, ...].
 const { details: plainDetails } = Record.prototype;
 Record.prototype.details = function details(cycle) {
 	const found = plainDetails.call(this, cycle);
 	if (!found) return null;
 	const number = this.chunkOf(cycle.row), chunk = this.chunks.get(number), at = cycle.row - number * this.header.chunk;
 	const k = chunk.top_k[at], { block, first } = this.header.canvas;
-	const most = this.header.run.parameters?.sure ?? Infinity; // from there on cells are equally sure
+	const most = this.header.run.parameters?.sure ?? Infinity; // log-odds above which cells count as equally certain
 	let flat = 0;
 	for (let i = 0; i < at; i++) flat += chunk.top_k[i] * (chunk.pred_at[i + 1] - chunk.pred_at[i]);
 	found.read = (node) => {
@@ -120,7 +120,7 @@ TextLane = class CanvasLane {
 		const { record } = this, { a, header } = record, { block } = header.canvas;
 		this.stands = standingAt(cycle, phase === 2 ? cycle.o1 : cycle.o0);
 		const read = new Map((record.details(cycle)?.read(-1) ?? []).map((one) => [one.cell, one]));
-		// of several nodes that place a cell, the one that came furthest
+		// if several nodes place the same cell, show the one that got furthest
 		const drafted = new Map();
 		for (let i = cycle.n - 1; i >= 0; i--) {
 			const cell = cellOf(cycle, i), had = drafted.get(cell);
@@ -149,7 +149,7 @@ TextLane = class CanvasLane {
 		this.blocks.forEach((node, k) => { set(node, { class: k === from ? "block work" : "block", title: `block ${k}: cells ${k * block} to ${k * block + node.children.length - 1}${k === from ? "; in work" : ""}` }); });
 		this.work = this.blocks[Math.max(0, from)];
 	}
-	// The current block is in sight.
+	// Scrolls the current block into view.
 	toEnd() { this.node.scrollTop = Math.max(0, this.work.offsetTop - this.node.clientHeight / 2); }
 };
 
@@ -159,13 +159,13 @@ const PlainTree = TreeLane;
 TreeLane = class CanvasTree extends PlainTree {
 	constructor(record, act) {
 		super(record, act);
-		this.sources = []; // there is but one drafter
+		this.sources = []; // there is only one drafter
 		this.layers.strip = {};
 		this.badges = s("g.badges");
 		this.over.append(this.groups.strip = s("g"), this.badges);
 		this.svg.setAttribute("aria-label", "the draft as a tree of canvases");
 	}
-	// Below each box there is room for its strip.
+	// Leaves room for a strip below each box.
 	style(cycle, ahead, even, tall) {
 		const found = super.style(cycle, ahead, even, tall);
 		if (found.spots) return found;
@@ -238,7 +238,7 @@ WhyLane = class CanvasWhy extends PlainWhy {
 	}
 };
 
-// ---------------------------------------------------------------- what a pass computed
+// ---------------------------------------------------------------- the computation of a pass
 
 CacheLane = class WindowLane {
 	constructor(record) {

@@ -1,8 +1,8 @@
-"""A trace as flat typed arrays, and arrays as bytes: what travels to the browser, once.
+"""Converts a trace to flat typed arrays, and arrays to bytes that are sent to the browser once.
 
-Ragged columns are one long array with offsets; every float is float32, every integer the smallest type that
-holds it; a token's text is sent once. What is only looked at node by node (the target's and the drafter's
-candidates, entropies, uniform numbers) follows in chunks of `CHUNK` cycles.
+A ragged column is one long array with offsets. Every float is float32 and every integer has the smallest
+type that holds it. A token's text is sent once. Data shown for one node at a time (the target's and the
+drafter's candidates, entropies, uniform numbers) follows in chunks of `CHUNK` cycles.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 CHUNK = 64  # cycles
 ALIGN = 8  # bytes
-END = "■"  # stands for a token that ends a text
+END = "■"  # shown for a token that ends a text
 FIRST = ("token", "parent", "position", "status", "source", "q", "p", "rank", "confidence", "met")
 LATER = ("entropy", "margin", "logit_margin", "variance", "score", "threshold", "gap", "u")
 INTEGERS = [np.dtype(t) for t in ("u1", "i1", "u2", "i2", "u4", "i4")]
-# Of a token that the target adds: how it came, in a sentence, and why.
+# How a token that the target adds came about: a short phrase, and a sentence that explains it.
 CAME = {
     "plain": ("the target's own", "Nothing was drafted: the target writes {token} in its own pass."),
     "bonus": ("the bonus", "Bonus: every token on the path was accepted, and the same pass gives one more "
@@ -65,7 +65,7 @@ KINDS_SENT = [
     | dict(zip(("came", "why"), CAME.get(n, ("", ""))))
     for n, k in KINDS.items()
 ]
-# What became of a node, for the legend of a tree: `FATES` in a word or two.
+# A node's fate in a word or two, for the legend of a tree.
 SHORT = {name: name for name in FATES} | {
     "unjudged": "not judged",
     "unsent": "not sent",
@@ -73,7 +73,7 @@ SHORT = {name: name for name in FATES} | {
     "cut": "after the end of the text",
     "unreviewed": "written, not sent",
 }
-# The drafter's signals that have a lane: column, heading, meaning.
+# The signals of a node that have a lane: column, heading, meaning.
 SIGNALS = (
     ("confidence", "confidence", "the drafter's largest probability"),
     ("entropy", "entropy, nats", "how spread out the drafter's distribution is"),
@@ -85,7 +85,7 @@ SIGNALS = (
     ("gap", "gap, nats", "log probability of the target's own token minus this token's, where it was judged"),
 )
 HEADING = 40  # characters of a signal's heading
-FINER = ("logit_margin", "variance")  # shown where a method weighs them, as one with a threshold does
+FINER = ("logit_margin", "variance")  # shown only if nodes have a threshold or the method declares them
 
 # The player's keys, as its list shows them.
 KEYS = (
@@ -112,7 +112,7 @@ KEYS = (
     ("?", "this list; Escape closes it"),
 )
 
-# What a run that says nothing about its method does; lines as in `Method.pseudocode`.
+# Pseudocode for a run whose method declares none; lines as in `Method.pseudocode`.
 LOOP = (
     ("", "repeat until the text ends:"),
     ("draft", "    the drafter proposes tokens: a chain or a tree"),
@@ -127,12 +127,12 @@ LOOP = (
 )
 
 Arrays: TypeAlias = dict[str, np.ndarray]
-Json: TypeAlias = dict[str, Any]  # what travels beside the arrays
-OwnSignal: TypeAlias = tuple[str, str, str, float, float]  # array, heading, meaning, least, most
+Json: TypeAlias = dict[str, Any]  # sent along with the arrays
+OwnSignal: TypeAlias = tuple[str, str, str, float, float]  # array, heading, meaning, minimum, maximum
 
 
 def _bent_by(run: Json) -> str:
-    """What bends the probabilities that a run tests and draws with; those of candidates are as they were."""
+    """Describe how sampling warps the probabilities used to verify and draw; candidates' stay unwarped."""
     sampling = run.get("sampling") or {}
     temperature, top_k, top_p = (sampling.get(name) for name in ("temperature", "top_k", "top_p"))
     if not temperature:
@@ -143,14 +143,14 @@ def _bent_by(run: Json) -> str:
 
 
 def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, Arrays]:
-    """What the player needs at once.
+    """Build the header and arrays that the player needs at the start.
 
     Parameters
     ----------
     trace : Trace
         A trace of one run.
     prompts : iterable of int, optional
-        Which prompts; all by default.
+        The prompts to include; all by default.
 
     Returns
     -------
@@ -158,15 +158,15 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
         The run's facts, the words that codes stand for, and for each prompt its index, text and rows.
     arrays : dict of str to array
         One entry per cycle (``cycle``, ``context``, ``keep``, ``stop``, ``end``, ``times`` [cycles x phases],
-        ``control_*``); offsets ``node_at``, ``out_at``, ``pass_at`` [cycles + 1] into one entry a drafted
-        node (``node_*``), an emitted token (``out_*``) and a forward pass (``pass_*``, seconds from the
-        cycle's start). Missing integers are -1, missing floats NaN; a column that is missing throughout is
-        left out.
+        ``control_*``); offsets ``node_at``, ``out_at``, ``pass_at`` [cycles + 1] into arrays with one entry
+        per drafted node (``node_*``), emitted token (``out_*``) and forward pass (``pass_*``, seconds from
+        the cycle's start). Missing integers are -1, missing floats NaN; columns of nodes, tokens and passes
+        that are missing throughout are left out.
 
     Raises
     ------
     TraceError
-        If the trace holds several runs, or nothing.
+        If the trace holds several runs or no cycles.
     """
     one = trace if prompts is None else trace.select(prompt=prompts)
     run, cycles = one.run, one.cycles
@@ -204,7 +204,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
 
 
 def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bool) -> Json:
-    """The run's part of the header; `weighed` says whether nodes have a threshold."""
+    """Build the header; `weighed` says whether nodes have a threshold."""
     run, own, pieces = one.run, _own_signals(one), one.pieces
     filled, bent = run.get("canvas"), _bent_by(run)
     return {
@@ -215,7 +215,7 @@ def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bo
         "notes": _notes(one),
         "words": words,
         "kinds": KINDS_SENT,
-        # the score of a canvas is a log-odds, its confidence the same as a probability
+        # on a canvas the score is the log-odds of the confidence, so only the confidence is shown
         "signals": [
             own["node"].pop(row[0], row)
             for row in SIGNALS
@@ -236,16 +236,16 @@ def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bo
 
 
 def _own_signals(trace: Trace) -> dict[str, dict[str, OwnSignal]]:
-    """By level and name, the signals that the method declares or recorded beyond the schema's columns.
+    """Signals that the method declares or records beyond the schema's columns, by level and name.
 
-    Each is (array, heading, meaning, least, most). Of a node signal the array's name lacks its ``node_``.
+    Each is (array, heading, meaning, minimum, maximum); a node signal's array name omits ``node_``.
     """
     rows: dict[str, dict[str, OwnSignal]] = {"node": {}, "cycle": {}}
     fixed = {name for name, *_ in SIGNALS}
     for signal in trace.signals.to_dict("records"):
         level, name = signal["level"], signal["signal"]
         frame, column = (trace.nodes, name) if level == "node" else (trace.cycles, f"control_{name}")
-        if column not in frame:  # declared, never given
+        if column not in frame:  # declared but never recorded
             continue
         values = frame[column].to_numpy(np.float64)
         values = values[np.isfinite(values)]
@@ -259,19 +259,19 @@ def _own_signals(trace: Trace) -> dict[str, dict[str, OwnSignal]]:
 
 
 class Chunks:
-    """What is looked at node by node, in chunks of `CHUNK` cycles; the rows are those of `columns`.
+    """Sequence of the per-node details, in chunks of `CHUNK` cycles; the rows are those of `columns`.
 
     Parameters
     ----------
     trace : Trace
         A trace of one run.
     prompts : iterable of int, optional
-        Which prompts; all by default.
+        The prompts to include; all by default.
     """
 
     def __init__(self, trace: Trace, prompts: Iterable[int] | None = None) -> None:
         self._trace = trace if prompts is None else trace.select(prompt=prompts)
-        self._texts: dict[int, str] = {}  # of tokens that some chunk had
+        self._texts: dict[int, str] = {}  # by token, for tokens of the chunks built so far
         predicted = _names("pred", ("node", "position", "odds", "entropy", "top_token", "top_p"))
         drafted = _names("node", (*LATER, "token", "top_token", "top_p"))
         self._table = self._trace.arrow(["top_k", *predicted, *drafted])
@@ -285,10 +285,11 @@ class Chunks:
         return -(-len(self._table) // CHUNK)
 
     def __getitem__(self, number: int) -> tuple[Json, Arrays]:
-        """Header and arrays of a chunk.
+        """Return the header and arrays of a chunk.
 
-        Offsets ``pred_at`` [cycles + 1] and ``top_k`` [cycles]; ``pred_node``, ``pred_entropy``; the
-        candidates flat [predictions x top_k] and [nodes x top_k], best first; further ``node_*`` signals.
+        The arrays are the offsets ``node_at`` and ``pred_at`` [cycles + 1]; ``top_k`` [cycles]; the other
+        ``pred_*`` columns; the candidates, flat [predictions x top_k] and [nodes x top_k], best first; and
+        further ``node_*`` signals.
         """
         if not 0 <= number < len(self):
             raise IndexError(number)
@@ -322,16 +323,16 @@ def _names(group: str, names: Sequence[str]) -> list[str]:
 
 
 def _at(table: pa.Table, name: str) -> np.ndarray:
-    """Where each row's list begins; the last entry is the number of all entries."""
+    """Offsets at which each row's list begins; the last one is the total number of entries."""
     return np.concatenate([[0], np.cumsum(np.maximum(list_sizes(table.column(name)), 0))])
 
 
 def _group(
     table: pa.Table, group: str, names: Sequence[str], size: np.ndarray, words: dict[str, list[str]]
 ) -> Arrays:
-    """List columns of a group as flat arrays; what is missing throughout is left out.
+    """Flatten a group's list columns into arrays; columns that are missing throughout are left out.
 
-    `words` takes the words that codes stand for; words it already knows keep their codes.
+    The words that codes stand for are added to `words`; a word list already in it keeps its codes.
     """
     columns_of_group: Arrays = {}
     for name in names:
@@ -359,14 +360,14 @@ def _coded_arrow(values: pa.Array, words: list[str] | None) -> tuple[np.ndarray,
 
 
 def _coded(values: Iterable[Hashable]) -> tuple[np.ndarray, list[str]]:
-    """Words as codes (-1 where there is none) and the words."""
+    """Encode words as integer codes (-1 for a missing word); returns the codes and the words."""
     codes_by_word: dict[str, int] = {}
     codes = [codes_by_word.setdefault(v, len(codes_by_word)) if isinstance(v, str) else -1 for v in values]
     return _small(codes), list(codes_by_word)
 
 
 def _small(values: ArrayLike) -> np.ndarray:
-    """Whole numbers in the smallest type that holds them; what is missing is -1."""
+    """Convert whole numbers to the smallest type that holds them; missing values become -1."""
     whole = np.asarray(values)
     if whole.dtype.kind == "f":
         whole = np.nan_to_num(whole, nan=-1)
@@ -380,22 +381,22 @@ def _small(values: ArrayLike) -> np.ndarray:
 
 
 def kind_numbers(method: str) -> dict[str, int]:
-    """By origin of an emitted token, how it came about, as an index into `KINDS`."""
+    """Map the origin of an emitted token to its kind, as an index into `KINDS`."""
     index = {name: i for i, name in enumerate(KINDS)}
     return index | {"correction": index["rollback"]} if method in schema.ROLLBACK else index
 
 
 def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """What each emitted token shows, which token completes its characters, and which cycle took it back.
+    """Each emitted token's displayed text, the token that completes it, and the cycle that rolled it back.
 
-    A character of several tokens is shown by the last of them, which completes it; the others are empty.
-    `gone` counts rows of the cycles' table, -1 where the token stayed.
+    A character that spans several tokens is shown at the last of them; the others are empty. The last array
+    holds rows of the cycles' table, or -1 if the token stayed.
     """
     table, pieces = trace.cycles, trace.pieces
     ends = set(trace.run["eos"] or [])
     alone = {token: END if token in ends else _piece(pieces, token) for token in set(ids)}
     shown, by, gone = [alone[token] for token in ids], np.arange(len(ids)), np.full(len(ids), -1)
-    if trace.run.get("canvas"):  # a cell shows its own token, whatever its neighbours are
+    if trace.run.get("canvas"):  # a cell shows its own token, regardless of its neighbours
         return shown, _small(by), _small(gone)
     keep, prompt = table["keep"].to_numpy(np.float64), table["prompt"].tolist()
     standing: dict[int, list[int]] = {}
@@ -420,13 +421,13 @@ def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str],
 
 
 def _piece(pieces: Mapping[int, bytes], token: int) -> str:
-    """A token alone, everything unseen written out; bytes that are no whole character as ``⟨0xE7⟩``."""
+    """One token's text, with invisible characters spelled out and partial characters as ``⟨0xE7⟩``."""
     text = letters(pieces, [token])
     return text if text.isascii() and text.isprintable() else visible(text)
 
 
 def _notes(one: Trace) -> list[str]:
-    """What must be said before the trace is believed."""
+    """Caveats that the reader needs to interpret the trace correctly."""
     run, unfinished = one.run, cut_off(one)
     notes = [unfinished] if unfinished else []
     if run.get("record") is None:
@@ -440,14 +441,14 @@ def _notes(one: Trace) -> list[str]:
 
 
 def _facts(run: Json) -> Json:
-    """What the player says of the run."""
+    """The facts about the run that the player shows."""
     names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
     facts = {name: finite(run.get(name)) for name in (*names, "pseudocode")}
     return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
 
 
 def finite(value: object) -> object:
-    """JSON in a file may hold NaN, which a browser's parser refuses."""
+    """Replace non-finite floats by None, because a browser's JSON parser rejects NaN."""
     if isinstance(value, dict):
         return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -458,7 +459,7 @@ def finite(value: object) -> object:
 def _prompts(trace: Trace) -> list[Json]:
     """Each prompt in the order of the cycles: its index, rows ``[first, last)`` of the cycles, and text.
 
-    ``opens`` is the row, from the first one on, that the player opens on.
+    ``opens`` is the row, counted from ``first``, at which the player opens.
     """
     index = trace.cycles["prompt"].to_numpy()
     by_prompt = trace.prompts.set_index("prompt").to_dict("index") if len(trace.prompts) else {}
@@ -478,9 +479,9 @@ def _prompts(trace: Trace) -> list[Json]:
 
 
 def _teaching_row(cycles: pd.DataFrame) -> int:
-    """The first of a prompt's cycles that accepts and rejects; else that rejects; else that drafts.
+    """Row of the prompt's most instructive cycle: the first that both accepts and rejects.
 
-    Where nothing was drafted it is the first cycle that writes something.
+    Failing that, it is the first that rejects, then the first that drafts, then the first after the prefill.
     """
     drafted, accepted, judged = (
         cycles[name].fillna(0).to_numpy() for name in ("drafted", "accepted", "judged")
@@ -494,8 +495,10 @@ def _teaching_row(cycles: pd.DataFrame) -> int:
 
 
 def _updates(cycles: pd.DataFrame, first: int) -> list[Json]:
-    """Each update of a stream: its rows ``[first, last)``, number, source, where what is new in it begins;
-    rows of the cache that stayed, tokens that are displayed, and a sentence. Empty without updates.
+    """Describe each update of a stream; empty without updates.
+
+    An entry has the update's rows ``[first, last)``, its number, its source, the offset of the new text, the
+    number of cache rows kept, a sentence, and the number of displayed tokens.
     """
     entries: list[Json] = []
     before: list[str] = []
@@ -528,11 +531,11 @@ def _updates(cycles: pd.DataFrame, first: int) -> list[Json]:
 
 
 def pack(header: Json, arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Header and arrays as one run of bytes, which `unpack` in shared.js reads without a copy.
+    """Serialise the header and arrays to bytes, which `unpack` in shared.js reads without a copy.
 
-    The header's length (4 bytes, little endian), the header as JSON with the arrays' types, places and
-    lengths, then the arrays, each aligned to 8 bytes. Arrays that are equal are stored once; of one whose
-    entries are all the same, one entry.
+    The layout is the header's length (4 bytes, little endian), the header as JSON with the arrays' types,
+    offsets and lengths, then the arrays, each aligned to 8 bytes. Equal arrays are stored once; an array
+    whose entries are all equal is stored as one entry.
     """
     index: dict[str, tuple[str, int, int, bool]] = {}
     buffers: list[bytes] = []

@@ -1,8 +1,8 @@
-// The explorer's panel: pickers, a prompt's box, controls made from declared parameters, the text while it is decoded, and a
-// table of results. All reckoning is Python's; this draws what the traits and messages say. Built on tokens.js.
+// The explorer's panel: pickers, a prompt box, controls built from declared parameters, the text while it is decoded, and a
+// table of results. Python does all the computing; this draws the traits and messages. Built on tokens.js.
 
 const BASELINE = "autoregressive";
-const SIGNS = ["tau", "A/D", "A/O"]; // columns whose headings are no words
+const SIGNS = ["tau", "A/D", "A/O"]; // columns with a symbol for a heading
 const number = (v) => (Number.isInteger(v) ? String(v) : String(+v.toPrecision(4)));
 
 // A symbol with its subscript: α_FB.
@@ -11,18 +11,18 @@ function symbol(text) {
 	return text ? h("i", ` ${letter}`, below ? h("sub", below) : "") : "";
 }
 
-// A number as a column wants it: its digits, and what stands behind it.
+// Formats a number for its column: digits, then unit.
 const shape = (v, [digits, unit]) => v.toFixed(digits) + unit;
 
-const OPENS = 8000; // ms within which something that was asked for appears
-const LAID_OUT = 400; // ms until it has its height
-// Scrolls to what Python opens below this view, once it is there.
+const OPENS = 8000; // ms within which a requested view appears
+const LAID_OUT = 400; // ms until its layout is final
+// Scrolls to the view that Python opens below this one, once it appears.
 function scrollToNext(el) {
 	const stack = el.parentElement, before = stack.lastElementChild;
 	const watch = new MutationObserver(() => {
 		if ([el, before].includes(stack.lastElementChild)) return;
 		watch.disconnect();
-		// Jupyter puts a place holder first, so what stands last is asked for anew.
+		// Jupyter inserts a placeholder first, so the last element is looked up again.
 		setTimeout(() => stack.lastElementChild.scrollIntoView({ block: "start", behavior: still() ? "auto" : "smooth" }), LAID_OUT);
 	});
 	watch.observe(stack, { childList: true });
@@ -36,7 +36,7 @@ function render({ model, el }) {
 	const decode = (what = "run") => ask(what, { prompt: prompt.box.value });
 	let parameters = model.get("parameters");
 
-	// ---- what is decoded, by what
+	// ---- choice of model and method
 	const target = menu("model", () => model.get("models"), () => model.get("model"), (name) => share(model, { model: name }));
 	const method = menu("method", () => model.get("methods"), () => model.get("method"), (name) => share(model, { method: name }));
 	const examples = menu("example", () => ["choose …", ...model.get("examples").map(([kind]) => kind)], () => "choose …", (kind) => {
@@ -59,8 +59,8 @@ function render({ model, el }) {
 	function change(name, value) {
 		share(model, { values: { ...model.get("values"), [name]: value } });
 	}
-	// A slider that is dragged looks its answers up in a table that Python makes once for the others' settings;
-	// what was dragged to is told when it is let go.
+	// While a slider is dragged, answers come from a table that Python builds once for the other settings;
+	// the final value is sent when the slider is released.
 	let dragged = null, wanted = "";
 	const fixed = (p, values) => p.name + JSON.stringify(parameters.map((one) => (one === p ? 0 : values?.[one.name])));
 	const fits = (p) => model.get("lookup").name === p.name && fixed(p, model.get("values")) === fixed(p, model.get("lookup").fixed);
@@ -119,7 +119,7 @@ function render({ model, el }) {
 		return h("div.field", label, h("div.set", ...inputs.nodes, h("span.unit", p.unit), reset), chip, hint);
 	}
 
-	// ---- the rest
+	// ---- other elements
 	const answerLine = h("p.answer");
 	const code = h("code.code", { tabindex: "0", "aria-label": "these settings as code" });
 	const copied = h("span.soft", { "aria-live": "polite" });
@@ -181,7 +181,7 @@ function render({ model, el }) {
 		legend.replaceChildren(...text.legend());
 		all.parentElement.hidden = !text.dropped;
 	}
-	// What Python sends while it decodes.
+	// Handles messages from Python during a decode.
 	function receive(message, buffers) {
 		if (message.do === "file") {
 			download(new Blob([buffers[0]]), message.name);
@@ -193,7 +193,7 @@ function render({ model, el }) {
 		drawFigures();
 		if (text.heard) { announcer.say(text.heard); text.heard = ""; }
 	}
-	// A view that opens later, or missed messages, draws the whole.
+	// A view that opens later or missed messages draws everything.
 	function drawShown() {
 		if (model.get("shown").length === text.received) return;
 		text.clear();
@@ -230,7 +230,7 @@ function render({ model, el }) {
 		table.replaceChildren(h("table", h("thead", h("tr", ...head.map((word) => h("th", { scope: "col", title: titles.get(word) ?? "" }, word)))), h("tbody", ...body)));
 	}
 
-	// What a saved trace says about the current settings: Python's answer, with how sure it is.
+	// Shows the what-if answer that Python derived from a saved trace, and how certain it is.
 	function drawAnswer(told = model.get("answer")) {
 		const badges = model.get("badges");
 		for (const [name, entry] of fields) {
@@ -251,7 +251,7 @@ function render({ model, el }) {
 	const again = () => { const node = button("Decode", "decode with these settings", () => decode()); node.disabled = busy(); return node; };
 
 	hear(root, "keydown", (event) => {
-		if (event.key !== "Tab") event.stopPropagation(); // the notebook has shortcuts of its own
+		if (event.key !== "Tab") event.stopPropagation(); // the notebook has its own shortcuts
 		if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.target.type === "range")) { event.preventDefault(); decode(); }
 		if (event.key === "Escape" && busy()) ask("stop");
 	});

@@ -1,7 +1,6 @@
-"""A prompt box, pickers, a method's parameters as controls; the text appears while it is decoded.
+"""The explorer: a prompt box, pickers and parameter controls; the text appears while it is decoded.
 
-This wing may not run a model: whoever makes an explorer hands it what decodes, a `Decoder`
-(`specviz.explore` does).
+This package may not run a model itself: the caller passes a `Decoder`, as `specviz.explore` does.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from specviz.methods import Given
     from specviz.rules.parameters import Parameter
 
-TABLE = 1.0  # seconds that the answers along a slider may take
+TABLE = 1.0  # time limit in seconds for the answers along a slider
 STEPS = 100  # positions of a slider over a range of real numbers
 RERUN = BADGES[-1]
 COUNTS = {"cycles": "{:.0f} cycles", "tau": "τ {:.2f}", "A/D": "A/D {:.2f}", "drafted": "{:.0f} drafted"}
@@ -67,7 +66,7 @@ class Result:
     Parameters
     ----------
     number : int
-        Its row in the table; the first is 1.
+        Its row in the table, counted from 1.
     method : str
     values : dict
         The method's parameters.
@@ -81,12 +80,12 @@ class Result:
 
     @property
     def task(self) -> tuple[str, str]:
-        """Model and prompt: results of one task can be compared."""
+        """Model and prompt; only results of the same task can be compared."""
         run = self.trace.run
         return str((run["model"] or {}).get("name")), str(run["prompts"])
 
     def row(self, baseline: Trace | None) -> Json:
-        """What the table shows: the field's metrics, and the speedup over the baseline's decoding."""
+        """The result's row in the table: settings, standard metrics, and the speedup over the baseline."""
         run, trace = self.trace.run, self.trace
         speed = metrics.tokens_per_second(trace)
         whole = bool(run["complete"])
@@ -110,13 +109,13 @@ class Result:
 
 
 def slider(parameter: Parameter) -> Json:
-    """A declared parameter (`specviz.methods.Parameter`) as what a control needs to know.
+    """Describe the control for a declared parameter (`specviz.methods.Parameter`).
 
     Returns
     -------
     dict
         ``name``, ``kind`` (bool, int, float, str), ``default``, ``low`` and ``high`` of the slider,
-        ``step``, ``open`` (whether legal values go on beyond the slider's end: the number field takes
+        ``step``, ``open`` (whether values beyond the slider's ends are legal; the number field accepts
         them), ``choices``, ``unit``, ``meaning``, ``symbol``.
     """
     kind = type(parameter.default).__name__
@@ -127,7 +126,7 @@ def slider(parameter: Parameter) -> Json:
         low, high = parameter.low, parameter.high
         if low is None:
             low = min(0, 4 * parameter.default)
-        if high is None:  # four times the default shows what matters; more can be typed
+        if high is None:  # four times the default covers the useful range; larger values can be typed
             high = max(4 * abs(parameter.default), low + 10)
         step = 1 if kind == "int" else (high - low) / STEPS
         control |= {"low": low, "high": high, "step": step}
@@ -136,7 +135,7 @@ def slider(parameter: Parameter) -> Json:
 
 
 def positions(control: Json) -> list[float]:
-    """Every value that a slider can stand at, as a browser says it: six digits."""
+    """Every value that a slider can take, rounded to six digits as in the browser."""
     low, step = control["low"], control["step"]
     count = int((control["high"] - low) / step + 1e-6) + 1
     if control["kind"] == "int":
@@ -145,7 +144,7 @@ def positions(control: Json) -> list[float]:
 
 
 class Panel(DecodingPanel):
-    """The explorer's controls, the text that is decoded, and the table; its state as traits."""
+    """The explorer's controls, decoded text and results table, with the state as traits."""
 
     _esm = script("explore")
     _css = style("explore")
@@ -167,25 +166,25 @@ class Panel(DecodingPanel):
 
 
 class Explorer(Decoding):
-    """A control panel with the text that is decoded, and below it the player or the race that was opened.
+    """A control panel with the decoded text, and below it the opened player or race.
 
     Parameters
     ----------
     decoder : Decoder
-        What can be chosen, and what decodes it.
+        Lists the available models and methods, and decodes.
     model, method, prompt : str
-        What is chosen at first.
+        The initial choices.
     values : mapping, optional
-        Settings of the method to begin with; the others start at their defaults.
+        Initial settings of the method; the others start at their defaults.
 
     Notes
     -----
-    A notebook that shows the explorer starts its first decode. `panel` carries the state as traits
+    The first decode starts when the explorer is shown in a notebook. `panel` carries the state as traits
     (``model``, ``method``, ``prompt``, ``values``, ``state``, ``shown``, ``rows``, ``code``, ``error``,
-    ``theme``). `results` and `table` hold what has run.
+    ``theme``). `results` and `table` hold the decodes so far.
     """
 
-    keep: Callable[[str, Trace], str] | None = None  # takes what is saved, and says where it is
+    keep: Callable[[str, Trace], str] | None = None  # saves a trace and returns a message that says where
 
     def __init__(
         self,
@@ -197,9 +196,9 @@ class Explorer(Decoding):
     ) -> None:
         self.results: list[Result] = []
         self._decoder = decoder
-        self._questions: dict[str, tuple[Result, WhatIf]] = {}  # by method, its newest whole result
-        self._refusals: dict[str, str] = {}  # by method, why its newest result answers nothing
-        self._last: dict[str, Values] = {}  # by method, the settings that it was left with
+        self._questions: dict[str, tuple[Result, WhatIf]] = {}  # newest complete result by method
+        self._refusals: dict[str, str] = {}  # why a method's newest result cannot answer what-ifs
+        self._last: dict[str, Values] = {}  # last settings by method
         self.panel = Panel(
             models=decoder.models, model=model, methods=decoder.methods(model), method=method,
             examples=decoder.examples(model), prompt=prompt, limit=decoder.limit,
@@ -231,12 +230,12 @@ class Explorer(Decoding):
 
     def _method_changed(self, change: Bunch) -> None:
         old, self.panel.error = dict(self.panel.values), ""
-        with suppress(SpecvizError):  # what the old method would refuse is not kept
+        with suppress(SpecvizError):  # illegal settings of the old method are dropped
             self._last[change["old"]] = self._checked(old)
         self._choose_method(self._last.get(self.method))
 
     def _choose_method(self, values: Values | None = None) -> None:
-        """The controls of the chosen method, at these values or else its defaults."""
+        """Show the chosen method's controls, set to `values` and otherwise to its defaults."""
         declared = self._decoder.parameters(self.method)
         self._parameters = {p.name: p for p in declared}
         start = self._checked({p.name: p.default for p in declared} | dict(values or {}))
@@ -264,17 +263,17 @@ class Explorer(Decoding):
         Raises
         ------
         ParameterError
-            If one is illegal.
+            If a value is illegal.
         """
         return self._checked(self.panel.values)
 
     def set(self, **values: Value) -> None:
-        """Move sliders."""
+        """Set parameters of the chosen method, which moves their controls."""
         self.panel.values = self.panel.values | self._checked(values)
 
     @property
     def code(self) -> str:
-        """One line that decodes with the current settings."""
+        """One line of Python that decodes with the current settings."""
         return self._code(self.values)
 
     def _code(self, values: Values) -> str:
@@ -289,17 +288,17 @@ class Explorer(Decoding):
         self.panel.error = ""
         self._answer()
 
-    # ------------------------------------------------------------ what a saved trace can say
+    # ------------------------------------------------------------ what-if answers from a recorded trace
 
     def _answer(self) -> None:
-        """What the newest whole result of the chosen method says of the current settings."""
+        """Show what the chosen method's newest complete result predicts for the current settings."""
         self.panel.answer = self._answer_to(self.values)
 
     def _tabulate(self, name: str) -> None:
-        """The answers and the code along one slider, the others as they stand: a drag looks them up.
+        """Tabulate the answers and code along one slider, other settings fixed, for lookup during a drag.
 
-        Those near the slider's value come first; what takes longer than `TABLE` stays empty, and Python is
-        asked for it when the slider is let go.
+        Positions near the slider's value come first. Those not computed within `TABLE` seconds stay empty;
+        Python answers them when the slider is released.
         """
         values, places = self.values, positions(slider(self._parameters[name]))
         fixed = {other: value for other, value in values.items() if other != name}
@@ -316,7 +315,7 @@ class Explorer(Decoding):
         self.panel.lookup = {"name": name, "fixed": fixed, "entries": entries}
 
     def _answer_to(self, values: Values) -> Json:
-        """The answer to a setting, as the panel shows it; empty before there is a result to ask."""
+        """The answer for these settings, as the panel shows it; empty without a result to query."""
         if self.method not in self._questions:
             return {}
         result, question = self._questions[self.method]
@@ -331,20 +330,20 @@ class Explorer(Decoding):
         return answer
 
     def _question(self, result: Result) -> None:
-        """Ask a new result from now on."""
+        """Answer what-ifs from this new result from now on."""
         method = result.method
         self._questions.pop(method, None)
         self._refusals.pop(method, None)
         try:
             self._questions[method] = result, whatif(result.trace)
-        except SpecvizError as error:  # a sampled run, for one
+        except SpecvizError as error:  # for example a sampled run
             self._refusals[method] = str(error)
         self.panel.lookup = {}
         self._say_badges()
         self._answer()
 
     def _say_badges(self) -> None:
-        """How sure each slider's answer would be, by the chosen method's newest result."""
+        """Show how certain each slider's answer is, given the chosen method's newest result."""
         answerable: dict[str, tuple[str, str]] = {}
         try:
             if self.method in self._questions:
@@ -359,13 +358,13 @@ class Explorer(Decoding):
     # ------------------------------------------------------------ decoding
 
     def run(self, method: Given | None = None) -> None:
-        """Decode in the background with the current settings, as soon as no other decode runs.
+        """Decode in the background with the current settings, once no other decode runs in this process.
 
         Parameters
         ----------
         method : str, class or Method, optional
-            Another method than the chosen one, with its defaults or, of an instance, its parameters; the
-            panel's baseline button runs ``autoregressive``.
+            A method other than the chosen one, run with its defaults or, for an instance, its parameters.
+            The panel's baseline button runs ``autoregressive``.
         """
         panel = self.panel
         try:
@@ -376,7 +375,7 @@ class Explorer(Decoding):
         if self.busy:
             panel.error = "A decode is running: stop it or wait until it has ended."
             return
-        if panel.model not in self._decoder.models:  # whoever has a page may not name a folder
+        if panel.model not in self._decoder.models:  # a page's user may not name an arbitrary folder
             panel.error = "There is no such model in the list."
             return
         panel.error, panel.state = "", "waiting"
@@ -389,13 +388,13 @@ class Explorer(Decoding):
         self.panel.state = "loading"
         try:
             run = self._decoder.start(model, prompt, method, values, dense=True)
-            if self.panel.model == model:  # the reader may have chosen another one in the meantime
+            if self.panel.model == model:  # the user may have chosen another one in the meantime
                 self.panel.methods = self._decoder.methods(model)
             self.panel.state = "running"
             self._follow(run, stopped)
             if stopped.is_set():
                 state = "stopped"
-        except Exception as error:  # whatever the decode raises is one line in the panel
+        except Exception as error:  # any failure of the decode is shown as one line in the panel
             state, message = "error", error_line(error)
         try:
             trace = getattr(run, "trace", None)
@@ -408,7 +407,7 @@ class Explorer(Decoding):
         self.panel.state = state
 
     def _follow(self, run: Run, stopped: threading.Event) -> None:
-        """Exhaust the decode while a feed shows it."""
+        """Run the decode to its end, or until stopped, while a feed sends its cycles to the page."""
         feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), [run])
         seconds = 0.0
         try:
@@ -425,7 +424,7 @@ class Explorer(Decoding):
     # ------------------------------------------------------------ results
 
     def _baseline(self, result: Result) -> Trace | None:
-        """The first whole autoregressive result of the same task, which its speed is given over."""
+        """The first complete autoregressive result of the same task, the reference for the speedup."""
         whole = (r for r in self.results if r.method == BASELINE and r.trace.run["complete"])
         return next((r.trace for r in whole if r.task == result.task), None)
 
@@ -437,19 +436,19 @@ class Explorer(Decoding):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a result: settings, metrics, and whether the text is the baseline's."""
+        """One row per result: settings, metrics, and whether the text equals the baseline's."""
         import pandas as pd
 
         return pd.DataFrame([result.row(self._baseline(result)) for result in self.results])
 
     def play(self, run: int) -> None:
-        """Show a result in the player, below the panel."""
+        """Show a result in the player below the panel."""
         result = self._result(run)
         self._below(player(result.trace))
         self.panel.chosen = run
 
     def race(self, runs: Iterable[int] | None = None) -> None:
-        """Race results against each other, below the panel; by default all of the newest one's task."""
+        """Race results against each other below the panel; by default all those of the newest task."""
         if runs is not None:
             chosen = [self._result(number) for number in runs]
         else:
@@ -458,7 +457,7 @@ class Explorer(Decoding):
         self.panel.chosen = 0
 
     def contest(self) -> LiveRace:
-        """A live race of the chosen settings against the target alone; of the target, against a method."""
+        """Create a live race of the chosen settings against the baseline (or the first other method)."""
         moved = {p.name: p.default for p in self._parameters.values()}
         moved = {name: value for name, value in self.values.items() if value != moved[name]}
         own = ":".join(filter(None, [self.method, ",".join(f"{k}={v}" for k, v in moved.items())]))
@@ -467,7 +466,7 @@ class Explorer(Decoding):
         return LiveRace(self._decoder, self.panel.model, self.panel.prompt, entrants, self.panel.theme)
 
     def race_live(self) -> None:
-        """Show `contest` below the panel: it starts as soon as it is seen."""
+        """Show the live race of `contest` below the panel; it starts as soon as it is visible."""
         self._below(self.contest())
         self.panel.chosen = 0
 
@@ -489,7 +488,7 @@ class Explorer(Decoding):
         return self.results[run - 1]
 
     def save(self, run: int) -> tuple[str, bytes]:
-        """A result's trace as a file: its name and its bytes."""
+        """Return a result's trace as a file: its name and its bytes."""
         name = self._file_name(run)
         with tempfile.TemporaryDirectory() as folder:
             return name, self._result(run).trace.save(Path(folder) / name).read_bytes()
@@ -498,7 +497,7 @@ class Explorer(Decoding):
         return f"{re.sub(r'[^A-Za-z0-9_-]', '_', self._result(run).method)}-{run}.parquet"
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[bytes]) -> None:
-        """A button of the panel was pressed."""
+        """Run the action of a pressed button of the panel."""
         verbs: dict[str, Callable[[], None]] = {
             "open": self._open,
             "run": lambda: self._run_as(content),
@@ -517,19 +516,19 @@ class Explorer(Decoding):
             self.panel.error = error_line(error)
 
     def _open(self) -> None:
-        """The panel is shown: it opens with a decode."""
+        """Start the first decode when the panel is first shown."""
         if self._job is None and not self.results:
             self.run()
 
     def _run_as(self, content: Json, method: str | None = None) -> None:
-        """Decode what the page shows now: what was typed last may still be on its way as a trait."""
+        """Decode the prompt in the message, because the trait may lag behind the last keystrokes."""
         self.panel.prompt = str(content.get("prompt", self.panel.prompt))
         self.run(method)
 
     def _save(self, run: int) -> None:
-        """Hand a result to `keep`, or to the browser."""
+        """Pass a result to `keep` if it is set, otherwise to the browser as a download."""
         if self.keep is not None:
-            self.panel.note = ""  # so that the same words again are news
+            self.panel.note = ""  # so that repeating the same message still triggers a change
             self.panel.note = self.keep(self._file_name(run), self._result(run).trace)
             return
         name, data = self.save(run)
@@ -543,7 +542,7 @@ class Explorer(Decoding):
 
 
 def _answer_words(question: WhatIf, values: Values, moved: list[str]) -> dict[str, str]:
-    """The answer to a setting: badge, reason and the numbers in words, each with its bounds."""
+    """The answer for these settings: badge, reason, and the numbers in words with their bounds."""
     cannot = [why for badge, why in map(question.can_answer, moved) if badge == RERUN]
     if cannot:
         return {"badge": RERUN, "why": cannot[0]}

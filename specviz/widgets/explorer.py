@@ -1,4 +1,4 @@
-"""The doors of the widgets that decode: they hand the looking wing the functions that run models."""
+"""Entry points of the widgets that decode: they pass the functions that run models to the widgets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Options: TypeAlias = dict[str, Any]  # by name, as `specviz.generate` takes them
 
-LANGUAGES = ("German", "Chinese", "Japanese", "Control")  # of the bundled translators
-# What a decode takes beside the method's parameters; a file to write (`out`) would be the same for each.
+LANGUAGES = ("German", "Chinese", "Japanese", "Control")  # languages of the bundled translators
+# Options of a decode besides the method's parameters; `out` is excluded: every decode would write that file.
 OPTIONS = (
     "max_new_tokens", "temperature", "top_k", "top_p", "seed", "record", "device", "dtype",
 )  # fmt: skip
@@ -33,19 +33,19 @@ def explore(
     method: str | type[Method] | Method = "speculative", model: Loadable = None, prompt: Prompts = None,
     draft: Loadable = None, **options: Any,
 ) -> Explorer:  # fmt: skip
-    """A widget: type a prompt, choose a method, move its parameters, and watch the text being decoded.
+    """Open a widget to type a prompt, choose a method, adjust its parameters and watch the text decoded.
 
     Parameters
     ----------
     method : str, class or Method
         See `specviz.list_methods`; an instance's parameters are the initial settings.
     model : str, path, transformers model or specviz model, optional
-        As in `specviz.generate`; default SmolLM2 if it is downloaded, otherwise ``town``. Other models can be
-        selected in the widget and are loaded when they first decode.
+        As in `specviz.generate`; by default SmolLM2 if it is downloaded, otherwise ``town``. Other models can
+        be selected in the widget and are loaded when they first decode.
     prompt : str, list of chat messages, list of token ids, or dict, optional
         One prompt with one turn; text typed into the box replaces it.
     draft : like `model`, optional
-        The draft model, for methods that need one; default the package's drafter for the model.
+        The draft model, for methods that need one; by default the package's drafter for the model.
     **options
         Initial settings of the method, by name, and these arguments of `specviz.generate`:
         ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``record``, ``device`` and
@@ -54,13 +54,13 @@ def explore(
     Returns
     -------
     Explorer
-        An ipywidgets box, which decodes as soon as a notebook shows it. Decodes run in a thread, one at a
-        time in a process; ``results`` and ``table`` hold them.
+        An ipywidgets box that starts decoding as soon as a notebook shows it. Decodes run in a thread, one
+        at a time per process; ``results`` and ``table`` hold them.
 
     Raises
     ------
     ParameterError, ModelError, PromptError
-        Before any decode, with one line that says what to do.
+        Before any decode, if an argument is invalid; the message is one line that says what to do.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def race_live(
     draft: Loadable,
     options: Options,
 ) -> LiveRace:
-    """`specviz.race` with ``live=True``."""
+    """Implement `specviz.race` with ``live=True``."""
     from ..methods import Method, find, name_of, settings_of
     from .live_race import LiveRace, check_entrants
 
@@ -125,7 +125,7 @@ def _choices(
     given: Options,
     where: Options,
 ) -> tuple[Choices, str]:
-    """What can be chosen, and the text that the prompt's box begins with."""
+    """Return the available choices and the initial text of the prompt box."""
     from ..loop.checks import check_prompts
     from ..loop.choices import TARGETS, Choices
 
@@ -142,7 +142,7 @@ def _choices(
 
 
 def _sorted(name: str, kind: type[Method], options: Options) -> tuple[Options, Options, Options]:
-    """Options by whose they are: the method's parameters, the decode's, and where the model is loaded."""
+    """Split options into the method's parameters, the decode's options, and the model's device and dtype."""
     from ..methods import near
 
     own = {p.name for p in kind.parameters}
@@ -165,7 +165,7 @@ def live(
     source: str = "",
     **options: Any,
 ) -> Interpreter:
-    """A widget: type a source and see its translation below, written again at each word.
+    """Open a widget to type a source and see its translation below, rewritten at each word.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def live(
     target_language : str
         The language to translate into.
     languages : sequence of str
-        Other languages to select from, as named in the prompt's template.
+        Other languages to select from, as named in the prompt template.
     source : str
         Initial content of the box.
     **options
@@ -184,12 +184,12 @@ def live(
     Returns
     -------
     Interpreter
-        Decodes in a thread, always the newest text; its ``traces`` hold the runs that have ended.
+        A widget that always decodes the newest text, in a thread; its ``traces`` hold the finished runs.
 
     Raises
     ------
     ParameterError, ModelError
-        Before any decode, with one line that says what to do.
+        Before any decode, if an argument is invalid; the message is one line that says what to do.
     """
     from ..loop.drafters import load_if_needed
     from ..loop.run import Run

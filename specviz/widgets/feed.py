@@ -1,7 +1,7 @@
-"""A running decode as a page hears of it: a few bytes per token, at most twenty messages per second.
+"""Sends a running decode to its page: a few bytes per token, at most twenty messages per second.
 
-The thread that decodes appends each finished cycle to a queue. Another thread makes text of the cycles and
-sends them: the first at once, later ones `PAUSE` after the message before, so that no token waits longer.
+The decoding thread appends each finished cycle to a queue. Another thread converts the cycles to text and
+sends them, the first at once and later ones `PAUSE` seconds after the previous message.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from specviz.loop import Cycle, Run
 
 PAUSE = 0.05  # seconds between two messages
-MOST_TRIED = 2  # of a tree's rejected tokens that are written out
-DROPPED = ("rejected", "unjudged")  # statuses of nodes that were sent and are not in the text
+MOST_TRIED = 2  # maximum number of a tree's rejected tokens to show
+DROPPED = ("rejected", "unjudged")  # statuses of nodes that were sent but are not in the text
 
 
 class Writing:
-    """One run's text as it grows: finished cycles in, what a page draws of each out.
+    """Converts one run's finished cycles to the text that a page draws.
 
     Parameters
     ----------
     run : Run
-        Its model gives the tokens' bytes, its method the meaning of their origins.
+        Its model provides the tokens' bytes, and its method determines the kinds of their origins.
     """
 
     def __init__(self, run: Run) -> None:
@@ -39,15 +39,15 @@ class Writing:
         self._length = 0
 
     def cycle(self, cycle: Cycle) -> Json:
-        """What the page needs of a cycle.
+        """Convert a finished cycle to the data that the page draws.
 
         Returns
         -------
         dict
-            ``cycle``: its number; ``keep``: tokens of the text that it leaves; ``tokens``: text and index
-            into `KINDS` of each new one, the text empty where a later token completes a character;
-            ``dropped``: the text of the draft tokens that were not accepted; ``cells``: of a canvas, where
-            tokens stand.
+            ``cycle``: its number; ``keep``: number of earlier tokens that it keeps; ``tokens``: text and
+            index into `KINDS` of each new token, with empty text if a later token completes the character;
+            ``dropped``: text of the draft tokens that were not accepted; ``cells``: on a canvas, the new
+            tokens' positions.
         """
         if cycle.keep < self._length:
             self._decoder.reset()
@@ -66,7 +66,7 @@ class Writing:
         return visible(piece.decode("utf8", "replace") if alone else self._decoder.decode(piece))
 
     def _dropped(self, cycle: Cycle) -> str:
-        """The text of the drafts that were not accepted; of a tree the best few where the target left it."""
+        """Text of the draft tokens not accepted; for a tree, the first few at the deepest rejection."""
         draft, verdict = cycle.draft, cycle.verdict
         if draft is None or verdict is None:
             return ""
@@ -88,14 +88,14 @@ class Feed:
     Parameters
     ----------
     send : callable
-        ``send(cycles)`` is called from a thread of the feed's own with a list of what `Writing.cycle` gives,
-        each with its ``lane`` and the ``seconds`` on that lane's clock.
+        ``send(cycles)`` is called from the feed's thread with a list of results of `Writing.cycle`, each with
+        its ``lane`` and the ``seconds`` on that lane's clock.
     runs : sequence of Run
-        One a lane.
+        One per lane.
 
     Notes
     -----
-    `sent` holds all cycles that were sent.
+    `sent` holds all cycles sent so far.
     """
 
     def __init__(self, send: Callable[[list[Json]], None], runs: Sequence[Run]) -> None:
@@ -109,12 +109,12 @@ class Feed:
         self._thread.start()
 
     def add(self, cycle: Cycle, seconds: float, lane: int = 0) -> None:
-        """Take a finished cycle of a lane, whose clock stands at `seconds`."""
+        """Queue a finished cycle of a lane whose clock reads `seconds`."""
         self._queue.append((lane, cycle, seconds))
         self._wake.set()
 
     def close(self) -> None:
-        """Send what is left, and wait until it is sent; raise what went wrong meanwhile."""
+        """Send the remaining cycles and wait until they are sent; re-raise any error of the feed's thread."""
         self._ended.set()
         self._wake.set()
         self._thread.join()
@@ -129,7 +129,7 @@ class Feed:
             ended = self._ended.is_set()
             try:
                 self._flush()
-            except Exception as error:  # raised where the feed is closed
+            except Exception as error:  # re-raised by `close`
                 self._error = error
                 return
             self._ended.wait(PAUSE)
@@ -145,7 +145,7 @@ class Feed:
 
 
 def cycle_seconds(run: Run, cycle: Cycle) -> float:
-    """What a cycle took on its run's own clock, recording left out; 0 where no times are taken."""
+    """Duration of a cycle on its run's clock, excluding recording; 0 if the run takes no times."""
     if run.clock is None or not cycle.marks:
         return 0.0
     return float(run.clock.seconds(cycle.marks[:1], cycle.marks[-1:])[0])

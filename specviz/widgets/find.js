@@ -1,7 +1,7 @@
-// Finding a cycle in the player: the next rejection, the next long wait, a token's text. Stands in front of player.js.
+// Search in the player: the next rejection, the next long wait, a token's text. Precedes player.js.
 
 class Finder {
-	// `here()` is {prompt, row}; `go(row, node)` shows a cycle, and speaks of a node unless it is null.
+	// `here()` returns {prompt, row}; `go(row, node)` shows a cycle and selects a node unless it is null.
 	constructor(record, here, go) {
 		Object.assign(this, { record, here, go });
 		this.box = h("input", { type: "search", placeholder: "find a token", "aria-label": "find a token's text (/)", title: "find a token's text (/); Enter goes on, Shift+Enter back" });
@@ -15,7 +15,7 @@ class Finder {
 			press("✕ next", "the next rejection (X)", () => this.rejection(1), { "aria-label": "the next rejection (X)" }),
 			press("◷ next", "the next long wait (W): one of the slowest 5 % of cycles", () => this.wait(1), { "aria-label": "the next long wait (W)" }), this.told);
 	}
-	// The next row that fits, around the end of the prompt; `test(row)` gives a node, null for the cycle, or undefined.
+	// Finds the next matching row, wrapping around the prompt; `test(row)` returns a node, null for the cycle, or undefined.
 	next(way, none, test) {
 		const { prompt, row } = this.here(), n = prompt.last - prompt.first;
 		for (let i = 1; i <= n; i++) {
@@ -37,7 +37,7 @@ class Finder {
 		const rows = new Set(slow.filter(([, seconds]) => seconds > 0).slice(0, Math.max(3, Math.ceil(slow.length / 20))).map(([row]) => row));
 		this.next(way, "no times were recorded", (row) => (rows.has(row) ? null : undefined));
 	}
-	// A drafted token whose text holds the words, or words that the text has from this cycle on.
+	// Finds a drafted token whose text contains the query, or the query in the text starting at this cycle.
 	text(way) {
 		const words = this.box.value.toLowerCase(), { prompt } = this.here(), { a } = this.record;
 		if (!words) return;

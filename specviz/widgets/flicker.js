@@ -1,17 +1,17 @@
-// The live flicker ribbon: a cursor (update) and two sliders (β, k). Built on shared.js, which stands in front of
-// this text. What stands where, and how far and how surely a β is told, is looked up in tables made in Python.
+// The live flicker ribbon: a cursor (update) and two sliders (β, k). Built on shared.js, which precedes this file.
+// Layout, and how far and how certainly a β is answered, are looked up in tables computed in Python.
 
 const FATED = ["erased", "kept", "rewritten", "new", "hidden"];
 const MARKS = ["", "u", "unseen-draft"];
 const TAGS = { erased: "s", kept: "span", hidden: "i" };
-const AROUND = 7; // rows before and behind the cursor that are drawn of a long stream
+const AROUND = 7; // rows around the cursor that are drawn for a long stream
 
 function render({ model, el }) {
 	const { header } = unpack(model.get("data")), { sources, columns, unit } = header, last = sources.length - 1;
 	const state = {}; // update, beta, k
 	let playing = false, timer = 0;
 	const root = h("div", { class: "sv ribbon flicker", tabindex: "-1", role: "group", "aria-label": "flicker ribbon of a stream" });
-	// A slider over values of the state.
+	// Builds a slider over the values of one state variable.
 	const slider = (name, title, values, say) => {
 		const input = h("input", { type: "range", min: 0, max: values.length - 1, "aria-label": title }), told = h("output");
 		hear(input, "input", () => { stop(); set(name, values[input.value]); });
@@ -54,13 +54,13 @@ function render({ model, el }) {
 	function word(text, fate, mark = "") {
 		return h(TAGS[fate] ?? "b", { class: `${fate === "kept" ? "" : fate} ${mark}` }, text.replace(UNSEEN, shownToken).replace(/\n/g, "⏎\n"));
 	}
-	// What a column shows: the run that tells this β, how far and how sure, and how its words are cut at this k.
+	// The view of a column: the run that answers this β, how far and how certainly, and how its words are cut at this k.
 	function look(column) {
 		const [, run, until, badge, why, sure] = column.betas.find(([beta]) => beta === state.beta) ?? [0, 0, column.betas.length ? 0 : last + 1, "", "", {}];
 		const k = state.k < 0 || column.masked ? column.k : state.k, told = column.runs[run];
 		return { ...told, ...sure, name: column.name + (badge && `, β = ${state.beta}`), until, why, cuts: told.cuts[k], badge: [badge && `β: ${badge}`, k !== column.k && "k: exact"].filter(Boolean).join(", ") };
 	}
-	// Words in runs: [fate, text, mark, how many]; what was erased stands where the display parted.
+	// Spans of words: [fate, text, mark, count]; erased text appears where the display diverged.
 	function cut(seen, i) {
 		let place = 0;
 		return seen.cuts.rows[i].map(([fate, a, b, n]) => [FATED[fate], fate ? seen.rows[i][0].slice(place, place += b) : seen.rows[i - 1][0].slice(a, b), fate ? MARKS[a] : "", n]);
@@ -83,7 +83,7 @@ function render({ model, el }) {
 		for (let i = 0; i < Math.min(seen.until, last + 1); i++) {
 			const y = (i + 0.5) * tall;
 			let at = 0;
-			const late = []; // over the others
+			const late = []; // drawn on top of the others
 			for (const [fate, , , n] of cut(seen, i)) {
 				const thick = { erased: 1.5, kept: 0.3 * tall }[fate] ?? 0.8 * tall;
 				(fate === "erased" ? late : drawn).push(fate === "hidden" ? s("rect", { class: "m-hidden", x: x(at), width: x(n), y: y - 0.35 * tall, height: 0.7 * tall })
@@ -142,7 +142,7 @@ function render({ model, el }) {
 		if (state.update === last) set("update", 0);
 		beat();
 	}
-	// The pause until the next update arrived; of a stream without a clock, a second.
+	// The delay until the next update arrived; one second for a stream without a clock.
 	function beat() {
 		const [now, next] = [0, 1].map((ahead) => sources[state.update + ahead]?.[1] ?? NaN), gap = next - now;
 		timer = setTimeout(() => {
@@ -151,12 +151,12 @@ function render({ model, el }) {
 			beat();
 		}, 1000 * (gap > 0 ? Math.min(3, Math.max(0.15, gap)) : 1));
 	}
-	keys(root, help, ({ key, target }) => (target.type === "range" && key.length > 1 ? {} : { // a slider has its own arrows, Home and End
+	keys(root, help, ({ key, target }) => (target.type === "range" && key.length > 1 ? {} : { // a slider handles arrows, Home and End itself
 		ArrowRight: () => sliders.update.move(1), ArrowLeft: () => sliders.update.move(-1), Home: () => sliders.update.move(-last), End: () => sliders.update.move(last),
 		"]": () => sliders.beta.move(1), "[": () => sliders.beta.move(-1), "+": () => sliders.k.move(1), "-": () => sliders.k.move(-1),
 		" ": toggle, d: () => drafts.click(), p: () => large(), "?": () => help.toggle(),
 	}));
-	// What Python sets.
+	// Applies the state set by Python.
 	const follow = () => {
 		for (const [name, { values }] of Object.entries(sliders)) state[name] = values.includes(model.get(name)) ? model.get(name) : values[name === "update" ? last : 0];
 		show();

@@ -1,7 +1,7 @@
-"""The live flicker ribbon: a cursor over the updates, and sliders for β and k with answers computed here.
+"""The live flicker ribbon: a cursor over the updates, and sliders for β and k with precomputed answers.
 
-The browser computes nothing: of every k it has where each output is cut, of every β which recorded run tells
-it and up to which update.
+The browser computes nothing. For every k it receives where each output is cut, and for every β which recorded
+run answers it and up to which update.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ REUSES = ["", "draft", "unreviewed"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a β would have done: which recorded run tells it, up to which update, and how sure that is.
+    """The what-if answer for a β: the recorded run it comes from, up to which update, and how certain it is.
 
-    ``exactness`` is that of a run with this β, not of the run that tells it.
+    ``exactness`` is that of a run with this β, not of the run that provides the answer.
     """
 
     run: int
-    until: int  # updates that are told
+    until: int  # number of updates that are answered
     badge: str
     why: str
     exactness: str
@@ -58,18 +58,18 @@ class Answer:
 
 @dataclass
 class Column:
-    """Runs that differ in nothing but β, or one run.
+    """One run, or several runs that differ only in β.
 
     Parameters
     ----------
     name : str
     runs : list of Trace
     ribbons : list of Ribbon
-        Of each, as it was recorded.
+        The ribbon of each run, as recorded.
     betas : dict of float to Answer
-        Empty where β says nothing.
+        Empty if the runs do not use β or cannot be replayed.
     k : int
-        How many tokens the runs hid.
+        Number of tokens that the runs hid.
     masked : str
         Why another k cannot be shown; empty if it can.
     """
@@ -83,17 +83,17 @@ class Column:
 
     @property
     def ks(self) -> list[int]:
-        """The k that can be shown."""
+        """The values of k that can be shown."""
         return [self.k] if self.masked else sorted({*range(MOST_K + 1), self.k})
 
 
 def columns(traces: Traces, prompt: int | None = None) -> list[Column]:
-    """The runs as columns of a live ribbon; see `specviz.flicker`.
+    """Group the runs into columns of a live ribbon; see `specviz.flicker`.
 
     Raises
     ------
     TraceError
-        If a run is none of a stream, or the sources differ.
+        If a run does not decode a stream, or the sources differ.
     """
     groups: list[list[tuple[str, Trace]]] = []
     for label, run in named(traces):
@@ -123,14 +123,14 @@ def columns(traces: Traces, prompt: int | None = None) -> list[Column]:
 
 
 def _siblings(one: Trace, other: Trace) -> bool:
-    """Whether two runs differ in nothing but β."""
+    """Whether two runs differ only in β."""
     a, b = ({k: v for k, v in (run.run["parameters"] or {}).items() if k != "beta"} for run in (one, other))
     same = all(one.run[k] == other.run[k] for k in ("method", "model", "sampling"))
     return same and a == b and a.get("mode") == "ssbd"
 
 
 def _own(runs: Sequence[Trace]) -> list[float]:
-    """The β of each run of a column; none where β says nothing."""
+    """The β of each run of a column; empty if β has no effect or the run samples."""
     parameters = [run.run["parameters"] or {} for run in runs]
     if parameters[0].get("mode") != "ssbd" or (runs[0].run["sampling"] or {}).get("temperature"):
         return []
@@ -138,14 +138,14 @@ def _own(runs: Sequence[Trace]) -> list[float]:
 
 
 def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon], values: Sequence[float]) -> dict[float, Answer]:
-    """For every β of the slider, which all columns share, the run that tells most of it."""
+    """For every β of the slider that all columns share, the answer that covers the most updates."""
     own = _own(runs)
     if not own:
         return {}
     count = len(ribbons[0].rows)
     try:
         limits = [partings(run, one.index, values) for run, one in zip(runs, ribbons)]
-    except TraceError:  # a record that holds too little to replay
+    except TraceError:  # the trace records too little to replay
         return {}
     answers = {}
     for beta in values:
@@ -164,7 +164,7 @@ def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon], values: Sequence[fl
 
 
 def table(made: Sequence[Column]) -> Json:
-    """What the browser looks up, as plain JSON."""
+    """Build the JSON lookup table for the browser."""
     first = made[0].ribbons[0]
     every = [one for c in made for one in c.ribbons]
     same_source, most = updates.same_cache([c.ribbons[0] for c in made]), max(updates.slowest(every), 1e-9)
@@ -194,13 +194,13 @@ def table(made: Sequence[Column]) -> Json:
 
 
 def _answer(beta: float, answer: Answer) -> list[float | str | Json]:
-    """Of a β: which run tells it, up to which update, how sure that is, and how sure its text is."""
+    """Encode the answer for a β: run, number of updates, badge, reason, and the exactness of its text."""
     sure = {"exactness": answer.exactness, "kind": badge(answer.exactness)}
     return [beta, answer.run, answer.until, answer.badge, answer.why, sure]
 
 
 def _source(row: Row, same_source: bool) -> list[str | float | None]:
-    """Of an update: its name, when it came, what of its source is old, gone and new; rows of the cache."""
+    """Encode an update's source: label, arrival, its old, removed and new text, and the reused cache rows."""
     arrived = row.arrival if np.isfinite(row.arrival) else None
     label = f"{row.update}" + ("" if arrived is None else f", {arrived:.4g} s")
     common, gone, new = (visible(part).strip() for part in row.source)
@@ -210,7 +210,7 @@ def _source(row: Row, same_source: bool) -> list[str | float | None]:
 
 
 def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, most: float) -> Json:
-    """One run: what no mask changes, and at every k how its words are cut."""
+    """Encode one run: the data that does not depend on k, and for every k how its words are cut."""
     left_out = ("updates", "erased a word", "cache reused")
     return {
         "exactness": one.exactness,
@@ -222,7 +222,7 @@ def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, most: float
 
 
 def _row(row: Row, same_source: bool, most: float) -> tuple[str, list[list[str]], list[str], list[float]]:
-    """Of an update: text, marked draft, what it cost in words and as two bars' widths (prompt, output)."""
+    """Encode an update: text, marked draft, notes on its cost, and the widths in percent of its two bars."""
     notes = [word for word in row.notes(not same_source) if word.split(" ")[-1] not in FATES]
     draft = [[*marks(status, spaced(text))] for text, status in row.draft] or [["", "none"]]
     took = [round(100 * max(0.0, t) / most, 1) for t in (row.prefill, row.seconds) if t == t]
@@ -230,14 +230,14 @@ def _row(row: Row, same_source: bool, most: float) -> tuple[str, list[list[str]]
 
 
 def _cuts(masked: Ribbon) -> Json:
-    """At one k, the words of each update in runs, as the browser draws them.
+    """For one k, group the words of each update into spans of one fate, as the browser draws them.
 
     Returns
     -------
     dict
-        ``erased``: the figure in words; ``rows``: for each update ``[fate, origin, characters, words]`` of
-        each run, fates counted in the order of `FATED`; of what was taken back ``[0, from, to, words]``, from
-        and to being characters of the update before.
+        ``erased``: the erasure metric as text; ``rows``: for each update, one ``[fate, origin, characters,
+        words]`` per span, fate being an index into `FATED`. Erased text is ``[0, from, to, words]``, from and
+        to being character offsets into the text displayed by the previous update.
     """
     cuts: list[list[list[int]]] = []
     before = ""
@@ -254,14 +254,14 @@ def _cuts(masked: Ribbon) -> Json:
 
 
 class LiveFlicker(Stateful):
-    """A flicker ribbon with a cursor; made by ``specviz.flicker(traces, live=True)``.
+    """A flicker ribbon with a cursor; created by ``specviz.flicker(traces, live=True)``.
 
-    These traits follow what is shown and can be set:
+    These traits reflect the view's state and can be set:
 
-    - ``update``: row of the cursor, from 0; what the display showed then stands above the ribbon.
-    - ``beta``: of the columns that have one; one of the slider's values.
-    - ``k``: tokens that the display hides; -1 leaves each as it was recorded, where they differ.
-    - ``playing``: whether the cursor goes on by itself, at the stream's own pace.
+    - ``update``: row of the cursor, from 0; the text displayed at that update appears above the ribbon.
+    - ``beta``: one of the slider's values, for columns that use β.
+    - ``k``: number of tokens that the display hides; -1, if runs differ, keeps each as recorded.
+    - ``playing``: whether the cursor advances by itself, at the stream's own pace.
     - ``theme``: ``auto``, ``light`` or ``dark``; ``projector``: whether everything is larger.
     """
 
@@ -289,7 +289,7 @@ class LiveFlicker(Stateful):
 
 
 def partings(trace: Trace, prompt: int, betas: Sequence[float]) -> dict[float, tuple[int, str]]:
-    """For each β how many updates are told by a run with another one, and why the next one is not."""
+    """For each β, how many updates a run with another β can answer, and why it cannot answer the next."""
     one = trace.select(prompt=prompt)
     answer = whatif(one).retranslate("model", beta=list(betas))
     count, pieces = len(one.updates), one.pieces

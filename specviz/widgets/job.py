@@ -1,6 +1,6 @@
-"""Who decodes for a widget, and the thread that it is done in: it waits for its turn, and can be stopped.
+"""Background decoding for widgets: a stoppable thread that waits its turn, and the decoder's protocol.
 
-`Decoding` is the widget, `DecodingPanel` what its page shows.
+`Decoding` is the widget, and `DecodingPanel` is its front-end.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from specviz.methods import Given
     from specviz.rules.parameters import Parameter
 
-Value: TypeAlias = bool | float | str  # of a parameter
+Value: TypeAlias = bool | float | str  # a parameter's value
 Values: TypeAlias = dict[str, Value]
 
 BASELINE = "autoregressive"
 STATES = ("idle", "waiting", "loading", "running", "done", "stopped", "error")
 
-# One decode at a time in this process: a second one would spoil the first one's times.
+# Only one decode runs at a time in this process: a second one would distort the timing of the first.
 decoding = threading.Lock()
 
 
 class Job(threading.Thread):
-    """Runs `work` as soon as no other decode runs in this process.
+    """A thread that runs `work` as soon as no other decode runs in this process.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Job(threading.Thread):
         self._work = work
 
     def run(self) -> None:
-        """The thread."""
+        """Wait for the decoding lock, then run the work."""
         while not decoding.acquire(timeout=0.05):
             if self.stopped.is_set():
                 return
@@ -58,7 +58,7 @@ class Job(threading.Thread):
 
 
 class DecodingPanel(AnyWidget):
-    """What is decoded, the text while it grows, and how far it is; its state as traits."""
+    """The choice of model and prompt, the growing text and the progress, with the state as traits."""
 
     model = t.Unicode().tag(sync=True)
     prompt = t.Unicode().tag(sync=True)
@@ -71,7 +71,7 @@ class DecodingPanel(AnyWidget):
 
 
 class Decoding(ipywidgets.VBox):
-    """A panel whose decode runs in the background until it has ended or is stopped."""
+    """A panel whose decode runs in the background until it ends or is stopped."""
 
     panel: DecodingPanel
     _job: Job | None = None
@@ -82,49 +82,49 @@ class Decoding(ipywidgets.VBox):
         return self._job is not None and self._job.is_alive()
 
     def stop(self) -> None:
-        """Stop after the current cycle; what was decoded until then is kept."""
+        """Stop after the current cycle and keep the cycles decoded so far."""
         if self._job is not None:
             self._job.stopped.set()
             if self.panel.state == "waiting":
                 self.panel.state = "idle"
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the decode; whether it has ended."""
+        """Wait up to `seconds` for the decode and return whether it has ended."""
         return joined(self._job, seconds)
 
     def close(self) -> None:
-        """Stop the decode, and close the widget."""
+        """Stop the decode and close the widget."""
         self.stop()
         super().close()
 
 
 class Decoder(Protocol):
-    """What a widget may choose from, and what decodes it; models and methods are meant by name.
+    """The models and methods that a widget offers, by name, and the function that decodes.
 
     Attributes
     ----------
     models : list of str
     limit : int
-        Most tokens that a decode may emit.
+        Maximum number of tokens that a decode may emit.
     """
 
     models: list[str]
     limit: int
 
     def methods(self, model: str) -> list[str]:
-        """The methods that can be chosen with a model; once it is loaded, those that it serves."""
+        """Methods that can be chosen with a model; once it is loaded, only those that it supports."""
 
     def idea(self, method: str) -> str:
-        """What a method does, in a sentence."""
+        """One sentence that describes a method."""
 
     def parameters(self, method: str) -> Sequence[Parameter]:
         """A method's declared parameters."""
 
     def examples(self, model: str) -> list[tuple[str, str]]:
-        """Prompts to choose from, each with its kind of work."""
+        """Example prompts, each preceded by its kind of task."""
 
     def start(self, model: str, text: str, method: Given, values: Values, *, dense: bool = False) -> Run:
-        """A decode that has not begun; what must be loaded is loaded. `dense`: recorded for what-ifs."""
+        """Load the models and return a decode that has not begun; `dense` records it for what-ifs."""
 
     def code(self, model: str, text: str, method: str, values: Values) -> str:
-        """One line that decodes so."""
+        """One line of Python that decodes with these arguments."""

@@ -1,4 +1,4 @@
-"""What a race shows: each method's way through one prompt, on its own clock. Needs no widget library."""
+"""Data of a race: each method's decode of one prompt, on its own clock. Needs no widget library."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from specviz.view.updates import Traces, is_stream
 from specviz.widgets import columns
 from specviz.widgets.columns import Json
 
-PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
-LONGEST = 3  # how many of a lane's longest waits are named
-UNSENT = ("id", "cell", "kept")  # of a lane's tokens
-SENT = ("exactness", "end", "output", "texts", "waits", "parts")  # of a lane, as they are
+PARTIAL = "\u25cc"  # shown for a token that ends inside a character; the completing token shows the character
+LONGEST = 3  # how many of a lane's longest waits are listed
+UNSENT = ("id", "cell", "kept")  # token arrays of a lane that are not sent
+SENT = ("exactness", "end", "output", "texts", "waits", "parts")  # lane attributes that are sent unchanged
 ENDED = ("eos", "length", "context")
 # The race's keys, as its list shows them.
 KEYS = (
@@ -37,34 +37,34 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Lane:
-    """One method's way through the text.
+    """One method's decode of the prompt.
 
-    Times are in seconds on the run's own clock from the start of its prefill, what passed between the
-    cycles (recording, the caller) left out, as in `specviz.metrics.seconds`. A block is a cycle after the
+    Times are in seconds on the run's own clock, from the start of its prefill. Time between the cycles
+    (recording, the caller) is excluded, as in `specviz.metrics.seconds`. A block is a cycle after the
     prefill; its tokens appear when it ends.
 
     Parameters
     ----------
     name, method, exactness, target, draft : str
     end : str
-        What ended the text; empty if the run was cut off.
+        Why the text ended; empty if the run was cut off.
     output : int
-        Tokens of the final text.
+        Number of tokens of the final text.
     prefill : float
-        When the prompt was read.
+        Time at which the prefill ended.
     blocks : dict of str to array [blocks]
-        ``cycle``, ``begin``, ``end``, ``tokens`` (emitted), ``stands`` (the text is so long after it),
+        ``cycle``, ``begin``, ``end``, ``tokens`` (emitted), ``stands`` (length of the text after the block),
         ``sent``, ``accepted`` and the phases' times.
     tokens : dict of str to array [emitted tokens]
-        ``position`` (of a canvas the order of placing), ``cell`` (its own position), ``kept`` (in the final
-        text), ``block``, ``kind`` (index into `KINDS`), ``gone`` (when a later cycle took it back;
-        infinity if it stayed), ``text`` (index into `texts`).
+        ``position`` (on a canvas, the order of placing), ``cell`` (its position in the text), ``kept`` (in
+        the final text), ``block``, ``kind`` (index into `KINDS`), ``gone`` (when a later cycle rolled it
+        back; infinity if it stayed), ``text`` (index into `texts`).
     texts : list of str
         The distinct token texts.
     waits : list of int
         The blocks that took longest, longest first.
     parts : int
-        The first output position where the text is not the baseline's; -1 if there is none.
+        The first output position at which the text differs from the baseline's; -1 if they agree.
     """
 
     name: str
@@ -83,34 +83,35 @@ class Lane:
 
     @property
     def finish(self) -> float:
-        """When the last cycle ended."""
+        """Time at which the last cycle ended."""
         ends = self.blocks["end"]
         return float(ends[-1]) if len(ends) else self.prefill
 
     def speed(self, prefill: bool = False) -> float:
-        """Tokens of the final text per second of decoding, or with the prefill's time inside."""
+        """Tokens of the final text per second of decoding, optionally including the prefill's time."""
         seconds = self.finish if prefill else self.finish - self.prefill
         return self.output / seconds if seconds > 0 else float("nan")
 
 
 @dataclass(frozen=True)
 class Field:
-    """Everybody who runs: one prompt, its lanes, and what must be said about comparing them.
+    """The field of a race: one prompt, its lanes, and caveats about comparing them.
 
     Parameters
     ----------
     prompt : str
-        The prompt's text; empty where the traces do not hold it.
+        The prompt's text; empty if the traces do not hold it.
+    lanes : list of Lane
     baseline : int
-        The lane that speeds are given over: autoregressive decoding, else the first.
+        The lane that speedups are relative to: autoregressive decoding, otherwise the first.
     comparable : bool
         Whether the clocks may be compared; if not, no speedup is given.
     notes : list of str
-        What a viewer has to know before believing the picture.
+        Caveats that a viewer needs to interpret the race.
     filled : bool
-        Whether canvases were filled: then columns are the order of placing.
+        Whether the runs filled canvases; if so, columns follow the order of placing.
     number : int
-        The prompt's in its trace, from 1.
+        The prompt's number in its trace, from 1.
     """
 
     prompt: str
@@ -122,14 +123,14 @@ class Field:
     number: int = 1
 
     def speedup(self, lane: int, prefill: bool = False) -> float:
-        """Its `Lane.speed` over the baseline's, as `specviz.metrics.compare`; NaN where the clocks differ."""
+        """A lane's speed over the baseline's, as in `specviz.metrics.compare`; NaN if not `comparable`."""
         if not self.comparable:
             return float("nan")
         return self.lanes[lane].speed(prefill) / self.lanes[self.baseline].speed(prefill)
 
 
 def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]:
-    """What is raced, one field a prompt.
+    """Build the fields of a race, one per prompt.
 
     Parameters
     ----------
@@ -139,7 +140,8 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
     Raises
     ------
     TraceError
-        If there are fewer than two runs, their prompts differ, one recorded no times, or one is of streams.
+        If there are fewer than two runs, they share no prompt, only some fill a canvas, a run recorded no
+        times, or a run decodes streams.
     """
     named = _named(traces)
     filled = _check_order(named)
@@ -181,7 +183,7 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
 
 
 def _check_order(named: Sequence[tuple[str, Trace]]) -> bool:
-    """Whether the runs fill canvases; refused if one is of streams, or only some do."""
+    """Return whether all runs fill canvases; raise if one decodes streams or only some fill canvases."""
     for name, trace in named:
         if is_stream(trace):
             raise TraceError(
@@ -198,13 +200,13 @@ def _check_order(named: Sequence[tuple[str, Trace]]) -> bool:
 
 
 def _same(prompts: list[tuple[int, list[int], int, str]]) -> bool:
-    """Whether these are one prompt; of one without tokens (redacted) only the length is known."""
+    """Whether these prompts are the same; redacted ones, without tokens, are compared by length alone."""
     ids = [p[1] for p in prompts if p[1]]
     return all(p[2] == prompts[0][2] for p in prompts) and all(i == ids[0] for i in ids)
 
 
 def _named(traces: Traces) -> list[tuple[str, Trace]]:
-    """Each run with the name it races under: its method and, where that is not enough, what differs."""
+    """Name each run by its key or by its method and, if several runs share the method, what differs."""
     if isinstance(traces, Mapping):
         named = [(str(name), is_trace(trace)) for name, trace in traces.items()]
         for name, trace in named:
@@ -222,7 +224,7 @@ def _named(traces: Traces) -> list[tuple[str, Trace]]:
 
 
 def _sources(trace: Trace) -> list[tuple[int, list[int], int, str]]:
-    """For each chosen prompt: index, token ids, length, text."""
+    """The index, token ids, length and text of each of the trace's prompts."""
     records = trace.run["prompts"] or []
     table = trace.prompts
     return [
@@ -232,7 +234,7 @@ def _sources(trace: Trace) -> list[tuple[int, list[int], int, str]]:
 
 
 def _notes(traces: list[Trace], seen: bool) -> tuple[list[str], bool]:
-    """What must be said before anyone compares, and whether the clocks may be compared at all."""
+    """Return caveats about comparing the runs, and whether their clocks may be compared at all."""
     runs = [trace.run for trace in traces]
     notes = []
     clocks = [conditions(trace) | {"target models": trace.run["model"]} for trace in traces]
@@ -264,7 +266,7 @@ def _notes(traces: list[Trace], seen: bool) -> tuple[list[str], bool]:
 
 
 def _lanes(name: str, trace: Trace, prompts: list[int]) -> list[Lane]:
-    """Blocks and tokens of each of these prompts of one run; the run is read once."""
+    """Build one run's lanes, one per prompt; the run is read once."""
     one = trace.select(prompt=prompts)
     if not len(one.cycles) or not np.isfinite(one.cycles["duration"].to_numpy(np.float64)).all():
         raise TraceError(f"{name} recorded no times, so it cannot race: run it with record='judged'")
@@ -274,7 +276,7 @@ def _lanes(name: str, trace: Trace, prompts: list[int]) -> list[Lane]:
 
 
 def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows: slice) -> Lane:
-    """Blocks and tokens of one prompt: these rows of the cycles, and what they emitted."""
+    """Build the lane of one prompt from its rows of the cycles and the tokens they emitted."""
     run, cycles = trace.run, trace.cycles.iloc[rows]
     out_at = sent["out_at"][rows.start : rows.stop + 1].astype(np.int64)
     own = slice(int(out_at[0]), int(out_at[-1]))
@@ -282,7 +284,7 @@ def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows:
     duration = cycles["duration"].to_numpy(np.float64)
     end = np.cumsum(duration)
     emitted = np.diff(out_at)
-    paid = cycles["cycle"].to_numpy() > 0  # the prefill is no block
+    paid = cycles["cycle"].to_numpy() > 0  # the prefill is not a block
     blocks: dict[str, np.ndarray] = {
         "cycle": cycles["cycle"].to_numpy()[paid],
         "begin": (end - duration)[paid],
@@ -295,7 +297,7 @@ def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows:
     for phase, seconds in zip(PHASES, sent["times"].reshape(-1, len(PHASES))[rows].T):
         blocks[phase] = seconds[paid]
     gone = sent["out_gone"][own].astype(np.int64)
-    # A character of several tokens is shown by the last of them, which completes it.
+    # A character that spans several tokens is shown at the last of them.
     whole = sent["out_by"][own] == np.arange(own.start, own.stop)
     codes, text = np.unique(sent["out_text"][own], return_inverse=True)
     last = cycles["end"].iloc[-1]
@@ -311,7 +313,7 @@ def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows:
         blocks=blocks,
         tokens={
             "id": outputs["token"].to_numpy(),
-            # of a canvas the tokens stand in the order in which they were placed
+            # on a canvas the tokens appear in the order in which they were placed
             "position": outputs["order" if run.get("canvas") else "position"].to_numpy().astype(np.int64),
             "cell": outputs["position"].to_numpy(),
             "kept": outputs["kept"].to_numpy(),
@@ -326,7 +328,7 @@ def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows:
 
 
 def _parted(lane: Lane, base: Lane) -> Lane:
-    """The lane with the first position where its final text is not the baseline's, if they differ."""
+    """Set `Lane.parts` to the first position at which the final text differs from the baseline's."""
 
     def final(one: Lane) -> list[tuple[int, int]]:
         stays = np.isinf(one.tokens["gone"])
@@ -337,19 +339,19 @@ def _parted(lane: Lane, base: Lane) -> Lane:
         return sorted(zip(one.tokens["cell"][kept].tolist(), one.tokens["id"][kept].tolist()))
 
     if text(lane) == text(base) and lane.end and base.end:
-        return lane  # canvases that were filled in another order may still say the same
+        return lane  # canvases filled in different orders may still hold the same text
     own, other = final(lane), final(base)
     same = common_prefix(own, other)
-    # A text that was cut off did not part from one that went on: it stopped.
+    # A text that was cut off does not differ from a longer one: it merely stops earlier.
     rest, ahead = len(own) > same, len(other) > same
     over = (rest and ahead) or (rest and bool(base.end)) or (ahead and bool(lane.end))
     return replace(lane, parts=same if over else -1)
 
 
 def flat(fields: Sequence[Field]) -> tuple[Json, dict[str, np.ndarray]]:
-    """The fields as a header and flat arrays, named ``<field>.<lane>.<array>``, for the browser.
+    """Convert the fields to a header and flat arrays, named ``<field>.<lane>.<array>``, for the browser.
 
-    Times are float32 seconds; the clock of the picture is no finer.
+    Times are float32 seconds, which is as fine as the displayed clock.
     """
     small = {"kind": np.uint8, "gone": np.float32}
     arrays: dict[str, np.ndarray] = {}
@@ -389,5 +391,5 @@ def flat(fields: Sequence[Field]) -> tuple[Json, dict[str, np.ndarray]]:
 
 
 def _float32(value: float) -> float:
-    """A time as the browser's arrays hold it, so that it compares equal to them."""
+    """Round a time to float32, so that it compares equal to the times in the browser's arrays."""
     return float(np.float32(value))

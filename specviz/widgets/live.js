@@ -1,9 +1,9 @@
-// Types as you speak: a box for the source, its translation beneath it. Built on shared.js, which stands in front.
-// What is typed goes to Python at the end of each word; Python says what stayed, what came and what went.
+// Live translation: a box for the source, with its translation below. Built on shared.js, which precedes this file.
+// The text is sent to Python at the end of each word; Python returns the kept, new and erased text.
 
-const PAUSE = 700; // ms without a key after which an unfinished word goes, too
-const TYPED = 260; // ms a word when the box types by itself
-const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]$/u; // a script without spaces: every letter goes
+const PAUSE = 700; // ms without a key press after which an unfinished word is sent, too
+const TYPED = 260; // ms per word when the box types by itself
+const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]$/u; // a script without spaces: every letter is sent
 
 function render({ model, el }) {
 	const root = h("div.sv.live", { role: "group", "aria-label": "live translation" });
@@ -23,7 +23,7 @@ function render({ model, el }) {
 	}
 	function typed(event) {
 		clearTimeout(timer);
-		if (event?.isComposing) return; // an input method has not decided yet
+		if (event?.isComposing) return; // the input method is still composing
 		const text = box.value;
 		if (!text.trim() || /\s$/.test(text) || UNSPACED.test(text) || (event?.inputType ?? "").startsWith("insertFromPaste")) { send(text); return; }
 		const begun = text.search(/\S+$/);
@@ -31,7 +31,7 @@ function render({ model, el }) {
 		timer = setTimeout(() => send(box.value), PAUSE);
 	}
 	function stop() { clearInterval(typing); typing = 0; self.textContent = "▶ Type it"; }
-	// The text types itself, word by word, or letter by letter where there are no spaces.
+	// Types the text automatically, word by word, or letter by letter in scripts without spaces.
 	function retype() {
 		if (typing) { stop(); return; }
 		const words = box.value.trim().match(/\s*(?:[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]\p{M}*\p{P}*|[^\s\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]+)/gu) ?? [];
@@ -86,12 +86,12 @@ function render({ model, el }) {
 		h("div.legend", h("span", h("ins", "new"), " in this update"), h("span", h("del", "erased"), " by it"), h("span", h("b.mask", "▒"), " masked"), h("span", "everything else was kept")), spoken);
 	el.append(root);
 
-	// ---- what Python says
+	// ---- results from Python
 	function draw() {
 		const { kept = "", new: fresh = "", erased = "", hidden = 0 } = model.get("shown");
 		lane.replaceChildren(h("span", kept), fresh ? h("ins", fresh) : "", hidden ? h("b.mask", { title: count(hidden, "masked token") }, " " + "▒".repeat(Math.min(hidden, 12))) : "");
 		gone.replaceChildren(erased ? h("del", erased) : "");
-		clearTimeout(sayer); // a screen reader hears it when the typing rests
+		clearTimeout(sayer); // announced to a screen reader once typing pauses
 		sayer = setTimeout(() => { spoken.textContent = kept + fresh; }, 1200);
 	}
 	function rate(part, whole) { return whole ? (part / whole).toFixed(2) : "–"; }
@@ -111,7 +111,7 @@ function render({ model, el }) {
 	function drawSource() { if (!typing && document.activeElement !== box && box.value !== model.get("source")) box.value = model.get("source"); }
 
 	hear(root, "keydown", (event) => {
-		if (event.key !== "Tab") event.stopPropagation(); // the notebook has shortcuts of its own
+		if (event.key !== "Tab") event.stopPropagation(); // the notebook has its own shortcuts
 		if (event.isComposing) return;
 		if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); retype(); }
 		else if (event.key === "Escape") clear.click();

@@ -1,7 +1,6 @@
-"""A source that is typed, and beneath it its translation, written anew at each update.
+"""A box for a typed source, with its translation below, rewritten at each update.
 
-This wing may not run a model: whoever makes the widget hands it the function that decodes (`specviz.live`
-does).
+This package may not run a model itself: the caller passes the function that decodes, as `specviz.live` does.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ SETTINGS = ("mode", "beta", "k", "target_language")
 
 
 class Interpreter(AnyWidget):
-    """A box to type into; what was typed is decoded in a thread, the newest text first.
+    """A box to type into; the text is decoded in a thread, which skips to the newest version.
 
     Parameters
     ----------
     decode : callable
-        ``decode(stream, **settings)`` gives an iterator of finished cycles that has ``trace`` at its end and
-        ``close()``, as `specviz.stream` does. It runs in a thread.
+        ``decode(stream, **settings)`` returns an iterator of finished cycles with ``close()`` and, at its
+        end, ``trace``, as `specviz.stream` does. It runs in a thread.
     show : callable
-        ``show(token ids)`` gives text.
+        ``show(token ids)`` returns their text.
     settings : mapping
-        ``mode``, ``beta``, ``k`` and ``target_language`` to begin with.
+        Initial ``mode``, ``beta``, ``k`` and ``target_language``.
     modes, languages : sequence of str
-        What can be chosen.
+        The options to choose from.
     title : str
-        What stands above the box.
+        Heading above the box.
 
     Notes
     -----
-    Set ``source`` to type from Python; `finish` says that it is complete. Another setting, or an empty box,
-    begins a new run; `traces` holds those that have ended. ``shown`` is the newest update, ``figures`` what
-    it took.
+    Set ``source`` to type from Python; call `finish` once it is complete. Changing a setting or clearing the
+    box ends the run; the next one starts with the text in the box. `traces` holds the finished runs,
+    ``shown`` the newest update, and ``figures`` its metrics.
     """
 
     _esm = script("live")
@@ -91,28 +90,28 @@ class Interpreter(AnyWidget):
         self.on_msg(self._on_message)
 
     def __repr__(self) -> str:
-        """What a script sees, where no notebook draws the box."""
+        """Explain how to use the widget from a script, where no notebook draws it."""
         return (
             f"<live translation of {self.source!r} into {self.target_language}: a widget, drawn by a "
             f"notebook (specviz lab); in a script, set .source, call .finish() and .wait(), and read .traces>"
         )
 
     def finish(self) -> None:
-        """The source is complete: what was masked is displayed, and the run ends."""
+        """Mark the source as complete: the hidden tokens are displayed and the run ends."""
         if self._live is not None:
             self._live.finish()
             self._live = None
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the run that is ending; whether it has ended."""
+        """Wait up to `seconds` for the ending run and return whether it has ended."""
         return joined(self._thread, seconds)
 
     def close(self) -> None:
-        """Stop decoding, and close the widget."""
+        """Stop decoding and close the widget."""
         self._leave()
         super().close()
 
-    # ------------------------------------------------------------ what the browser does
+    # ------------------------------------------------------------ events from the browser
 
     def _typed(self, change: Bunch | None = None) -> None:
         text = self.source.strip()
@@ -127,13 +126,13 @@ class Interpreter(AnyWidget):
         assert self._live is not None
         try:
             self._live.push(text)
-        except SpecvizError as error:  # half a character
+        except SpecvizError as error:  # for example an incomplete character
             self.error = str(error)
             return
         self._pushed = text
 
     def _anew(self, change: Bunch | None = None) -> None:
-        """Another setting holds for a new run, which begins with all that was typed."""
+        """Start a new run with the changed settings and the whole source."""
         self._leave()
         self._typed()
 
@@ -149,7 +148,7 @@ class Interpreter(AnyWidget):
         self._thread.start()
 
     def _leave(self) -> None:
-        """Drop the run after the update that it is at."""
+        """Stop the run after its current update."""
         self._stop.set()
         self.finish()
 
@@ -166,7 +165,7 @@ class Interpreter(AnyWidget):
                     over_all.update(drafted=update.drafted, accepted=update.accepted)
                     if not stop.is_set():
                         self._tell(update, over_all, live.skipped, run.recorder.run["exactness"])
-            except Exception as error:  # whatever the decode raises is one line beneath the box
+            except Exception as error:  # any failure of the decode is shown as one line below the box
                 if not stop.is_set():
                     self.error = error_line(error)
             trace = getattr(run, "trace", None)
@@ -190,7 +189,7 @@ def _until(live: Live, stop: threading.Event) -> Generator[Update, None, None]:
     for update in live:
         if stop.is_set():
             return
-        with decoding:  # until the next one is asked for: other decodes would spoil its times
+        with decoding:  # held until the next update is requested: other decodes would distort its timing
             if stop.is_set():
                 return
             yield update

@@ -1,4 +1,4 @@
-// The live race: two or three methods on one prompt, a column each, while they are decoded. Built on tokens.js.
+// The live race: two or three methods decode one prompt, each in its own column. Built on tokens.js.
 
 const PLACES = ["①", "②", "③"];
 const NONE = "none";
@@ -70,7 +70,7 @@ function render({ model, el }) {
 			return `${lanes[first].name} finished first, after ${ms(finishes[first].seconds)}; ${rest.map(times).join("; ")}.`;
 		}
 		if (now !== "running") return "";
-		const [winner] = model.get("over"); // the other clocks go on
+		const [winner] = model.get("over"); // the other clocks continue
 		if (winner !== undefined) {
 			const others = lanes.filter((_, i) => !model.get("over").includes(i));
 			return `${lanes[winner].name} has finished after ${ms(lanes[winner].text.seconds)}${others.map((lane) => `; ${lane.name} has ${count(lane.text.tokens, "token")}`).join("")}.`;
@@ -107,7 +107,7 @@ function render({ model, el }) {
 	const putAll = () => pickers.forEach((each) => each.put());
 
 	hear(root, "keydown", (event) => {
-		if (event.key !== "Tab") event.stopPropagation(); // the notebook has shortcuts of its own
+		if (event.key !== "Tab") event.stopPropagation(); // the notebook has its own shortcuts
 		if (event.key === "Escape" && busy()) model.send({ do: "stop" });
 	});
 	open();

@@ -1,7 +1,6 @@
-"""Two or three methods decode one prompt before the reader's eyes, each in its own column on its own clock.
+"""A live race: two or three methods decode one prompt, each in its own column on its own clock.
 
-This wing may not run a model: whoever makes a live race hands it what decodes, a `Decoder` (`specviz.race`
-does).
+This package may not run a model itself: the caller passes a `Decoder`, as `specviz.race` does.
 """
 
 from __future__ import annotations
@@ -23,37 +22,37 @@ from specviz.widgets.race import Race
 from specviz.widgets.race import fields as raced
 from specviz.widgets.stateful import error_line, plain
 
-MOST = 3  # methods that race
+MOST = 3  # maximum number of methods in a race
 
 
 class RacePanel(DecodingPanel):
-    """The live race's prompt, pickers and columns; its state as traits."""
+    """The live race's prompt, pickers and columns, with the state as traits."""
 
     _esm = script("live_race")
     _css = style("live_race")
     entrants: t.List[str] = t.List().tag(sync=True)
     finishes: t.List[Json] = t.List().tag(sync=True)
-    over: t.List[int] = t.List().tag(sync=True)  # lanes that have ended, the first one first
+    over: t.List[int] = t.List().tag(sync=True)  # lanes that have ended, in order of finishing
 
 
 class LiveRace(Decoding):
-    """Methods that decode one prompt while one looks; below, once they have ended, the race to play again.
+    """Methods that decode one prompt live; once they have ended, the recorded race is shown below.
 
     Parameters
     ----------
     decoder : Decoder
-        What can be chosen, and what decodes it.
+        Lists the available models and methods, and decodes.
     model, prompt : str
     methods : sequence of str
-        Two or three, each with its settings where they are no defaults: ``bild:fallback=0.5``.
+        Two or three, each with its non-default settings: ``bild:fallback=0.5``.
     theme : {"auto", "light", "dark"}
 
     Notes
     -----
-    The methods take turns in one thread: the one whose clock is furthest back runs its next cycle. A clock
-    counts the cycles of its own method alone, so no method is timed while another one computes. Before the
-    start each decodes a few tokens that are not timed. A notebook that shows the race starts it. `traces`
-    holds what was decoded.
+    The methods take turns in one thread: the one with the earliest clock time runs its next cycle. A clock
+    counts only the cycles of its own method, so no method is timed while another one computes. Each method
+    first decodes a few untimed tokens to warm up. The race starts when a notebook shows it. `traces` holds
+    the decodes.
     """
 
     def __init__(
@@ -70,21 +69,21 @@ class LiveRace(Decoding):
         self.panel.on_msg(self._on_message)
 
     def close(self) -> None:
-        """Close the race and what it shows."""
+        """Stop the race and close its views."""
         children = self.children
         super().close()
         for each in children:
             each.close()
 
     def run(self) -> None:
-        """Start the race in the background, as soon as no other decode runs."""
+        """Start the race in the background as soon as no other decode runs."""
         if self.busy:
             self.panel.error = "The race is running: stop it or wait until it has ended."
             return
         self.panel.error, self.panel.over, self.panel.finishes = "", [], []
         self.panel.state = "waiting"
         before, self.children = self.children[1:], (self.panel,)
-        for old in before:  # ipywidgets would hold it, its traces too, as long as the kernel runs
+        for old in before:  # ipywidgets would otherwise keep it and its traces until the kernel ends
             old.close()
         prompt, methods = self.panel.prompt, list(self.panel.entrants)
         self._job = Job(lambda stopped: self._work(stopped, prompt, methods))
@@ -118,15 +117,15 @@ class LiveRace(Decoding):
                 feed.close()
                 self.panel.shown = feed.sent
             self.traces = [run.trace for run in runs if run.trace is not None]
-            if all(turns.values()):  # else it was stopped before each had read the prompt
+            if all(turns.values()):  # otherwise it was stopped before every method finished its prefill
                 self._end()
-        except Exception as error:  # whatever a decode raises is one line in the panel
+        except Exception as error:  # any failure of a decode is shown as one line in the panel
             state, message = "error", error_line(error)
         self.panel.error = message
         self.panel.state = state
 
     def _end(self) -> None:
-        """The result, on the record's clocks; below, the race to play again."""
+        """Show the results, on the clocks of the traces, and below them the recorded race."""
         (field,) = raced(dict(zip(self.panel.entrants, self.traces)))
         end = max(lane.finish for lane in field.lanes)
         again = Race([field], theme=self.panel.theme, time=end)
@@ -144,7 +143,7 @@ class LiveRace(Decoding):
     children: tuple[ipywidgets.DOMWidget, ...]
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[bytes]) -> None:
-        """A button of the panel was pressed."""
+        """Run the action of a pressed button of the panel."""
         verbs = {"open": self._open, "run": lambda: self._run_as(content), "stop": self.stop}
         try:
             verbs[content["do"]]()
@@ -152,12 +151,12 @@ class LiveRace(Decoding):
             self.panel.error = error_line(error)
 
     def _open(self) -> None:
-        """The panel is shown: it opens with a race."""
+        """Start the first race when the panel is first shown."""
         if self._job is None:
             self.run()
 
     def _run_as(self, content: Json) -> None:
-        """Race what the page shows now: what was typed last may still be on its way as a trait."""
+        """Race with the prompt and methods in the message, because the traits may lag behind the page."""
         self.panel.prompt = str(content["prompt"])
         entrants = check_entrants(content["entrants"])
         if strangers := [name for name in entrants if name not in self._choices]:
@@ -167,12 +166,12 @@ class LiveRace(Decoding):
 
 
 def check_entrants(methods: Sequence[str]) -> list[str]:
-    """The methods of a race.
+    """Return the methods of a race after checking their number and that they differ.
 
     Raises
     ------
     ParameterError
-        If they are not two or three, or one is there twice.
+        If there are not two or three methods, or one is listed twice.
     """
     entrants = [str(method) for method in methods]
     if not 2 <= len(entrants) <= MOST:

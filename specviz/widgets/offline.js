@@ -1,4 +1,4 @@
-// Of an offline page: the widget's model without a kernel: state, listeners, and chunks on demand.
+// Support for an offline page: a stand-in for the widget's model without a kernel, with state, listeners and chunks on demand.
 const text = (id) => document.getElementById(id).textContent;
 const views = JSON.parse(text("views"));
 async function bytes(id) {
@@ -24,7 +24,7 @@ async function module(name) {
 	const source = () => URL.createObjectURL(new Blob([text(`module-${name}`)], { type: "text/javascript" }));
 	return (await (modules[name] ??= import(source()))).default;
 }
-// A view drawn into a place, with these of its traits set otherwise: its model, and what takes it away again.
+// Prepares a view with some of its traits overridden. Returns its model and a function that draws it and returns an undo.
 async function drawn(i, told, place) {
 	const view = views[i], state = { ...view.state, theme: "auto" };
 	for (const name in told) if (name in state) state[name] = told[name];
@@ -34,7 +34,7 @@ async function drawn(i, told, place) {
 	const { render } = await module(view.view);
 	return [model, () => { place.replaceChildren(); return render({ model, el: place }) ?? (() => {}); }];
 }
-// Why nothing moves, where a browser cannot show a view.
+// Explains why the page is static if the browser cannot show a view.
 function failed(error) {
 	const line = document.getElementById("failed");
 	line.hidden = false;

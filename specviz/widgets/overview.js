@@ -1,15 +1,15 @@
-// The player's time line: all cycles at a glance, the scrubber on it, and a stretch of them to zoom into. Stands in front
-// of player.js.
+// The player's timeline: all cycles at a glance, a scrubber, and a range of cycles to zoom into.
+// Precedes player.js.
 
-const COLUMNS = 600; // that are drawn
-const LEAST = 8; // cycles that the time line shows when it is zoomed all the way in
-const STILL = 4; // pixels that a click may move
+const COLUMNS = 600; // maximum number of columns drawn
+const LEAST = 8; // cycles that the timeline shows at maximum zoom
+const STILL = 4; // pixels that the pointer may move during a click
 
 class Overview {
 	constructor(record, seek) {
 		this.record = record;
 		this.sent = s("path.sent"), this.kept = s("path.kept");
-		this.borders = s("path.borders"); // of updates
+		this.borders = s("path.borders"); // borders between updates
 		this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept, this.borders);
 		this.cursor = h("i.cursor");
 		this.range = h("input", { type: "range", min: "0", step: "1", "aria-label": "cycle" });
@@ -21,13 +21,13 @@ class Overview {
 		this.tools = h("span.group.zooms", { role: "group", "aria-label": "time line" }, this.out, this.in, this.all);
 		this.pointer(seek);
 	}
-	// The wheel pans what is zoomed, and zooms with Ctrl or a pinch; a drag pans it, a click goes there.
+	// The wheel pans a zoomed timeline, and zooms with Ctrl or a pinch; dragging pans it, and a click jumps there.
 	pointer(seek) {
 		let held = null;
 		const at = (event) => { const box = this.svg.getBoundingClientRect(); return this.from + (this.span * (event.clientX - box.left)) / box.width; };
 		this.node.addEventListener("wheel", (event) => {
 			const zooming = event.ctrlKey || event.metaKey;
-			if (!zooming && this.span === this.n) return; // the page is scrolled
+			if (!zooming && this.span === this.n) return; // let the page scroll
 			event.preventDefault();
 			if (zooming) this.zoom(event.deltaY < 0 ? 1.25 : 0.8, at(event));
 			else this.pan(((event.deltaX || event.deltaY) * this.span) / this.svg.clientWidth);
@@ -53,13 +53,13 @@ class Overview {
 		this.range.max = this.n - 1;
 		this.window(0, this.n);
 	}
-	// Zoom by a factor (0: wholly out) around a cycle.
+	// Zooms by a factor (0: all the way out) around a cycle.
 	zoom(factor, around = this.i + 0.5) {
 		const span = factor ? Math.round(Math.max(Math.min(LEAST, this.n), Math.min(this.n, this.span / factor))) : this.n;
 		this.window(around - ((around - this.from) * span) / this.span, span);
 	}
 	pan(cycles) { this.window(this.from + cycles, this.span); }
-	// Draw the cycles from one on; of many, the most in a column.
+	// Draws the cycles from one on; if there are many, each column shows the maximum of its cycles.
 	window(from, span) {
 		const { a } = this.record, { n, first } = this;
 		this.span = span;
@@ -94,7 +94,7 @@ class Overview {
 	}
 	draw(i, said) {
 		this.i = i;
-		if (i < this.from || i + 1 > this.from + this.span) this.window(i - this.span / 2, this.span); // what is shown stays in sight
+		if (i < this.from || i + 1 > this.from + this.span) this.window(i - this.span / 2, this.span); // keep the current cycle in view
 		else this.place();
 		this.range.value = i;
 		this.range.setAttribute("aria-valuetext", said);

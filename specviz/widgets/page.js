@@ -1,7 +1,7 @@
-// A page of one view at a time, by its buttons. Built on offline.js, which stands in front of this text.
+// A page that shows one view at a time, chosen by buttons. Built on offline.js, which precedes this file.
 
-// The address says where the page stands, as it counts runs, prompts and cycles: #run=2&prompt=3&cycle=7.
-let shown = 0; // the view
+// The address holds the position, with runs and prompts counted from 1: #run=2&prompt=3&cycle=7.
+let shown = 0; // index of the view
 function readAddress() {
 	const told = new URLSearchParams(location.hash.slice(1)), number = (name) => (/^\d{1,9}$/.test(told.get(name) ?? "") ? +told.get(name) : null);
 	const run = number("run") ?? 1, state = {};
@@ -10,7 +10,7 @@ function readAddress() {
 }
 let pending = 0;
 function writeAddress(model) {
-	clearTimeout(pending); // browsers bound how often an address may change
+	clearTimeout(pending); // browsers limit how often an address may change
 	pending = setTimeout(() => {
 		const parts = new URLSearchParams(), { prompt, cycle } = model.state;
 		if (views.length > 1) parts.set("run", shown + 1);
@@ -24,7 +24,7 @@ let leave = () => {};
 async function show(i, told = {}) {
 	shown = i;
 	const [model, render] = await drawn(i, told, place), { state } = model;
-	if (shown !== i) return; // another one was chosen meanwhile
+	if (shown !== i) return; // another one was chosen in the meantime
 	leave();
 	leave = render();
 	globalThis.specviz = model;

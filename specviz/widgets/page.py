@@ -1,7 +1,7 @@
-"""A view as one offline file: the same ES module, its data inside, no server, no request.
+"""Writes views as one offline file with their ES modules and data, without a server or network requests.
 
-The module is the one that runs in a notebook; a stand-in for the widget's model gives it its state. The
-page's policy forbids every connection. Without scripts the still picture is left.
+The modules are the ones that run in a notebook; a stand-in for the widget's model supplies their state. The
+page's content security policy forbids every connection. Without scripts, the static picture remains.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, Json, columns, pack
 from specviz.widgets.lanes import Field, flat
 
-STILLS = 5  # texts of each run in the still picture
+STILLS = 5  # number of texts per run in the static picture
 
 
 @dataclass
@@ -33,15 +33,15 @@ class View:
     Parameters
     ----------
     view : str
-        ``player``, ``race`` ...: the module in `assets`.
+        Name of its module in `assets`: ``player``, ``race`` ...
     name : str
-        What its button says.
+        Label of its button.
     data : bytes
         Its trait ``data``.
     state : dict
-        Its other traits at the start; plain JSON.
+        The initial values of its other traits, as plain JSON.
     chunks : sequence of bytes
-        What it asks for by ``want``.
+        The chunks that it requests by ``want``.
     """
 
     view: str
@@ -58,15 +58,15 @@ START = {
 
 
 def document(title: str, views: Sequence[View], still: str = "") -> str:
-    """A whole page around views.
+    """Build a complete HTML page that contains views.
 
     Parameters
     ----------
     title : str
     views : sequence of View
-        The first is shown; the others by their buttons.
+        The first is shown at the start; buttons switch to the others.
     still : str
-        HTML, already escaped, for readers without scripts and for print.
+        Escaped HTML of a static picture, for readers without scripts and for print.
 
     Returns
     -------
@@ -92,20 +92,20 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
 
 @dataclass
 class Gallery:
-    """A page of one view, and of others to choose from.
+    """A page with one leading view and a choice of others.
 
     Parameters
     ----------
     above, between, below : str
-        HTML, already escaped: at the page's head, after the first view, at the end.
+        Escaped HTML at the top of the page, after the first view, and at the end.
     first : View or None
-        What is shown at once, and plays; None: nothing is.
+        The view that is shown at once and plays, if any.
     views : sequence of View
-        One for each run, over the same prompts.
+        One per run, over the same prompts.
     prompts : sequence of str
-        What each prompt is called.
+        The prompts' labels.
     stills : sequence of sequences of str
-        Each run's still picture of each prompt, as HTML that is already escaped.
+        Escaped HTML of each run's static picture of each prompt.
     """
 
     above: str
@@ -117,7 +117,7 @@ class Gallery:
     below: str = ""
 
     def document(self, title: str) -> str:
-        """The whole page."""
+        """Build the complete page."""
         views = [*([self.first] if self.first else []), *self.views]
         sheets = [
             assets.text("page.css"),
@@ -148,7 +148,7 @@ def _picker(name: str, label: str, choices: Sequence[str]) -> str:
 
 
 def _whole(title: str, body: str, views: Sequence[View], boot: str, styles: str, lead: bool = False) -> str:
-    """A page around its body: data and modules of its views, the script that shows them, the policy."""
+    """Wrap a body into a page with its views' data and modules, the boot script and the content policy."""
     blocks = [
         _script(f"data-{i}", _packed(v.data))
         + "".join(_script(f"chunk-{i}-{k}", _packed(c)) for k, c in enumerate(v.chunks))
@@ -174,13 +174,13 @@ def _whole(title: str, body: str, views: Sequence[View], boot: str, styles: str,
 
 
 def race_view(fields: Sequence[Field]) -> View:
-    """A race, as one view of a page, which begins by itself where the reader wants motion."""
+    """Wrap a race as one view of a page; as a gallery's first view it plays unless motion is reduced."""
     state = {"prompt": 0, "time": 0.0, "playing": False, "pace": 12.0, "projector": False}
     return View("race", "Race", pack(*flat(fields)), state)
 
 
 def player_view(run: Trace, name: str = "") -> View:
-    """The player of a trace of one run, as one view of a page."""
+    """Wrap the player of a trace of one run as one view of a page."""
     header, arrays = columns(run)
     chunks = Chunks(run)
     facts = run.run
@@ -195,7 +195,7 @@ def player_view(run: Trace, name: str = "") -> View:
 
 
 def write(trace: Trace, path: Path, force: bool = False) -> Path:
-    """Write a trace's page: the player of each of its runs.
+    """Write a page with the player of each run of a trace.
 
     Raises
     ------
@@ -212,5 +212,5 @@ def _packed(data: bytes) -> str:
 
 
 def _script(name: str, text: str) -> str:
-    """Text in the page that nothing executes by itself; it cannot end its own block."""
+    """Embed text in an inert script block, escaped so that it cannot close the block."""
     return f'<script type="text/plain" id="{name}">{text.replace("</", "<" + chr(92) + "/")}</script>'

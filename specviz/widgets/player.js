@@ -1,17 +1,17 @@
 // The player: one cursor (prompt, cycle, phase) and the lanes that follow it. Built on shared.js, save.js, tree.js,
-// overview.js and find.js, which stand in front of this text. Everything is drawn from the arrays of columns.py; what is drawn once is only updated.
+// overview.js and find.js, which precede this file. Draws from the arrays of columns.py; existing elements are updated in place.
 
 const PHASES = ["draft", "verify", "commit"];
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
-const WINDOW = 80; // tokens of the text that come and go at once
+const WINDOW = 80; // tokens of the text that are added or removed at a time
 
-// A token in a sentence; isolated, so that a right-to-left one does not reorder the words around it.
+// Quotes a token in a sentence, isolated so that right-to-left text does not reorder the words around it.
 const quote = (text) => `‘\u2068${text === "" ? "∅" : shownToken(text)}\u2069’`;
 const ENDS = { eos: "an end token", length: "the limit of new tokens", context: "a full context", interrupted: "an interruption" };
 const ordinal = (n) => n + (n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
 const known = (x) => x !== undefined && !Number.isNaN(x);
 
-// A probability in words: never rounded to 0 or 1 unless it is.
+// Formats a probability; never rounded to 0 or 1 unless it is exactly that.
 function prob(x) {
 	if (!known(x)) return "not recorded";
 	if (x === 0 || x === 1) return String(x);
@@ -20,7 +20,7 @@ function prob(x) {
 	if (x > 0.995) return Math.min(x, 0.9999).toFixed(4);
 	return x.toFixed(2);
 }
-// Two numbers with as many digits as tell them apart.
+// Formats two numbers with enough digits to tell them apart.
 function apart(a, b) {
 	const short = (x) => (x > 1 ? x.toFixed(2) : prob(x));
 	if (short(a) !== short(b)) return [short(a), short(b)];
@@ -31,7 +31,7 @@ function apart(a, b) {
 
 // ---- the record
 
-// One cycle of the record, as the lanes read it.
+// One cycle of the record, in the form that the lanes use.
 class Cycle {
 	constructor(record, row) {
 		const { a, header } = record;
@@ -48,7 +48,7 @@ class Cycle {
 		this.stop = header.words.stop[a.stop[row]] ?? "";
 		this.end = header.words.end[a.end[row]] ?? "";
 		this.token = [], this.parent = [], this.depth = [], this.status = [];
-		this.children = [[]]; // of the root, then of each node
+		this.children = [[]]; // children of the root, then of each node
 		for (let i = 0; i < this.n; i++) {
 			const parent = a.node_parent[this.n0 + i];
 			this.token.push(a.node_token[this.n0 + i]);
@@ -67,7 +67,7 @@ class Cycle {
 		this.kind = this.extra < 0 ? null : kinds[a.out_kind[this.extra]];
 		this.sent = this.status.filter((s) => !["unsent", "below_budget", "unreviewed"].includes(s)).length;
 		this.accepted = this.fared("accepted");
-		// what was refused where the text went on; siblings of what was accepted are not meant
+		// the node rejected where the text continued; rejected siblings of accepted nodes do not count
 		this.tip = this.path.at(-1) ?? -1;
 		this.rejected = this.children[this.tip + 1].find((i) => this.status[i] === "rejected") ?? -1;
 	}
@@ -75,7 +75,7 @@ class Cycle {
 	value(name, i) { return this.record.a[`node_${name}`]?.[this.n0 + i]; }
 	times() { return this.record.a.times.subarray(5 * this.row, 5 * this.row + 5); }
 	get duration() { return this.record.duration(this.row); }
-	// Which words occurred in it: statuses, origins, why drafting or the text ended.
+	// The statuses, origins and reasons that occurred in it, including why drafting or the text ended.
 	get events() {
 		const { a, header } = this.record;
 		const found = new Set([...this.status, this.stop, this.end]);
@@ -106,7 +106,7 @@ class Record {
 		}
 		return found;
 	}
-	// The update of a stream that a row belongs to.
+	// The update of a stream to which a row belongs.
 	updateOf(row) {
 		const all = this.header.prompts.find((p) => row < p.last)?.updates ?? [];
 		let low = 0, high = all.length - 1;
@@ -116,10 +116,10 @@ class Record {
 	duration(row) { let all = 0; for (let k = 5 * row; k < 5 * row + 5; k++) all += this.a.times[k]; return all; }
 	text(token) { return this.ends.has(token) ? "■" : this.pieces.get(token) ?? `<${token}>`; }
 	outText(row) { return this.header.words.text[this.a.out_text[row]]; }
-	// Bytes of a chunk, kept by its number.
+	// Unpacks a chunk, stores it by its number, and returns the number.
 	take(bytes) {
 		if (!bytes || !bytes.byteLength) return -1;
-		if (bytes === this.taken?.bytes) return this.taken.number; // a step does not read it again
+		if (bytes === this.taken?.bytes) return this.taken.number; // already unpacked by an earlier step
 		const { header, arrays } = unpack(bytes);
 		for (const [id, text] of Object.entries(header.pieces)) this.pieces.set(+id, text);
 		this.chunks.set(header.number, arrays);
@@ -127,13 +127,13 @@ class Record {
 		return header.number;
 	}
 	chunkOf(row) { return Math.floor(row / this.header.chunk); }
-	// What the chunk says of a cycle; null while it is not here.
+	// The chunk's details of a cycle; null until the chunk has arrived.
 	details(cycle) {
 		const chunk = this.chunks.get(this.chunkOf(cycle.row));
 		if (!chunk) return null;
 		const at = cycle.row - this.chunkOf(cycle.row) * this.header.chunk;
 		const k = chunk.top_k[at], n0 = chunk.node_at[at], p0 = chunk.pred_at[at], p1 = chunk.pred_at[at + 1];
-		// top_k may differ from cycle to cycle: where the flat candidates begin
+		// top_k may differ between cycles, so the offsets of the flat candidates are summed
 		let node0 = 0, pred0 = 0;
 		for (let i = 0; i < at; i++) {
 			node0 += chunk.top_k[i] * (chunk.node_at[i + 1] - chunk.node_at[i]);
@@ -147,9 +147,9 @@ class Record {
 		};
 		return {
 			value: (name, i) => chunk[`node_${name}`]?.[n0 + i],
-			// The drafter's candidates where it chose node i.
+			// The drafter's candidates when it chose node i.
 			drafter: (i) => list("node", node0 + i * k),
-			// The target's candidates after node i (-1: the root); null where it predicted nothing.
+			// The target's candidates after node i (-1: the root); null if it made no prediction there.
 			target: (i) => {
 				for (let j = p0; j < p1; j++) if (chunk.pred_node[j] === i) return list("pred", pred0 + (j - p0) * k);
 				return null;
@@ -160,14 +160,14 @@ class Record {
 
 // ---- sentences
 
-// Where a node comes from: "From the store, score 0.21, level 3. "; nothing where there is only one drafter.
+// A node's origin: "From the store, score 0.21, level 3. "; empty if there is only one drafter.
 function origin(cycle, i, details) {
 	const source = cycle.record.header.words.source?.[cycle.value("source", i)], score = details?.value("score", i);
 	if ((!source || source === "model") && !known(score)) return "";
 	return `From the ${sourceWord(source ?? "drafter")}${known(score) ? `, score ${prob(score)}` : ""}, level ${cycle.depth[i]}. `;
 }
 
-// Why a node fared as it did, with the numbers in it.
+// Explains a node's fate, with its numbers.
 function why(cycle, i, details) {
 	const { header } = cycle.record, params = header.run.parameters ?? {};
 	const drawn = (header.run.sampling?.temperature ?? 0) > 0;
@@ -230,7 +230,7 @@ function why(cycle, i, details) {
 	return "Written without the target: the drafter ended the text, and this method does not verify that.";
 }
 
-// Where the token that the target added comes from.
+// Explains the origin of the token that the target added.
 function whyExtra(cycle) {
 	const { record } = cycle, p = record.a.out_p?.[cycle.extra];
 	const token = `${quote(record.text(record.a.out_token[cycle.extra]))} (p = ${prob(p)}${record.header.at})`;
@@ -239,7 +239,7 @@ function whyExtra(cycle) {
 	return cycle.kind.why.replace("{token}", () => token).replace("{refused}", () => refused).replace("{why}", capped);
 }
 
-// What happens in a phase of a cycle, for the line under the controls and for a screen reader.
+// Describes a phase of a cycle, for the line under the controls and for a screen reader.
 function narrate(cycle, phase, whole, stage) {
 	const { record } = cycle;
 	const { update } = cycle, head = update ? `Update ${update.update}, cycle ${cycle.number}` : `Cycle ${cycle.number}`;
@@ -263,7 +263,7 @@ function narrate(cycle, phase, whole, stage) {
 	return `${head}, ${PHASES[phase]}: ${[drafted, judged, written][phase]}.`;
 }
 
-// What a step of the draft's growth brings.
+// Describes one step of the draft's growth.
 function grew(cycle, stage) {
 	const { record } = cycle, here = cycle.token.map((_, i) => i).filter((i) => (stage.level ? cycle.depth[i] === stage.level : GHOSTS.includes(cycle.status[i])));
 	const sources = new Map();
@@ -277,7 +277,7 @@ function grew(cycle, stage) {
 	return `level ${stage.level} of ${stage.of}: ${count(here.length, "token")}${words}${from}.`;
 }
 
-// Tokens that the target read in a cycle.
+// Number of tokens that the target read in a cycle.
 function targetTokens(cycle) {
 	const { a, header } = cycle.record;
 	let total = 0;
@@ -304,7 +304,7 @@ class TextLane {
 		this.born = new Int32Array(record.a.out_token.length);
 		for (let row = 0; row + 1 < record.a.out_at.length; row++) this.born.fill(row, record.a.out_at[row], record.a.out_at[row + 1]);
 	}
-	// Rows of the output that stand at the cursor.
+	// Output rows that are in the text at the cursor.
 	standing(cycle, phase, first) {
 		const { a, takenBack } = this.record;
 		const begin = a.out_at[first], end = phase === 2 ? cycle.o1 : cycle.o0, found = [];
@@ -332,7 +332,7 @@ class TextLane {
 		this.fresh = [];
 		if (phase === 2) for (let i = rows.length - 1; i >= 0 && rows[i] >= cycle.o0; i--) this.fresh.push(this.body.children[i]);
 		for (const node of this.fresh) node.classList.add("new");
-		// a character that is still incomplete
+		// show a character that is still incomplete
 		this.open?.remove();
 		const last = rows[rows.length - 1], by = this.record.a.out_by;
 		if (last !== undefined && by[last] !== last) this.body.after(this.open = h("span.soft", { title: "a character that the next token completes" }, "◌"));
@@ -348,7 +348,7 @@ class TextLane {
 	}
 }
 
-// ---- why, and what else there was
+// ---- why, and the alternatives
 
 class WhyLane {
 	constructor(record) {
@@ -380,11 +380,11 @@ class WhyLane {
 		this.fate.textContent = extra ? `${cycle.kind.mark || "▸"} ${cycle.kind.word}` : revealed ? `${STATUS_MARKS[cycle.status[i]]} ${cycle.status[i]}` : "not judged yet";
 		const [q, sure] = ["q", "confidence"].map((name) => cycle.value(name, i));
 		const belief = known(q) ? `The drafter gives it q = ${prob(q)}; t` : known(sure) ? `The drafter gives it confidence ${prob(sure)}; t` : "T";
-		const cut = !extra && ghost(cycle, i) && !this.stage; // known before the target's pass
+		const cut = !extra && ghost(cycle, i) && !this.stage; // known before the pass of the target
 		this.sentence.textContent = extra ? whyExtra(cycle) : revealed || cut ? origin(cycle, i, details) + why(cycle, i, details)
 			: `${origin(cycle, i, details)}${belief}he target has not judged it yet.`;
 		const waiting = details === null;
-		// for the target's own token: what the drafter had proposed in its place and not sent, or what was rejected
+		// for the target's own token: the token that the drafter proposed there but did not send, or the rejected one
 		const rival = extra ? cycle.children[cycle.tip + 1].find((j) => ["rejected", "unsent"].includes(cycle.status[j])) : i;
 		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : record.header.run.draft ? "not recorded" : "no draft model");
 		const judged = revealed ? waiting ? null : details.target(extra ? cycle.tip : cycle.parent[i]) ?? [] : [];
@@ -415,7 +415,7 @@ class WhyLane {
 	}
 }
 
-// ---- where the time went; which rows stayed
+// ---- where the time went; which cache rows stayed
 
 class TimeLane {
 	constructor(record) {
@@ -428,7 +428,7 @@ class TimeLane {
 		this.parts = record.header.words.phase.map((name) => h("span", h("i", { class: name }), h("span")));
 		this.legend.append(...this.parts);
 	}
-	// The scale of a prompt: most cycles fit; a longer one is cut off and says so.
+	// The time scale of a prompt: most cycles fit; a longer one is cut off and marked.
 	scale(first, last) {
 		const found = [];
 		for (let row = first; row < last; row++) if (this.record.a.cycle[row] > 0) found.push(this.record.duration(row));
@@ -439,7 +439,7 @@ class TimeLane {
 		const times = cycle.times(), whole = cycle.duration, most = Math.max(this.most, 1e-9);
 		this.node.hidden = !(whole > 0);
 		if (!(whole > 0)) return;
-		const fit = Math.min(1, most / whole); // of a cycle that is longer than the scale only a part is drawn
+		const fit = Math.min(1, most / whole); // a cycle longer than the scale is drawn only in part
 		const lit = { 0: ["draft"], 1: ["forward", "verify"], 2: ["commit", "rest"] }[phase];
 		this.record.header.words.phase.forEach((name, i) => {
 			this.bars[i].style.width = `${(100 * times[i] * fit) / most}%`;
@@ -475,16 +475,16 @@ class CacheLane {
 	}
 	draw(cycle, phase) {
 		const fed = targetTokens(cycle);
-		// of the rows that were fed, those of nodes that were not accepted are dropped
+		// of the rows fed, those of unaccepted nodes are dropped
 		const dropped = fed ? Math.min(fed, cycle.sent - cycle.accepted) : 0, kept = fed - dropped;
-		// what continuous decoding carries on was read with the prompt
+		// tokens carried over by continuous decoding were read with the prompt
 		const carried = cycle.update && !fed ? cycle.fared("unreviewed") : 0;
 		const before = cycle.prefill ? cycle.update?.reused ?? 0 : Math.max(0, cycle.context - 1 + carried);
 		this.old.firstChild.textContent = cycle.prefill && !before ? "empty" : grouped(before);
 		this.old.title = `${count(before, "row")} from before`;
 		const shown = Math.min(fed, 160);
 		while (this.rows.children.length < shown) this.rows.append(h("i"));
-		const out = new Set(); // rows in the order they were fed: what no draft held, then the nodes
+		const out = new Set(); // rows in the order they were fed: tokens outside the draft, then the nodes
 		const lead = fed - cycle.sent;
 		const sent = cycle.status.map((status, i) => [status, i]).filter(([status]) => !["unsent", "below_budget", "unreviewed"].includes(status));
 		sent.forEach(([status], k) => { if (status !== "accepted") out.add(lead + k); });
@@ -521,7 +521,7 @@ class CodeLane {
 		const now = { 0: ["draft"], 1: ["forward", "verify"], 2: ["commit"] }[phase];
 		const phases = cycle.prefill ? [] : whole ? ["draft", "forward", "verify", "commit"] : now;
 		const { events } = cycle;
-		const unasked = cycle.record.header.words.pass_model?.length > 0 && !targetTokens(cycle); // BiLD may end without the target
+		const unasked = cycle.record.header.words.pass_model?.length > 0 && !targetTokens(cycle); // BiLD may end without a pass of the target
 		const first = [];
 		this.lines.forEach(([when], i) => {
 			const [on, event] = when.split(":");
@@ -533,7 +533,7 @@ class CodeLane {
 			if (lit) this.items[i].setAttribute("aria-current", "step");
 			else this.items[i].removeAttribute("aria-current");
 		});
-		if (!this.tops || !first.length) return; // what is lit is in sight
+		if (!this.tops || !first.length) return; // keep the highlighted lines in view
 		const from = this.tops[first[0]], to = this.tops[first[first.length - 1]];
 		const at = to + 24 < this.room ? 0 : from - 24;
 		if (at !== this.scrolled) this.list.scrollTop = this.scrolled = at;
@@ -549,9 +549,9 @@ function render({ model, el }) {
 	const root = h("div.sv.player", { tabindex: "-1", role: "group", "aria-label": "player of a decode" });
 	let prompt = header.prompts[0], row = 0, phase = 2, playing = false, predict = false, substeps = false, speed = 1, timer = 0;
 	let focus = null, looked = null, asked = -1, guesses = new Set();
-	let told = null; // the update whose source stands in the head
-	let growth = false, grown = null; // whether drafts grow level by level, and how far this one has; null: wholly
-	const scored = new Map(); // row -> [right, guessed, right by confidence]
+	let told = null; // the update whose source is shown in the header
+	let growth = false, grown = null; // whether drafts grow level by level, and the current stage; null: fully grown
+	const scored = new Map(); // row -> [right, guesses, right by confidence]
 
 	const chooser = h("select", { "aria-label": "prompt" }, ...header.prompts.map((p, i) => h("option", { value: i }, `${p.prompt + 1}: ${[p.kind, p.language].filter(Boolean).join(", ") || "prompt"}`)));
 	const updates = h("select", { "aria-label": "update" });
@@ -564,7 +564,7 @@ function render({ model, el }) {
 	const byLevel = press("growth", "growth: see each draft grow level by level, then the cut nodes (G)", () => setGrowth(!growth), { "aria-pressed": "false" });
 	const guessing = press("predict", "predict mode (M): guess before the verdict is shown", () => setPredict(!predict), { "aria-pressed": "false" });
 	const said = h("p.said", { "aria-live": "polite" });
-	// The cycle's own signals, a name and a value each.
+	// The cycle's own signals, each with name and value.
 	const signals = header.controls.map(([name, title, meaning]) => { const value = h("b"); return { name, value, node: h("span", { title: meaning }, `${title} `, value) }; });
 	const board = h("div.board", { hidden: "" });
 	const reveal = press("reveal (R)", "reveal the verdict", () => answer());
@@ -611,7 +611,7 @@ function render({ model, el }) {
 		updates.replaceChildren(...prompt.updates.map((u) => h("option", { value: u.first }, u.update)));
 		time.scale(prompt.first, prompt.last);
 	}
-	// Everything at the cursor.
+	// Draws everything at the cursor.
 	function show(at, to, tellModel, stageAt = growth ? 0 : null) {
 		at = Math.max(prompt.first, Math.min(prompt.last - 1, at));
 		if (to > 0 || growthOf(record.cycle(at)).length < 2) stageAt = null;
@@ -645,19 +645,19 @@ function render({ model, el }) {
 		need();
 		ask();
 		if (tellModel) tell();
-		text.toEnd(); // last, so that a step lays the page out once
+		text.toEnd(); // last, so that a step causes a single layout
 	}
-	// In predict mode the draft keeps its own order: the accepted path on top would tell.
+	// In predict mode the draft keeps its original order: an accepted path at the top would reveal the verdict.
 	function plant() {
 		const cycle = record.cycle(row);
 		tree.draw(cycle, phase, predict && cycle.sent ? guesses : null, stage(), !predict);
 	}
-	// A step of the draft's growth; after the last one the draft is whole.
+	// Advances the draft's growth; after the last step the draft is complete.
 	function grow(k) {
 		const stages = growthOf(record.cycle(row)).length;
 		show(row, 0, true, Math.max(0, Math.min(stages - 1, k)));
 	}
-	// The node that the panel speaks of: under the pointer, focused, else the one that says most.
+	// The node that the panel describes: under the pointer, focused, otherwise the most informative one.
 	function ask() {
 		const cycle = record.cycle(row);
 		const best = cycle.rejected >= 0 && phase > 0 ? cycle.rejected : phase > 0 && cycle.extra >= 0 ? cycle.n : cycle.n ? tree.order[0] : null;
@@ -667,7 +667,7 @@ function render({ model, el }) {
 		tree.light(i, valid(looked) || valid(focus));
 		tree.roving(valid(focus) ? focus : i);
 	}
-	// The chunk that this cycle needs, and then the next one.
+	// Requests the chunk of this cycle, then the next one.
 	function need() {
 		const now = record.chunkOf(row);
 		for (const number of [now, now + 1]) {
@@ -693,7 +693,7 @@ function render({ model, el }) {
 		if (changed) model.save_changes();
 	}
 	function seek(at) { stop(); show(at, startPhase(), true); }
-	// One step: a cycle, or a phase of it; in predict mode a step reveals before it goes on.
+	// Steps by a cycle or one of its phases; in predict mode a step first reveals the verdict.
 	function step(way, small = substeps || growth) {
 		const stages = growthOf(record.cycle(row)).length;
 		if (phase === 0 && grown !== null && grown + way >= 0 && grown + way < stages) { grow(grown + way); return; }
@@ -753,7 +753,7 @@ function render({ model, el }) {
 		share(model, { projector: on });
 		resize();
 	}
-	// A guess: a node survives with all above it, and only one child of each.
+	// Marks a guess: a node survives with all its ancestors, and at most one child of each.
 	function mark(i) {
 		const cycle = record.cycle(row);
 		if (!waits(row) || i >= cycle.n || ghost(cycle, i)) return false;
@@ -826,16 +826,16 @@ function render({ model, el }) {
 		",": () => overview.pan(-overview.span / 2), ".": () => overview.pan(overview.span / 2), v: () => save(shiftKey ? savePng : saveSvg),
 		p: () => setProjector(!root.classList.contains("projector")), "[": () => turn(-1), "]": () => turn(1), "?": () => help.toggle(),
 	}));
-	// Keys belong to the player once it was clicked.
+	// A click gives the player the keyboard focus.
 	hear(root, "pointerdown", (event) => { if (!event.target.closest("button, select, input, summary, [tabindex='0']")) root.focus({ preventScroll: true }); });
 	hear(chooser, "change", () => choose(+chooser.value));
 	hear(updates, "change", () => seek(+updates.value));
 	hear(speeds, "change", () => { speed = +speeds.value; tell(); });
 
-	// Beside each other where there is room, in the letters' measure; a container query would cost a layout a step.
+	// Side by side if there is room, measured in em; a container query would cost one layout per step.
 	function arrange() {
 		root.classList.toggle("narrow", el.clientWidth < 58 * emOf(root));
-		// what is left of the window when all else stands: the tree and its signals fit into it
+		// the tree and its signals get the height left over by the other elements
 		const narrow = root.classList.contains("narrow");
 		tree.size(0, narrow);
 		const { em } = tree, above = grid.offsetTop, below = narrow ? 0 : pair.offsetHeight + 0.6 * em;
@@ -849,7 +849,7 @@ function render({ model, el }) {
 	let width = 0;
 	const observer = new ResizeObserver(() => { if (el.clientWidth !== width) { width = el.clientWidth; resize(); } });
 	const clampPrompt = () => Math.max(0, Math.min(header.prompts.length - 1, model.get("prompt")));
-	// What Python sets.
+	// Applies the state set by Python.
 	const follow = () => {
 		if (header.prompts.indexOf(prompt) !== clampPrompt()) open(clampPrompt());
 		const at = prompt.first + (model.get("cycle") ?? prompt.opens), to = PHASES.indexOf(model.get("phase"));
@@ -877,7 +877,7 @@ function render({ model, el }) {
 	width = el.clientWidth;
 	row = prompt.first;
 	show(prompt.first + (model.get("cycle") ?? prompt.opens), Math.max(0, PHASES.indexOf(model.get("phase"))), false);
-	resize(); // with all that was drawn
+	resize(); // after everything is drawn
 	if (model.get("growth")) setGrowth(true);
 	if (model.get("predict")) setPredict(true);
 	if (model.get("playing")) toggle();

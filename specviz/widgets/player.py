@@ -1,4 +1,4 @@
-"""The player: step through a decode; what was drafted, believed, judged and kept, and what it cost."""
+"""The player: step through a decode to see the drafts, probabilities, verdicts, emitted tokens and costs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
 from specviz.widgets.stateful import Stateful, Value
 
-WHOLE = 4_000_000  # bytes up to which the first chunk travels with the columns
+WHOLE = 4_000_000  # size of the columns in bytes up to which the first chunk is sent along
 
 
 class Player(Stateful):
-    """A trace that can be scrubbed, played and asked; made by `player`.
+    """An interactive view of a trace that can be scrubbed, played and queried; created by `player`.
 
-    The columns travel once, as bytes; stepping happens in the browser. These traits follow what is shown and
-    can be set:
+    The columns are sent once, as bytes; stepping happens in the browser. These traits reflect the view's
+    state and can be set:
 
     - ``prompt``: which of the trace's prompts, from 0 in the trace's order.
-    - ``cycle``: the row of the prompt's cycles; 0 is the prefill. At first one that accepts and rejects.
-    - ``phase``: ``draft`` (not judged yet), ``verify`` (judged) or ``commit`` (the text has grown).
+    - ``cycle``: row of the prompt's cycles; 0 is the prefill. The default cycle accepts and rejects tokens.
+    - ``phase``: ``draft`` (not yet judged), ``verify`` (judged) or ``commit`` (tokens appended).
     - ``playing``, and ``speed`` in cycles per second.
-    - ``predict``: whether verdicts wait for the reader's guess; ``score`` is (right, guessed) so far.
-    - ``substeps``: whether a step goes draft, verify, commit or a whole cycle.
-    - ``growth``: whether each draft grows level by level, then shows what threshold and budget cut.
+    - ``predict``: whether verdicts are hidden until the reader guesses; ``score`` is (right, guesses) so far.
+    - ``substeps``: whether a step is one phase (draft, verify, commit) instead of a whole cycle.
+    - ``growth``: whether drafts grow level by level, then show the nodes cut by threshold and budget.
     - ``theme``: ``auto``, ``light`` or ``dark``; ``projector``: whether everything is larger.
     """
 
@@ -71,7 +71,7 @@ class Player(Stateful):
 
 
 class CanvasPlayer(Player):
-    """The player of a trace that fills masked canvases: with the files that only such a trace needs."""
+    """The player of a trace that fills masked canvases, with the additional scripts such traces need."""
 
     VIEW = "canvas"
     _esm = assets.script("canvas")
@@ -79,29 +79,29 @@ class CanvasPlayer(Player):
 
 
 def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Value) -> Player:
-    """A live view of a trace for a notebook: step, play, ask why, predict.
+    """Open a trace in an interactive notebook view: step, play, inspect verdicts and predict them.
 
     Parameters
     ----------
     trace : Trace
         A trace of one run; its prompts can be selected in the view.
     prompts : iterable of int, optional
-        Show only these.
+        Show only these prompts.
     **state
         Initial state: traits of `Player`, for example ``cycle=3`` or ``predict=True``.
 
     Returns
     -------
     Player
-        Its traits follow what is shown; ``to_html(path)`` writes it as one offline page that opens at the
+        Its traits reflect the view's state; ``to_html(path)`` writes it as one offline page that opens at the
         same place, and ``trace.to_html(path)`` writes a page with the player of every run.
 
     Raises
     ------
     TraceError
-        If the trace holds several runs or nothing.
+        If the trace holds several runs or no cycles.
     ParameterError
-        If there is no such state.
+        If `state` names an unknown trait or gives an invalid value.
 
     Examples
     --------

@@ -1,5 +1,5 @@
 // The race: one prompt by several methods. Rows are methods, columns are output positions, and every
-// method runs on its own recorded clock. Built on shared.js, which stands in front of this text.
+// method runs on its own recorded clock. Built on shared.js, which precedes this file.
 
 const GLYPHS = ["●", "▲", "■", "◆", "✚", "★"];
 const DASHES = ["", "7 4", "2 3", "10 3 2 3", "5 2", "1 4"];
@@ -8,7 +8,7 @@ const PACES = [6, 12, 24, 48, 96]; // seconds that the slowest lane takes on the
 
 const times = (x) => `${x.toFixed(2)}×`;
 
-// How many of a sorted array's entries are at most t.
+// Number of entries of a sorted array that are at most t.
 function upTo(sorted, t) {
 	let low = 0, high = sorted.length;
 	while (low < high) {
@@ -19,14 +19,14 @@ function upTo(sorted, t) {
 	return low;
 }
 
-// One lane: its arrays, and what follows from a time.
+// One lane: its arrays, and its state at a given time.
 class Lane {
 	constructor(index, told, arrays, prefix) {
 		Object.assign(this, told, { index, glyph: GLYPHS[index % GLYPHS.length] });
 		for (const name of told.columns) this[name] = arrays[prefix + name];
 		this.passes = this.end_time.length;
 		this.first = new Int32Array(this.passes).fill(-1); // first token of each block
-		this.at = new Map(); // output position -> tokens that ever stood there
+		this.at = new Map(); // output position -> all tokens ever placed there
 		for (let i = 0; i < this.block.length; i++) {
 			if (this.first[this.block[i]] < 0) this.first[this.block[i]] = i;
 			const here = this.at.get(this.position[i]);
@@ -37,7 +37,7 @@ class Lane {
 	done(t) { return upTo(this.end_time, t); }
 	standing(t) { const k = this.done(t); return k ? this.stands[k - 1] : 0; }
 	finished(t) { return this.end !== "" && t >= this.finish; }
-	token(position, t) { // the token that stands at a position, or -1
+	token(position, t) { // the token at a position at time t, or -1
 		const here = this.at.get(position) ?? [];
 		for (let i = here.length - 1; i >= 0; i--) {
 			const block = this.block[here[i]];
@@ -45,7 +45,7 @@ class Lane {
 		}
 		return -1;
 	}
-	// What the lane is doing at t: [phase, share of the block that has passed].
+	// The lane's activity at t: [phase, elapsed share of the block].
 	doing(t, phases) {
 		if (t < this.prefill) return ["prefill", t / this.prefill];
 		const k = this.done(t);
@@ -72,7 +72,7 @@ class Lane {
 	}
 }
 
-// Lanes at t: who has finished, by time; then who has more tokens.
+// Lanes ranked at t: finished lanes by time, then the others by number of tokens.
 function ranking(lanes, t) {
 	return [...lanes].sort((a, b) => {
 		const over = b.finished(t) - a.finished(t);
@@ -135,7 +135,7 @@ class Strip {
 		this.window();
 	}
 	base() { return this.lanes[this.field.baseline]; }
-	size() { // the column's width follows the font's size
+	size() { // the column width follows the font size
 		const em = emOf(this.node);
 		this.cell = Math.round(em * 5.2);
 		this.node.style.setProperty("--cell", `${this.cell}px`);
@@ -147,7 +147,7 @@ class Strip {
 		}
 		this.shown = [0, 0];
 	}
-	window() { // which columns can be seen, with a margin
+	window() { // visible columns, with a margin
 		const width = this.node.clientWidth || 900;
 		const from = Math.max(0, Math.floor(this.node.scrollLeft / this.cell) - 6);
 		const to = Math.min(this.columns, Math.ceil((this.node.scrollLeft + width) / this.cell) + 6);
@@ -221,7 +221,7 @@ class Strip {
 			row.now.textContent = `${count(stands, "token")} · ${count(done, "cycle")}`;
 		}
 	}
-	follow(t) { // keep the leader's head in sight, unless the reader scrolled away
+	follow(t) { // keep the head of the leader in view, unless the reader scrolled away
 		if (this.held) return;
 		const head = Math.max(...this.lanes.map((lane) => lane.standing(t))) * this.cell;
 		const who = this.node.querySelector(".who")?.offsetWidth ?? 0;
@@ -269,7 +269,7 @@ class Chart {
 			for (let k = 0; k < lane.passes; k++) d += `H${x(lane.end_time[k])}V${y(lane.stands[k])}`;
 			const dash = { "stroke-dasharray": DASHES[i % DASHES.length] };
 			parts.push(s("path", { class: `line faint l${i % 6}`, d, ...dash }), s("path", { class: `line l${i % 6}`, d, "clip-path": `url(#${clip})`, ...dash }));
-			// the prefill, below the axis: a bar a lane, so that none hides another
+			// the prefill, below the axis: one bar per lane, so that none hides another
 			const under = low + 3 + i * em * 0.5;
 			const bar = s("rect", { class: `prefill l${i % 6}`, x: x(0), y: under, width: Math.max(1, x(lane.prefill) - x(0)), height: em * 0.36 }, s("title", `${lane.name}: prefill, ${ms(lane.prefill)}`));
 			parts.push(bar);
@@ -348,7 +348,7 @@ function board(field, lanes, kinds, phases, seek) {
 	};
 }
 
-// A wait in words: how long, what for, and which phase took most of it.
+// Describes a wait: how long it was, its purpose, and which phase took most of it.
 function waitButton(lane, k, i, kinds, phases, seek) {
 	const seconds = lane.end_time[k] - lane.begin[k];
 	const phase = phases.reduce((a, b) => (lane[b][k] > lane[a][k] ? b : a));
@@ -360,7 +360,7 @@ function waitButton(lane, k, i, kinds, phases, seek) {
 	return h("span", button, ` (cycle ${lane.cycle[k]}: ${count(lane.tokens[k], "token")}${told}; ${phase} ${share} %)`);
 }
 
-// ---- the whole
+// ---- the complete view
 
 function render({ model, el }) {
 	const { header, arrays } = unpack(model.get("data"));
@@ -419,7 +419,7 @@ function render({ model, el }) {
 		slowed.textContent = by < 1.05 ? "in real time" : pace > last ? `slowed ${much}` : `sped up ${much}`;
 	}
 	function show(time, say) {
-		t = time >= last * (1 - 1e-6) ? last : Math.max(0, time); // times come rounded: the end is the end
+		t = time >= last * (1 - 1e-6) ? last : Math.max(0, time); // times arrive rounded: snap to the end
 		clock.textContent = ms(t);
 		scrubber.value = Math.round((1000 * t) / last);
 		scrubber.setAttribute("aria-valuetext", ms(t));
@@ -429,7 +429,7 @@ function render({ model, el }) {
 		table.draw(t);
 		const line = leaderSentence(field, lanes, t);
 		if (leader.textContent !== line) leader.textContent = line;
-		// While it plays only a change of the lead is spoken, at most one a second; a step says what the pass brought.
+		// During playback only a change of the lead is announced, at most once a second; a step describes its pass.
 		const who = line.split(" with ")[0], now = performance.now();
 		const speaks = say || (playing && who !== spoken && now - uttered >= 1000);
 		if (speaks) {
@@ -476,7 +476,7 @@ function render({ model, el }) {
 		const passed = before ? (now - before) / 1000 : 0;
 		before = now;
 		let to = t + (passed * last) / pace;
-		if (still()) { // reduced motion: jump from pass to pass, at the same pace
+		if (still()) { // reduced motion: jump from pass to pass at the same pace
 			clockwork += (passed * last) / pace;
 			const i = upTo(events, clockwork) - 1;
 			to = Math.max(t, events[Math.max(0, i)]);

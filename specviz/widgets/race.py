@@ -1,4 +1,4 @@
-"""The same prompt by several methods, aligned by output position and played at true relative speed."""
+"""Race of several methods on the same prompt, aligned by output position, at true relative speed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class Race(Stateful):
-    """A race that can be scrubbed and played; made by `race`.
+    """A race that can be scrubbed and played; created by `race`.
 
-    Everything travels once, as bytes; playing happens in the browser. These traits follow what is shown and
-    can be set:
+    All data is sent once, as bytes; playback happens in the browser. These traits reflect the view's state
+    and can be set:
 
-    - ``prompt``: which of the fields, from 0.
+    - ``prompt``: index of the field, from 0.
     - ``time``: seconds on the race's clock.
     - ``playing``, and ``pace``: how many seconds the slowest lane takes on the screen.
     - ``theme``: ``auto``, ``light`` or ``dark``; ``projector``: whether everything is larger.
@@ -97,36 +97,37 @@ def race(
     ----------
     traces : list of Trace, dict of name to Trace, or a Trace of several runs
         At least two runs that decoded the same prompts in the same order. Prompts that differ between the
-        runs are skipped, and the picture says so.
+        runs are skipped, which a note in the view reports.
     live : bool
-        Decode two or three methods at once, each in its own column on its own clock. They take turns in one
+        Decode two or three methods live, each in its own column on its own clock. They take turns in one
         thread, so that none is timed while another one computes; once they have ended, the recorded race
         opens below.
     model : str, path, transformers model or specviz model, optional
-        For a live race; default SmolLM2 if it is downloaded, otherwise ``town``.
+        For a live race; by default SmolLM2 if it is downloaded, otherwise ``town``.
     prompt : int, or any one prompt that `specviz.generate` takes
         For recorded runs the first prompt to show; for a live race the prompt to decode.
     methods : sequence of str, class or Method
-        For a live race; a name may carry settings: ``"bild:fallback=0.5"``.
+        For a live race; a name may include settings: ``"bild:fallback=0.5"``.
     draft : like `model`, optional
-        For a live race, the draft model; default the package's drafter for the model.
+        For a live race, the draft model; by default the package's drafter for the model.
     **state
         Initial state: traits of `Race`, for example ``pace=24``. For a live race, arguments of
-        `specviz.generate`: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``device``
-        and ``dtype``.
+        `specviz.generate`: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``record``,
+        ``device`` and ``dtype``.
 
     Returns
     -------
     Race or LiveRace
-        A race's traits follow what is shown; ``race.to_html(path)`` writes it as one offline page. A live
-        race decodes as soon as a notebook shows it; its ``traces`` hold what was decoded.
+        A race's traits reflect the view's state; ``race.to_html(path)`` writes it as one offline page. A live
+        race decodes as soon as a notebook shows it; its ``traces`` hold the decodes.
 
     Raises
     ------
     TraceError
-        If there are fewer than two runs, they share no prompt, or one recorded no times.
+        If there are fewer than two runs, they share no prompt, only some fill a canvas, a run recorded no
+        times, or a run decodes streams.
     ParameterError
-        If there is no such state, method or option.
+        If an argument conflicts with `live`, or a state, method or option is unknown or invalid.
     ModelError, PromptError
         For a live race, if the model is missing or the prompt is invalid.
 

@@ -1,4 +1,4 @@
-"""The ribbon's door: one name for what stands still and for what moves."""
+"""Entry point of the ribbon: one function for the static picture and the live widget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def flicker(
     traces: Traces, prompt: int | None = None, *, live: bool = False, **state: Value
 ) -> Flicker | LiveFlicker:
-    """What a stream's display showed, erased and hid: time runs down, words run across, runs side by side.
+    """Show what a stream's display showed, erased and hid: time runs down, words across, runs side by side.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def flicker(
         Runs over one stream; each run is a column. In a live ribbon, runs that differ only in β share a
         column, and its slider switches between them.
     prompt : int, optional
-        Which stream of the runs; default the first.
+        The stream to show; the first by default.
     live : bool
         Return a widget with a cursor and sliders for β and k instead of a static picture.
     **state
@@ -37,9 +37,9 @@ def flicker(
     Raises
     ------
     TraceError
-        If a run is not of a stream, or the sources differ.
+        If a run does not decode a stream, or the sources differ.
     ParameterError
-        If there is no such state.
+        If `state` names an unknown trait, gives an invalid value, or is given for a static ribbon.
     """
     if live:
         from .flicker import LiveFlicker

@@ -1,7 +1,7 @@
-// A folder's traces as a table: sorted, searched, filtered; rows are opened and compared. Built on shared.js, which
-// stands in front of this text.
+// A folder's traces as a table: sort, search, filter, open and compare rows. Built on shared.js, which
+// precedes this file.
 
-const PART = 512 * 1024; // bytes of a dropped file that travel in one message
+const PART = 512 * 1024; // bytes of a dropped file per message
 
 function render({ model, el }) {
 	const root = h("div.sv.runs", { role: "region", "aria-label": "Traces" });
@@ -43,7 +43,7 @@ function render({ model, el }) {
 		return column.digits === null ? String(value) : value.toLocaleString("en", { minimumFractionDigits: column.digits, maximumFractionDigits: column.digits });
 	};
 	function compare(a, b) {
-		if (!!a.problem !== !!b.problem) return a.problem ? 1 : -1; // what is not a trace stands last
+		if (!!a.problem !== !!b.problem) return a.problem ? 1 : -1; // files that are not traces come last
 		const [x, y] = [a[key], b[key]], way = down ? -1 : 1;
 		if ((x ?? null) === null || (y ?? null) === null) return ((x ?? null) === null) - ((y ?? null) === null);
 		return way * (typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
@@ -94,7 +94,7 @@ function render({ model, el }) {
 		note.textContent = model.get("note");
 		note.hidden = !model.get("note");
 	}
-	const answers = []; // who waits for Python's word on a part of a file
+	const answers = []; // callbacks waiting for the answer to a part of a file
 	async function upload(one) {
 		if (!one) return;
 		if (one.size > model.get("limit")) {
@@ -116,7 +116,7 @@ function render({ model, el }) {
 	}
 	let last = Promise.resolve();
 	const refuse = (reason) => { error.textContent = String(reason); error.hidden = false; progress.hidden = true; };
-	const uploadAll = (files) => { for (const one of files) last = last.then(() => upload(one)).catch(refuse); }; // in turns
+	const uploadAll = (files) => { for (const one of files) last = last.then(() => upload(one)).catch(refuse); }; // one after the other
 	hear(search, "input", draw);
 	hear(methods, "change", draw);
 	hear(file, "change", () => uploadAll([...file.files]));
@@ -127,7 +127,7 @@ function render({ model, el }) {
 		drop.classList.remove("over");
 		uploadAll([...event.dataTransfer.files]);
 	});
-	hear(root, "keydown", (event) => event.stopPropagation()); // the notebook has shortcuts of its own
+	hear(root, "keydown", (event) => event.stopPropagation()); // the notebook has its own shortcuts
 	const deaf = listen(root, model, [
 		["change:rows", reread], ["change:chosen", draw], ["change:error", tell], ["change:note", tell],
 		["msg:custom", ({ upload: answer }) => answers.shift()?.(answer)],

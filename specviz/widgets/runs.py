@@ -1,4 +1,4 @@
-"""The traces of a folder as a table: sort, search and filter; open one in the player, compare two."""
+"""Table of a folder's traces: sort, search and filter them, open one in the player, compare or race them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from specviz.widgets.stateful import error_line
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_FILES = 2000  # of a folder; what is beyond is counted in words
-AT_ONCE = 40  # files that are read before the table is shown; the others follow in a thread
-UPLOAD_LIMIT = 64 << 20  # bytes of a dropped file
+MOST_FILES = 2000  # maximum number of files listed; a note tells if there are more
+AT_ONCE = 40  # files that are read before the table is shown; a thread reads the others
+UPLOAD_LIMIT = 64 << 20  # maximum size of a dropped file in bytes
 TRACE = re.compile(r"[^.].*\.parquet(" + re.escape(PARTIAL) + ")?")
 # The table's columns: key, heading, digits (None: text), meaning.
 COLUMNS: list[tuple[str, str, int | None, str]] = [
@@ -60,10 +60,10 @@ class Listed:
     Parameters
     ----------
     name : str
-        As the table shows it.
+        Name shown in the table.
     path : Path
     uploaded : bool
-        Whether it was dropped into the page and lies in a temporary folder.
+        Whether it was dropped into the page and is stored in a temporary folder.
     """
 
     name: str
@@ -71,18 +71,18 @@ class Listed:
     uploaded: bool = False
 
     def row(self) -> Json:
-        """What the table shows of it; of a file that is not a trace, why, in one line."""
-        # dropped files may share a name; in the temporary folder each has its own
+        """Build the file's row of the table; for a file that is not a trace, one line that says why."""
+        # dropped files may share a name, but their names in the temporary folder are unique
         own = f"uploaded {self.path.name}" if self.uploaded else f"folder {visible(self.name)}"
         about: Json = {"id": own, "file": visible(self.name), "uploaded": self.uploaded, "problem": ""}
         try:
             return about | summary_row(Trace.open(self.path))
-        except Exception as error:  # whatever a broken file makes of the reader is one row
+        except Exception as error:  # any failure to read a broken file is shown in its row
             return about | {"problem": visible(error_line(error).replace(str(self.path), self.name))}
 
 
 def summary_row(trace: Trace) -> Json:
-    """Names and numbers of a trace of one run, by the keys of `COLUMNS`."""
+    """Names and metrics of a trace of one run, by the keys of `COLUMNS`."""
     run = trace.run
     numbers = {
         "tokens": metrics.output(trace),
@@ -105,7 +105,7 @@ def summary_row(trace: Trace) -> Json:
 
 
 def trace_files(folder: Path) -> list[Path]:
-    """The trace files in a folder and the folders below it, in order; links to folders are not followed."""
+    """List the trace files in a folder and its subfolders, sorted; links to folders are not followed."""
     paths = []
     for place, inner, names in os.walk(folder):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
@@ -116,7 +116,7 @@ def trace_files(folder: Path) -> list[Path]:
 
 
 class Table(AnyWidget):
-    """The table's front-end: rows as JSON in, what was pressed and what was dropped out."""
+    """The table's front-end: takes rows as JSON and reports pressed buttons and dropped files."""
 
     _esm = script("runs")
     _css = style("runs")
@@ -131,9 +131,9 @@ class Table(AnyWidget):
 
 
 class Runs(ipywidgets.VBox):
-    """A folder's traces; made by `runs`.
+    """A folder's traces as a table; created by `runs`.
 
-    ``table`` holds the rows, ``play``, ``diff`` and ``race`` show files by their number in it.
+    ``table`` holds the rows; ``play``, ``diff`` and ``race`` show files by their row number.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -151,7 +151,7 @@ class Runs(ipywidgets.VBox):
     # ------------------------------------------------------------ rows
 
     def refresh(self) -> None:
-        """Read the folder again; files that were dropped into the page stay."""
+        """Read the folder again; files dropped into the page stay listed."""
         paths = trace_files(self.folder)
         uploaded = [each for each in self._files if each.uploaded]
         files = [Listed(str(p.relative_to(self.folder)), p) for p in paths[:MOST_FILES]]
@@ -165,31 +165,31 @@ class Runs(ipywidgets.VBox):
             self._reading.start()
 
     def _read(self, files: list[Listed]) -> None:
-        """The rows after the first ones, in portions."""
+        """Read the rows after the first `AT_ONCE`, in portions of that size."""
         for start in range(AT_ONCE, len(files), AT_ONCE):
             rows = [each.row() for each in files[start : start + AT_ONCE]]
-            if self._files[: len(files)] != files:  # the folder was read again
+            if self._files[: len(files)] != files:  # the folder was read again in the meantime
                 return
             self.panel.rows = [*self.panel.rows[:start], *rows, *self.panel.rows[start + AT_ONCE :]]
 
     def _wait(self) -> None:
-        """Until the folder's rows are read."""
+        """Wait until all of the folder's rows are read."""
         if self._reading is not None:
             self._reading.join()
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per file: names, numbers, and in ``problem`` why it is not a trace, where it is none."""
+        """One row per file: names, metrics, and in ``problem`` the reason if it is not a trace."""
         import pandas as pd
 
         self._wait()
         names = [*(key for key, *_ in COLUMNS), "problem"]
         return pd.DataFrame(self.panel.rows, columns=names)
 
-    # ------------------------------------------------------------ what is shown below
+    # ------------------------------------------------------------ views below the table
 
     def trace(self, number: int) -> Trace:
-        """The trace in a row of the table, from 0.
+        """Open the trace in a row of the table, counted from 0.
 
         Raises
         ------
@@ -201,13 +201,13 @@ class Runs(ipywidgets.VBox):
         return Trace.open(self._files[number].path)
 
     def play(self, number: int) -> None:
-        """Show a trace in the player, below the table."""
+        """Show a trace in the player below the table."""
         view = player(self.trace(number))
         view.theme = self.panel.theme
         self._below([view], [number])
 
     def diff(self, one: int, other: int) -> None:
-        """Show two traces of one prompt in step, below the table."""
+        """Compare two traces of the same prompts side by side below the table."""
         a, b = self.trace(one), self.trace(other)
         shared = [p for p in prompts(a) if p in prompts(b)]
         if not shared:
@@ -230,7 +230,7 @@ class Runs(ipywidgets.VBox):
         self._below([choice, place] if len(shared) > 1 else [place], [one, other])
 
     def race(self, numbers: Iterable[int]) -> None:
-        """Race traces of the same prompts, below the table."""
+        """Race traces of the same prompts below the table."""
         chosen = list(numbers)
         view = Race(fields([self.trace(number) for number in chosen]))
         view.theme = self.panel.theme
@@ -245,10 +245,10 @@ class Runs(ipywidgets.VBox):
         for old in before:
             old.close()
 
-    # ------------------------------------------------------------ what was pressed
+    # ------------------------------------------------------------ messages from the page
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[memoryview]) -> None:
-        """A button of the table was pressed, or a part of a dropped file came."""
+        """Handle a pressed button or a received part of a dropped file."""
         if content.get("do") != "upload" or content.get("first"):
             self.panel.error = ""
         try:
@@ -266,11 +266,11 @@ class Runs(ipywidgets.VBox):
                     self.save(numbers[0])
                 case "upload":
                     self._receive(content, buffers)
-        except Exception as error:  # whatever it is, it is one line above the table
+        except Exception as error:  # any failure is shown as one line above the table
             self.panel.error = error_line(error)
 
     def _receive(self, content: Json, buffers: list[memoryview]) -> None:
-        """A part of a dropped file; when it is whole, it is checked like any other file and shown."""
+        """Receive a part of a dropped file; once complete, the file is checked and shown."""
         if content.get("first"):
             self._upload = Upload(visible(str(content.get("name", "")))[:200])
         upload = self._upload
@@ -291,12 +291,12 @@ class Runs(ipywidgets.VBox):
         self.receive(upload.name, bytes(upload.data))
 
     def receive(self, name: str, data: bytes) -> None:
-        """Take a dropped file in: it is kept in a temporary folder until it is saved.
+        """Add a dropped file to the table, keep it in a temporary folder until it is saved, and play it.
 
         Raises
         ------
         TraceError
-            If it is longer than `UPLOAD_LIMIT`, or no trace.
+            If it is larger than `UPLOAD_LIMIT` or is not a trace.
         """
         if len(data) > UPLOAD_LIMIT:
             raise TraceError(
@@ -304,7 +304,7 @@ class Runs(ipywidgets.VBox):
             )
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="specviz-")
-        self._wait()  # or its row would not be the last one
+        self._wait()  # otherwise its row would not be the last one
         number = len(self._files)
         end = PARTIAL if name.endswith(PARTIAL) else ""
         path = Path(self._scratch.name, f"{next(self._uploads)}.parquet{end}")
@@ -320,12 +320,12 @@ class Runs(ipywidgets.VBox):
         self.play(number)
 
     def save(self, number: int) -> Path:
-        """Write a dropped trace into the folder, under its own name.
+        """Save a dropped trace in the folder under its own name, with unsafe characters replaced.
 
         Raises
         ------
         TraceError
-            If the folder has a file of that name, or cannot be written.
+            If there is no such row, or the folder has a file of that name or cannot be written.
         """
         trace = self.trace(number)
         self._wait()
@@ -338,25 +338,25 @@ class Runs(ipywidgets.VBox):
         return path
 
     def close(self) -> None:
-        """Forget the files that were dropped, too."""
+        """Delete the dropped files and close the widget."""
         if self._scratch is not None:
             self._scratch.cleanup()
         super().close()
 
 
 class Upload:
-    """A file that comes in parts."""
+    """A file that is received in parts."""
 
     def __init__(self, name: str) -> None:
         self.name, self.data = name or "trace.parquet", bytearray()
 
     def add(self, part: memoryview) -> None:
-        """One more part.
+        """Append one part.
 
         Raises
         ------
         TraceError
-            If the file becomes longer than `UPLOAD_LIMIT`.
+            If the file becomes larger than `UPLOAD_LIMIT`.
         """
         if len(self.data) + len(part) > UPLOAD_LIMIT:
             raise TraceError(f"{self.name} is larger than {UPLOAD_LIMIT >> 20} MiB: put it into the folder")
@@ -364,25 +364,25 @@ class Upload:
 
 
 def runs(folder: str | Path = ".") -> Runs:
-    """The traces of a folder as a table for a notebook: sort, search, filter, open and compare them.
+    """Show the traces of a folder as a table in a notebook: sort, search, filter, open and compare them.
 
     Parameters
     ----------
     folder : path
-        The table lists this folder and its subfolders: ``*.parquet`` files and runs that are running or were
-        interrupted. For a file that is not a trace, the row says why.
+        The table lists the ``*.parquet`` files in this folder and its subfolders, and runs that are in
+        progress or were interrupted. For a file that is not a trace, the row says why.
 
     Returns
     -------
     Runs
-        An ipywidgets box. Selecting a row opens its player; two rows of one prompt can be compared by
+        An ipywidgets box. Opening a row shows its player; two rows of one prompt can be compared with
         `specviz.diff`, and several can be raced. A dropped trace is checked like any other file and kept in a
-        temporary folder until it is saved. ``table`` has the rows as a data frame.
+        temporary folder until it is saved. ``table`` holds the rows as a data frame.
 
     Raises
     ------
     TraceError
-        If there is no such folder.
+        If the folder does not exist or is a file.
     """
     path = Path(folder)
     if not path.is_dir():

@@ -1,12 +1,12 @@
-// A view as a picture: what its page shows, as an SVG file without styles or scripts of its own, and as a PNG of that.
-// Stands behind shared.js.
+// Saves a view as a picture: an SVG file without stylesheets or scripts, or a PNG rendered from it.
+// Follows shared.js.
 
 const UNDRAWN = ".unseen, .overlay, input";
 const GEOMETRY = ["x", "y", "x1", "y1", "x2", "y2", "width", "height", "rx", "cx", "cy", "r", "d", "viewBox", "preserveAspectRatio", "transform", "dx", "dy"];
 const PAINT = ["fill-opacity", "fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "paint-order", "vector-effect"];
 const LETTERS = ["font-family", "font-size", "font-weight", "font-style", "text-anchor", "dominant-baseline"];
 
-// A computed colour as other programs read it: [rgb, opacity]; browsers write mixed ones as color(srgb r g b / a).
+// Converts a computed colour to [rgb, opacity], which other programs read; browsers write mixed ones as color(srgb r g b / a).
 function colour(value) {
 	const [, mixed, plain] = /^(?:color\(srgb ([^)]*)\)|rgba?\(([^)]*)\))$/.exec(value) ?? [];
 	const numbers = (mixed ?? plain)?.split(/[\s,/]+/).map(Number);
@@ -14,7 +14,7 @@ function colour(value) {
 	const [r, g, b, a = 1] = numbers, to = (x) => Math.round(mixed ? 255 * x : x);
 	return [`rgb(${to(r)},${to(g)},${to(b)})`, a];
 }
-// A drawing's element with all that below it is drawn, its styles written out.
+// Clones a drawing's element and its visible descendants, with their styles written out.
 function drawn(node) {
 	const style = getComputedStyle(node);
 	if (style.display === "none" || style.visibility === "hidden" || ["title", "clipPath"].includes(node.tagName)) return "";
@@ -28,7 +28,7 @@ function drawn(node) {
 	const content = node.tagName === "text" ? [node.textContent] : [...node.children].map(drawn);
 	return s(node.tagName, attributes, ...content);
 }
-// The lines of a text node where the page has them.
+// The lines of a text node at their positions on the page.
 function written(node, ruler) {
 	const style = getComputedStyle(node.parentNode), range = document.createRange(), lines = [];
 	if (style.visibility === "hidden") return [];
@@ -50,10 +50,10 @@ function written(node, ruler) {
 		x: one.x.toFixed(1), y: (one.y + (one.tall * up) / (up + down)).toFixed(1), fill, ...font, "xml:space": "preserve", textLength: (one.right - one.x).toFixed(1), lengthAdjust: "spacingAndGlyphs",
 	}, one.text));
 }
-// A box's ground and its borders.
+// A box's background and borders.
 function boxed(style, { x, y, width, height }) {
 	const clear = style.backgroundColor === "rgba(0, 0, 0, 0)", [first] = /rgba?\([^)]*\)|color\(srgb[^)]*\)/.exec(style.backgroundImage) ?? [""];
-	const found = [], [ground, shade] = colour(clear ? first : style.backgroundColor); // of a pattern its first colour
+	const found = [], [ground, shade] = colour(clear ? first : style.backgroundColor); // for a gradient its first colour
 	const rx = Math.min(parseFloat(style.borderTopLeftRadius) || 0, height / 2);
 	if (ground && shade) found.push(s("rect", { x, y, width, height, rx, fill: ground, "fill-opacity": shade }));
 	const sides = ["Top", "Right", "Bottom", "Left"].map((side) => {
@@ -78,24 +78,24 @@ function pictured(node, ruler) {
 	if (node.nodeType !== Node.ELEMENT_NODE || node.matches(UNDRAWN) || !node.checkVisibility({ visibilityProperty: true })) return [];
 	const style = getComputedStyle(node), box = node.getBoundingClientRect();
 	const { x, y, width, height } = box;
-	if (node.tagName === "svg") { // its own size, where the page shows it; what it hides is cut off
+	if (node.tagName === "svg") { // keeps its size and position on the page; overflow is clipped
 		const { viewBox } = node, view = viewBox.baseVal?.width ? node.getAttribute("viewBox") : `0 0 ${width} ${height}`;
 		return [s("svg", { x, y, width, height, viewBox: view, preserveAspectRatio: node.getAttribute("preserveAspectRatio") ?? "xMidYMid", opacity: style.opacity }, ...[...node.children].map(drawn))];
 	}
 	const inner = node.tagName === "SELECT" ? [] : [...node.childNodes].flatMap((child) => pictured(child, ruler));
 	if (node.tagName === "SELECT") inner.push(...chosen(node, style, box));
-	const grounds = style.display === "inline" ? [...node.getClientRects()] : [box]; // of words that wrap, a box a line
+	const grounds = style.display === "inline" ? [...node.getClientRects()] : [box]; // one box per line for wrapped text
 	const parts = [...grounds.flatMap((one) => boxed(style, one)), ...(style.overflowX === "visible" && style.overflowY === "visible" ? inner : [s("svg", { x, y, width, height, viewBox: `${x} ${y} ${width} ${height}` }, ...inner)])];
 	return +style.opacity < 1 ? [s("g", { opacity: style.opacity }, ...parts)] : parts;
 }
-// What is chosen in a list.
+// The selected option of a list.
 function chosen(node, style, { x, y, height }) {
 	return [s("text", { x: x + 8, y: y + height / 2, "dominant-baseline": "central", fill: colour(style.color)[0], "font-size": style.fontSize, "font-family": style.fontFamily }, node.selectedOptions[0]?.textContent ?? "")];
 }
 
-// A view's picture as the text of an SVG file, [text, width, height].
+// Renders a view as SVG text: [text, width, height].
 function svgOf(root) {
-	root.classList.add("saved"); // without what only a reader at the page needs
+	root.classList.add("saved"); // hides elements that only serve a reader at the page
 	const { x, y, width, height } = root.getBoundingClientRect(), ruler = document.createElement("canvas").getContext("2d");
 	const picture = s("svg", { width: Math.ceil(width), height: Math.ceil(height), viewBox: `${x} ${y} ${width} ${height}` }, ...pictured(root, ruler));
 	root.classList.remove("saved");

@@ -1,7 +1,7 @@
-// What every view shares. This text stands in front of each view's own module.
+// Code shared by all views. This file precedes each view's own module.
 
-// An element: h("button.x", { title: "y" }, child, "text" ...), `x` being its class; attributes may be left out. Text is
-// only ever a text node.
+// Builds an element: h("button.x", { title: "y" }, child, "text" ...), `x` being its class; attributes are optional. Text
+// always becomes a text node.
 function build(make, tag, [first, ...rest]) {
 	const [name, ...classes] = tag.split("."), node = make(name);
 	const plain = first?.constructor === Object;
@@ -11,7 +11,7 @@ function build(make, tag, [first, ...rest]) {
 	node.append(...rest.filter((child) => child !== ""));
 	return node;
 }
-// An attribute; a style by the CSSOM, because the policy of an offline page allows no attribute of that name.
+// Sets an attribute; a style goes through the CSSOM, because an offline page's content policy forbids style attributes.
 function put(node, name, value) {
 	if (name === "style") node.style.cssText = value ?? "";
 	else if (value === null) node.removeAttribute(name);
@@ -23,15 +23,15 @@ const s = (tag, ...rest) => build((name) => document.createElementNS("http://www
 const hear = (node, what, act) => node.addEventListener(what, act);
 const emOf = (node) => parseFloat(getComputedStyle(node).fontSize) || 14; // pixels
 
-// A lane: its heading, what it says of itself, its content.
+// A lane: its heading, remarks in its header, and its content.
 const lane = (name, title, said, ...rest) => h("section", { class: name }, h("header", h("h3", title), ...said), ...rest);
-// A button with a word or a sign on it.
+// A button with a word or an icon on it.
 function press(sign, title, act, more = {}) {
 	const node = h("button", { type: "button", title, "aria-label": title, ...more }, sign);
 	hear(node, "click", act);
 	return node;
 }
-// A badge that says how sure a text is the target's own.
+// A badge for how certain it is that a text is the target's own.
 const SURE = {
 	exact: "the text is the target's own",
 	"exact up to ties": "the text is the target's own, but two top tokens whose scores differ only by rounding may swap",
@@ -39,16 +39,16 @@ const SURE = {
 	lossy: "the text may differ from the target's own",
 };
 const exactness = (word, more = {}) => h("span", { title: SURE[word] ?? "whether the text is the target's own", class: `badge ${{ exact: "yes", "exact up to ties": "ties", "exact in law": "ties" }[word] ?? "lossy"}`, ...more }, word || "not stated");
-// Text with line breaks and lost spaces made visible. Dropped text (`breaks` false) does not break the line that stays.
+// Makes line breaks and runs of spaces visible. Dropped text (`breaks` false) does not break the line that remains.
 const withSigns = (text, breaks = true) => text.split(/(\n|^ +$| {2,})/).filter(Boolean).flatMap((part) =>
 	part === "\n" ? [h("i.sign", "⏎"), breaks ? "\n" : ""] : /^ +$/.test(part) ? h("i.sign", "␣".repeat(part.length)) : part);
-// Sets what Python is to know: {trait: value}.
+// Sets traits and sends them to Python: {trait: value}.
 function share(model, values) {
 	for (const name in values) model.set(name, values[name]);
 	model.save_changes();
 }
 const unique = () => `u${Math.random().toString(36).slice(2)}`;
-const button = (word, title, act, more) => press(word, title, act, { "aria-label": null, ...more }); // its word names it
+const button = (word, title, act, more) => press(word, title, act, { "aria-label": null, ...more }); // its text is its name
 const ENGLISH = new Intl.NumberFormat("en");
 const grouped = (n) => ENGLISH.format(n);
 const count = (n, word) => `${grouped(n)} ${word}${n === 1 ? "" : "s"}`;
@@ -56,7 +56,7 @@ const ms = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.01 
 
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
 
-// Drawn signs: a font may lack the characters.
+// Icons are drawn, because a font may lack the characters.
 const ICONS = {
 	first: "M3 3h2v10H3zM13 3v10L6 8z", back: "M11 3v10L4 8z", play: "M4 2.5v11L13 8z", pause: "M4 3h3v10H4zM9 3h3v10H9z",
 	on: "M5 3v10l7-5z", last: "M11 3h2v10h-2zM3 3v10l7-5z", large: "M2 2h5v2H4v3H2zM9 2h5v5h-2V4H9zM2 9h2v3h3v2H2zM12 9h2v5H9v-2h3z",
@@ -78,9 +78,9 @@ function unpack(data) {
 	return { header: told.header, arrays };
 }
 
-// A token's text in a box of its own: spaces and line breaks made visible, and what would vanish written out.
+// A token's text in its own box, with spaces and line breaks made visible and invisible characters spelled out.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
-const SHOWN = new Map(); // the same few tokens come again and again
+const SHOWN = new Map(); // cache: the same few tokens recur
 function shownToken(text) {
 	let shown = SHOWN.get(text);
 	if (shown === undefined) {
@@ -92,20 +92,20 @@ function shownToken(text) {
 	return shown;
 }
 
-// Whether the reader asked for less motion.
+// Whether the reader prefers reduced motion.
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches || document.body.classList.contains("vscode-reduce-motion");
 
-// The root's light or dark: the trait `theme`, or what the notebook, VS Code or the system says. Returns an undo.
+// Applies light or dark to the root: the trait `theme`, else that of the notebook, VS Code or the system. Returns an undo.
 function followTheme(root, model) {
 	const query = matchMedia("(prefers-color-scheme: dark)");
 	const tell = () => {
 		const wish = model.get("theme");
 		const { dataset, className } = document.body;
-		const code = /vscode-(dark|light|high-contrast)/.test(className); // VS Code, which has JupyterLab's light variables too
+		const code = /vscode-(dark|light|high-contrast)/.test(className); // VS Code also defines the light CSS variables of JupyterLab
 		const host = "jpThemeLight" in dataset ? (dataset.jpThemeLight === "false" ? "dark" : "light")
 			: code ? (/vscode-(high-contrast-)?light/.test(className) ? "light" : "dark")
 			: query.matches ? "dark" : "light";
-		const own = wish === "light" || wish === "dark"; // not the host's colours
+		const own = wish === "light" || wish === "dark"; // whether the theme overrides the host colours
 		root.classList.toggle("own", own);
 		root.classList.toggle("vscode", code && !own);
 		root.classList.toggle("contrast", !own && /vscode-high-contrast/.test(className));
@@ -123,7 +123,7 @@ function followTheme(root, model) {
 	};
 }
 
-// What a view hears from its model, [[event, act], ...], and its theme. Returns an undo.
+// Subscribes a view to its model's events, [[event, act], ...], and to the theme. Returns an undo.
 function listen(root, model, heard) {
 	for (const [name, act] of heard) model.on(name, act);
 	const untheme = followTheme(root, model);
@@ -133,7 +133,7 @@ function listen(root, model, heard) {
 	};
 }
 
-// Keys of a view: `acts(event)` gives {key: act}. None goes further: the notebook has shortcuts of its own.
+// Key bindings of a view: `acts(event)` returns {key: act}. No key propagates: the notebook has its own shortcuts.
 function keys(root, help, acts) {
 	hear(root, "keydown", (event) => {
 		event.stopPropagation();
@@ -148,7 +148,7 @@ function keys(root, help, acts) {
 	});
 }
 
-// A file of the reader's.
+// Downloads a file to the reader's computer.
 function download(blob, name) {
 	const url = URL.createObjectURL(blob), link = h("a", { href: url, download: name });
 	document.body.append(link);
@@ -157,7 +157,7 @@ function download(blob, name) {
 	setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-// The list of keys, over the view. [[keys, what they do], ...]; toggle() and close().
+// The list of keys as an overlay: [[keys, description], ...]; returns toggle() and close().
 function overlay(root, title, keys) {
 	const shut = press("✕", "close", () => close());
 	const box = h("div.overlay", { role: "dialog", "aria-label": title, tabindex: "-1", hidden: "" },

@@ -1,4 +1,4 @@
-"""What widgets share: data that travels once and traits that can be set; a thread's end and its error."""
+"""Shared parts of the widgets: the base class of the views, and helpers for threads, errors and rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from specviz.view.static import Page
 from specviz.widgets.columns import Json
 from specviz.widgets.page import View, document
 
-Value: TypeAlias = bool | float | str | Sequence[int]  # of a trait that follows what is shown
+Value: TypeAlias = bool | float | str | Sequence[int]  # value of a trait that reflects the view's state
 
 
 class Stateful(Page, AnyWidget):
-    """A widget whose data travels once, as bytes; its other traits follow what is shown and can be set.
+    """A widget whose data is sent once, as bytes; its other traits reflect the view's state and can be set.
 
-    A subclass says in `NAME` what an error calls it, in `STATE` which traits are where it stands, and in
-    `MORE` which others it may begin with.
+    A subclass sets `NAME`, its name in error messages; `STATE`, the traits that make up its state; and
+    `MORE`, further traits that may be given at the start.
     """
 
     NAME: ClassVar[str]
@@ -41,7 +41,7 @@ class Stateful(Page, AnyWidget):
             raise ParameterError(f"{self.NAME} cannot start with these settings: {error}") from None
 
     def _document(self, view: str, title: str, still: str, chunks: Sequence[bytes] = ()) -> str:
-        """One offline page, as it stands but for playing; `chunks` are what the view asks for by ``want``."""
+        """Return an offline page of the current state, paused; the view requests `chunks` by ``want``."""
         state = {name: getattr(self, name) for name in self.STATE} | {"playing": False}
         if chunks:
             state["want"] = 0
@@ -49,7 +49,7 @@ class Stateful(Page, AnyWidget):
 
 
 def joined(thread: threading.Thread | None, seconds: float | None) -> bool:
-    """Wait for a decode's thread; whether it has ended."""
+    """Wait up to `seconds` for a decode's thread and return whether it has ended."""
     if thread is None:
         return True
     thread.join(seconds)
@@ -57,12 +57,12 @@ def joined(thread: threading.Thread | None, seconds: float | None) -> bool:
 
 
 def error_line(error: Exception) -> str:
-    """An error as one line."""
+    """Format an error as one line."""
     text = " ".join(str(error).split())[:500]
     own = isinstance(error, SpecvizError) and text
     return text if own else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def plain(row: Json) -> Json:
-    """A row as JSON knows it: NaN is null."""
+    """Return a row that is valid JSON, with NaN replaced by None."""
     return {k: None if isinstance(v, float) and v != v else v for k, v in row.items()}

@@ -1,7 +1,7 @@
-"""What drafting would bring elsewhere: sliders for context, batch, cost and acceptance over a surface.
+"""Modelled speedup of drafting as a surface, with sliders for context, batch, cost and acceptance.
 
-This wing may not run a model: whoever makes the widget hands it what was measured, and the function that
-decodes when a point is clicked (`specviz.advise` does).
+This package may not run a model itself: the caller passes the measurements and the function that decodes
+when a point is clicked, as `specviz.advise` does.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from specviz.widgets.player import player
 from specviz.widgets.stateful import error_line
 
 Key = TypeVar("Key")
-LENGTHS = np.arange(1, 17)  # drafted tokens of a cycle
-RATES = np.linspace(0.0, 0.98, 50)  # acceptance of each
-COST = 0.5  # the dearest drafted token on the slider, in plain passes, where none measured is dearer
-MOST = 2.0  # speedup at which the colours end: no gain is in their middle
+LENGTHS = np.arange(1, 17)  # drafted tokens per cycle
+RATES = np.linspace(0.0, 0.98, 50)  # acceptance rates per token
+COST = 0.5  # least maximum of the slider for the cost of a drafted token, in plain passes
+MOST = 2.0  # speedup at which the colour scale ends; its middle is a speedup of 1
 
 
 class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
-    """The speedup over draft length and acceptance, at a context, a batch and a cost of drafting.
+    """The speedup over draft length and acceptance, at a context, a batch size and a cost of drafting.
 
     Parameters
     ----------
     passes : PassTimes
     drafters : sequence of Drafter
     settings : mapping of str to any, optional
-        What `decode` knows each setting by, by its label.
+        The key to pass to `decode` for each setting's label.
     decode : callable, optional
-        ``decode(key)`` gives the trace of a prompt by this setting: what a click on its point shows.
+        ``decode(key)`` returns the trace of a prompt with this setting, shown when its point is clicked.
     head : str
         HTML above the sliders.
 
     Notes
     -----
-    Modelled, as `specviz.metrics.speedups` says. `speedup` is the surface as a function, `sentence` what the
-    widget says of the acceptance that is set.
+    Speedups are modelled as in `specviz.metrics.speedups`. `speedup` is the surface as a function, and
+    `sentence` summarises the current acceptance rate.
     """
 
     def __init__(
@@ -95,17 +95,17 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
             self.figure.data[2].on_click(lambda _, points, __: self.show_trace(points.point_inds))
 
     def speedup(self, sent: np.ndarray, rate: np.ndarray) -> np.ndarray:
-        """Over decoding without drafts, as the sliders stand."""
+        """Speedup over decoding without drafts, at the sliders' current values."""
         return written(sent, rate) / self._cycle(sent)
 
     def _cycle(self, sent: np.ndarray) -> np.ndarray:
-        """A cycle's time in plain ones."""
+        """Duration of a cycle, in units of a cycle of plain decoding."""
         fixed = self.drafters[self.drafter.value].fixed
         return cycle_cost(self.passes, fixed, sent, self.context.value, self.batch.value, self.cost.value)
 
     @property
     def sentence(self) -> str:
-        """The best draft length at the acceptance that is set, and from which one drafting pays."""
+        """Best draft length at the current acceptance, and the acceptance from which drafting pays off."""
         sent = LENGTHS.astype(float)
         at = self.speedup(sent, np.full(len(sent), self.rate.value))
         best = int(at.argmax())
@@ -118,7 +118,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         )
 
     def show_trace(self, points: Sequence[int]) -> None:
-        """Decode a prompt with the setting of a point, and show its player below."""
+        """Decode a prompt with the setting of a clicked point and show its player below."""
         settings = self.drafters[self.drafter.value].settings
         if not points or self.decode is None or not 0 <= points[0] < len(settings):
             return
@@ -156,7 +156,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         return figure
 
     def _choose(self, change: Bunch | None = None) -> None:
-        """Another drafter: its own cost and acceptance, to begin with."""
+        """Reset the cost and acceptance sliders to the chosen drafter's measurements."""
         drafter = self.drafters[self.drafter.value]
         cost = max(0.0, (drafter.ms + drafter.per_token) / self.passes.one(self.context.value, 1))
         self.cost.max = max(COST, 2 * cost)
@@ -176,7 +176,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         ]
         with self.figure.batch_update():
             surface = self.figure.data[0]
-            # Arrays that a figure begins with do not reach the browser as they are (plotly 7.1).
+            # Arrays passed when the figure is created do not reach the browser unchanged (plotly 7.1).
             surface.x, surface.y, surface.z = sent, RATES, self.speedup(sent[None], RATES[:, None])
             line = self.figure.data[1]
             line.x, line.y, line.z = sent, np.full(len(sent), self.rate.value), at

@@ -1,5 +1,5 @@
-// A text that grows while it is decoded: each token by how it came about, and the drafts that were dropped, struck out.
-// Cycles arrive as `Writing.cycle` (feed.py) gives them. Built on shared.js, which stands in front.
+// Text that grows while it is decoded: each token marked by how it came about, with dropped drafts struck out.
+// Cycles arrive as returned by `Writing.cycle` (feed.py). Built on shared.js, which precedes this file.
 
 const SAY = 1000; // ms between two announcements to a screen reader
 const perSecond = (n) => (n >= 100 ? n.toFixed(0) : n.toFixed(1));
@@ -13,16 +13,16 @@ class Growing {
 	}
 	clear() {
 		this.body.replaceChildren();
-		this.standing = []; // the nodes of the text's tokens, in their order
-		this.cells = new Map(); // of a canvas: cell -> node
+		this.standing = []; // nodes of the tokens in the text, in order
+		this.cells = new Map(); // on a canvas: cell -> node
 		this.fresh = [];
-		this.used = new Set(); // kinds
+		this.used = new Set(); // kinds that occurred
 		Object.assign(this, { received: 0, dropped: 0, cycles: 0, seconds: 0, prefill: null, heard: "" });
 	}
 	get tokens() { return this.cells.size || this.standing.length; }
 	get speed() { const s = this.seconds - (this.prefill ?? 0); return s > 0 && this.prefill !== null ? this.tokens / s : 0; }
 	add(cycles) {
-		const low = this.node.scrollHeight - this.node.scrollTop - this.node.clientHeight < 30; // the reader is at the end
+		const low = this.node.scrollHeight - this.node.scrollTop - this.node.clientHeight < 30; // whether the reader is at the end
 		for (const node of this.fresh) node.classList.remove("new");
 		this.fresh = [];
 		for (const cycle of cycles) this.cycle(cycle);
@@ -36,7 +36,7 @@ class Growing {
 		this.cycles = cycle;
 		if (cells.length) { tokens.forEach((token, i) => this.place(cells[i], token, cycle)); return; }
 		for (const node of this.standing.splice(keep)) this.strike(node, cycle);
-		// what was dropped stands before the token that the target wrote in its place
+		// dropped tokens appear before the token that the target wrote instead
 		const own = tokens.findIndex(([, kind]) => !["draft", "unreviewed"].includes(this.kinds[kind].name));
 		tokens.forEach((token, i) => {
 			if (i === own && dropped) this.drop(dropped, cycle);
@@ -66,7 +66,7 @@ class Growing {
 		this.dropped++;
 		this.body.append(h("del", { title: `drafted in cycle ${cycle} and not accepted` }, ...withSigns(text, false)));
 	}
-	strike(node, cycle) { // a later cycle took it back
+	strike(node, cycle) { // a later cycle rolled it back
 		this.dropped++;
 		node.replaceWith(h("del", { title: `erased in cycle ${cycle}` }, node.textContent.replace(/\n/g, "")));
 	}
@@ -77,8 +77,8 @@ class Growing {
 	}
 }
 
-// A screen reader hears at most one announcement a second: what is said meanwhile is put into the next one, of what takes
-// the place of what was said before (`newest`) the last.
+// Makes at most one announcement a second to a screen reader: later messages are joined into the next one; of those that
+// replace each other (`newest`), only the last is kept.
 class Announcer {
 	constructor() { this.node = h("p.unseen", { "aria-live": "polite" }); this.words = this.newest = ""; this.timer = 0; }
 	say(words, newest = "") {
@@ -97,7 +97,7 @@ class Announcer {
 	stop() { clearInterval(this.timer); this.timer = 0; }
 }
 
-// The box for a prompt.
+// The prompt box.
 function promptBox(model, go) {
 	const box = h("textarea", { rows: 2, dir: "auto", spellcheck: "false", "aria-label": "prompt", placeholder: "Type a prompt … (Ctrl Enter decodes it)" });
 	hear(box, "change", () => share(model, { prompt: box.value }));
@@ -107,7 +107,7 @@ function promptBox(model, go) {
 	return { box, put };
 }
 
-// A menu of names; `values` and `value` are read anew by put().
+// A menu of names; put() reads `values` and `value` again.
 function menu(label, values, value, chosen) {
 	const select = h("select", { "aria-label": label });
 	hear(select, "change", () => chosen(select.value));

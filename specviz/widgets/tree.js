@@ -1,15 +1,15 @@
-// The draft as a tree, its signals below. Stands between shared.js and player.js in the player's module.
+// The draft as a tree, with its signals below. Comes between shared.js and player.js in the player's module.
 //
-// The text goes on along the top line: the accepted path and the target's own token. What was drafted beside it
-// hangs below, level by level. A tree that is too large for boxes is drawn as spots, with words where there is
-// room and around the node that is looked at, so that it always fits its lane.
+// The text continues along the top line: the accepted path and the target's own token. The other drafted nodes
+// hang below, level by level. A tree that is too large for boxes is drawn as spots, with words if there is
+// room and around the node in focus, so that it always fits its lane.
 
 const STATUS_MARKS = { accepted: "✓", rejected: "✕", unjudged: "·", unsent: "○", below_budget: "△", cut: "│", unreviewed: "?" };
-const GHOSTS = ["unsent", "below_budget"]; // drafted, and not sent to the target
+const GHOSTS = ["unsent", "below_budget"]; // drafted but not sent to the target
 const ghost = (cycle, i) => GHOSTS.includes(cycle.status[i]);
-const MOST = 400; // nodes that are drawn; of what was cut, the rest is only counted
-const SHADES = 5; // of belief, among spots
-// Which come to lie on top.
+const MOST = 400; // maximum number of nodes drawn; further cut nodes are only counted
+const SHADES = 5; // shades of probability for spots
+// Drawing order, from bottom to top.
 const LAYERS = ["below_budget", "unsent", "unjudged", "open", "rejected", "cut", "unreviewed", "accepted", "extra"];
 
 const dot = (x, y, r) => `M${(x - r).toFixed(1)} ${y.toFixed(1)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
@@ -21,11 +21,11 @@ const polygon = (n, turn) => (x, y, r) => {
 	return `M${Array.from({ length: n }, corner).join("L")}Z`;
 };
 const cross = (x, y, r) => `M${x - r} ${y - r}l${2 * r} ${2 * r}m${-2 * r} 0l${2 * r} ${-2 * r}`;
-// A shape for each source; what has no shape of its own is a pentagon.
+// A shape for each source; other sources get a pentagon.
 const SHAPES = { store: dot, neighbour: polygon(4, 0.5), prompt: polygon(3, 0), ngram: polygon(4, 0), datastore: polygon(3, 0.5) };
 const shape = (source) => SHAPES[source] ?? polygon(5, 0);
 
-// Attributes that changed: most of a tree stays where it was from step to step.
+// Sets only changed attributes: most of a tree stays in place from step to step.
 function set(node, attributes) {
 	const had = node.had ??= {};
 	for (const name in attributes) {
@@ -33,9 +33,9 @@ function set(node, attributes) {
 		put(node, name, had[name] = attributes[name]);
 	}
 }
-const WIDE = 1.75; // letters that a wide character counts as
+const WIDE = 1.75; // width of a wide character in letters
 const lettersOf = (text) => { let all = 0; for (const c of text) all += c.codePointAt(0) > 0x2e80 ? WIDE : 1; return all; };
-// A text at a place, cut to so many letters. Returns how wide it is, in letters.
+// Places text cut to this many letters. Returns its width in letters.
 function label(node, text, x, y, letters) {
 	let room = letters, shown = "";
 	for (const c of text) {
@@ -48,9 +48,9 @@ function label(node, text, x, y, letters) {
 	return letters - Math.max(0, room);
 }
 
-// ---- where the nodes stand
+// ---- layout of the nodes
 
-// The steps in which a draft came about: its levels, then what the budget cut.
+// The stages in which a draft grows: its levels, then the nodes cut by the budget.
 function growthOf(cycle) {
 	const deepest = Math.max(0, ...cycle.depth);
 	const stages = Array.from({ length: deepest }, (_, d) => ({ level: d + 1, of: deepest }));
@@ -58,9 +58,9 @@ function growthOf(cycle) {
 	return stages;
 }
 
-// A row for each node: a first child's is its parent's, the next ones stand below all that was placed at their depth,
-// so that no edges cross. `ahead` puts the accepted path first and keeps the top row behind it for the target's token;
-// else the draft's own order stands, which tells no verdict. What was cut comes last and takes `half` a row: 1 for boxes.
+// Assigns a row to each node: a first child has its parent's row, later ones go below all nodes placed at their depth,
+// so that no edges cross. `ahead` puts the accepted path first and keeps the top row after it for the target's token;
+// otherwise the draft keeps its own order, which reveals no verdict. Cut nodes come last and take `half` a row: 1 for boxes.
 function placed(cycle, ahead, straight, half) {
 	const { n, depth, children } = cycle;
 	const rank = (i) => (ahead && cycle.path.includes(i) ? 0 : GHOSTS.indexOf(cycle.status[i]) + 2 || 1);
@@ -85,14 +85,14 @@ function placed(cycle, ahead, straight, half) {
 		for (const j of kids[i + 1]) place(j, at);
 	};
 	for (const j of kids[0]) place(j, 0);
-	const behind = ahead && branching ? 0 : kids[last + 1].length || !ahead ? Math.max(n ? 1 : 0, ...(branching ? [free[level] ?? 0] : [])) : 0; // undefined where nothing drafted is that deep
+	const behind = ahead && branching ? 0 : kids[last + 1].length || !ahead ? Math.max(n ? 1 : 0, ...(branching ? [free[level] ?? 0] : [])) : 0; // undefined if no drafted node is that deep
 	const extra = cycle.extra < 0 ? null : { parent: last, depth: level, row: behind };
-	// room for the target's token is always kept, so that nothing moves when the verdict is shown
+	// room for the target's token is always reserved, so that nothing moves when the verdict is shown
 	return { row, weight, hidden, extra, branching, columns: free.length + (branching ? 0 : 1), rows: Math.max(1, ...free, n ? behind + 1 : 1, n && !branching ? 2 : 1) };
 }
 
-// The columns of the levels (the root's is 0). A chain that is too wide for its lane goes on in another line, so that
-// each box has the width that its word needs; in a narrow lane a tree's columns have it, and the tree is scrolled.
+// The columns of the levels (the root's is 0). A chain too wide for its lane continues on another line, so that
+// each box is as wide as its word needs; in a narrow lane a tree's columns are that wide, and the tree is scrolled.
 function columnsOf(levels, chain, needs, { em, gap, least, rooted, room }) {
 	let each = levels;
 	if (chain) {
@@ -118,7 +118,7 @@ class TreeLane {
 		this.zoom = press("full size", "full size or fitted to the lane (Z)", act.zoom, { "aria-label": null, "aria-pressed": "false" });
 		this.tools = h("span.growth", h("label", h("span", "growth "), this.growing), this.grown, this.zoom);
 		this.nodes = s("g"), this.over = s("g.over"), this.plot = s("g");
-		// what is the same for all nodes of a fate is one path: few elements make a step fast
+		// marks shared by all nodes of a fate form one path: fewer elements make a step fast
 		this.layers = {}, this.groups = {};
 		for (const name of ["edge", "spot", "cross", "bar", "origin", "disc"]) this.layers[name] = {}, this.groups[name] = s("g");
 		this.signs = s("g"), this.heads = s("g.heads");
@@ -131,7 +131,7 @@ class TreeLane {
 		this.legend = h("div.legend");
 		this.node = lane("tree", "Draft", [this.said, this.tools], this.scroll, this.legend);
 		const words = record.header.words.source ?? [];
-		this.sources = words.some((word) => word !== "model") ? words : []; // a drafter that is a model needs no sign
+		this.sources = words.some((word) => word !== "model") ? words : []; // a drafter that is a model needs no mark
 		const at = (event) => {
 			const group = event.target.closest?.("[data-i]");
 			return group ? +group.dataset.i : event.clientX === undefined ? null : this.nearest(event);
@@ -153,7 +153,7 @@ class TreeLane {
 		}
 		return this.pool[i];
 	}
-	// One path a fate, in a layer: {fate: path data}; the accepted ones on top.
+	// Draws one path per fate in a layer: {fate: path data}; accepted nodes on top.
 	paint(name, found) {
 		const layer = this.layers[name], order = (fate) => LAYERS.indexOf(fate.split(" ")[0]);
 		for (const fate of Object.keys(found)) {
@@ -163,14 +163,14 @@ class TreeLane {
 		}
 		for (const [fate, path] of Object.entries(layer)) set(path, { d: found[fate] ?? "" });
 	}
-	// Whether a node is there at this stage of the draft's growth, and what it then is.
+	// Whether a node exists at this stage of the draft's growth, and its state then.
 	at(cycle, i, stage) {
 		const status = cycle.status[i];
 		if (!stage) return this.phase > 0 || ghost(cycle, i) ? status : "open";
 		if (stage.level) return cycle.depth[i] <= stage.level ? "open" : null;
 		return ghost(cycle, i) ? status : "open";
 	}
-	// Which way the tree is drawn: boxes with bars, small boxes, or spots; and how far apart.
+	// Chooses how the tree is drawn (boxes with bars, small boxes, or spots) and the spacing.
 	style(cycle, ahead, even, tall) {
 		const { em } = this;
 		const boxes = (pitch, box, dense) => ({ plan: even, spots: false, dense, pitch, first: pitch, tall: box });
@@ -191,10 +191,10 @@ class TreeLane {
 		const even = placed(cycle, ahead, true, 1), chain = cycle.n > 0 && !even.branching, room = this.width - 1.5 * em;
 		const needs = chain || this.narrow ? this.needs(cycle, even) : [];
 		const lines = chain ? columnsOf(even.columns, true, needs, { em, gap: 1.5 * em, least: 4.6 * em, rooted: 0, room }).lines : 1;
-		// only the line of the target's token needs a second row; in predict mode none may tell which that is
+		// only the line of the target's token needs a second row; in predict mode none may reveal which line that is
 		const boxRows = chain && ahead ? lines + (even.extra?.row ? 1 : 0) : lines * even.rows, boxesTall = boxRows * 3.1 * em + (lines - 1) * top;
-		// the signals take what a small tree leaves, and give way to a large one
-		const above = Math.min(5.7 * em, this.width / even.columns) < 0.43 * em * Math.max(...lanes.map(([[, title]]) => title.length)); // names, or beside
+		// the signals take the space left by a small tree, and yield to a large one
+		const above = Math.min(5.7 * em, this.width / even.columns) < 0.43 * em * Math.max(...lanes.map(([[, title]]) => title.length)); // names above the signals, or next to them
 		const gap = (above ? 1.6 : 0.8) * em, spare = this.room - top - Math.min(0.68 * this.room, boxesTall);
 		this.lane = { gap, above, tall: Math.max(1.05 * em, Math.min((chain && !this.narrow ? 9 : 4) * em, spare / Math.max(1, lanes.length) - gap)) };
 		const below = lanes.length * (this.lane.tall + this.lane.gap) + 0.4 * em;
@@ -202,23 +202,23 @@ class TreeLane {
 		const { plan, dense } = style, small = style.spots;
 		Object.assign(this, { plan, small });
 		const at = columnsOf(plan.columns, chain, needs, {
-			em, room, gap: (dense ? 1.1 : 1.5) * em, least: (this.fit && small ? 3.2 : 4.6) * em, rooted: small ? 5.7 * em : 0, // the root's column is a narrow one
+			em, room, gap: (dense ? 1.1 : 1.5) * em, least: (this.fit && small ? 3.2 : 4.6) * em, rooted: small ? 5.7 * em : 0, // the column of the root is narrow
 		});
-		// a chain's lines stand as far apart as the lane has room
+		// the lines of a chain spread out over the available height
 		const loose = chain && !this.narrow ? Math.max(1, Math.min(2.6, (this.room - below) / (boxesTall + top))) : 1;
 		const tall = style.tall * Math.min(loose, 1.6), pitch = style.pitch * loose, first = style.first * loose;
-		const { x, box } = at, rootBoxed = box(0), below0 = [0]; // of each line, how far it lies under the first
+		const { x, box } = at, rootBoxed = box(0), below0 = [0]; // offset of each line below the first
 		const rows = (k) => (!chain || !ahead ? plan.rows : plan.extra?.row && k === at.line(plan.extra.depth) ? 2 : 1);
 		for (let k = 1; k < at.lines; k++) below0.push(below0[k - 1] + rows(k - 1) * pitch + top);
 		const under = (depth) => below0[at.line(depth)];
-		const y = (row) => top + (row < 1 ? row * first : first + (row - 1) * pitch); // of the row's upper edge
+		const y = (row) => top + (row < 1 ? row * first : first + (row - 1) * pitch); // top edge of a row
 		const middle = (row, weight) => y(row) + (small ? ((row < 1 ? first : pitch) * weight) / 2 : tall / 2);
 		Object.assign(this, { columns: at, lowered: under, wide: at.even, under: y(1), lowest: y(plan.rows) });
 		const height = y(rows(at.lines - 1)) + below0.at(-1) + 0.1 * em;
 		const letter = (dense ? 0.52 : 0.58) * em, letters = (d) => Math.max(2, Math.floor((box(d) - 0.8 * em) / letter));
 		const beside = (d) => Math.max(2, Math.floor((box(d) - 0.6 * em) / (0.47 * em))); // letters
 		const radius = Math.min(0.42 * em, 0.4 * pitch), shape0 = this.sources.length ? null : dot;
-		// words stand beside the spots that were sent and have room for one above and below
+		// words go next to the spots that were sent and have room for one above and below
 		const there = cycle.token.map((_, i) => (plan.hidden.has(i) ? null : this.at(cycle, i, stage)));
 		const boxed = (i) => !small || (ahead && plan.branching && cycle.path.includes(i));
 		const centre = cycle.token.map((_, i) => middle(plan.row[i], plan.weight(i)) + under(cycle.depth[i]));
@@ -232,14 +232,14 @@ class TreeLane {
 			}
 		}
 		this.spots = [];
-		// the root: the last token before this cycle
+		// the root is the last token before this cycle
 		const [rootTitle, rootBox, rootWord] = this.root.children;
 		const before = cycle.o0 > record.a.out_at[this.first] ? record.text(record.a.out_token[cycle.o0 - 1]) : null;
 		rootTitle.textContent = before === null ? "the prompt comes before this" : `the last token before this cycle: ${quote(before)}`;
 		const rootY = top + (small ? (first - Math.min(tall, first)) / 2 : 0), rootTall = small ? Math.min(tall, Math.max(first, 1.3 * em)) : tall;
 		set(rootBox, { x: x(0), y: rootY, width: rootBoxed, height: rootTall });
 		label(rootWord, before === null ? "prompt" : shownToken(before), x(0) + rootBoxed / 2, rootY + rootTall / 2, Math.max(2, Math.floor((rootBoxed - 0.5 * em) / (0.62 * em))));
-		// where a node's edges leave it
+		// where the edges of a node start
 		const leaves = new Array(cycle.n).fill(0);
 		const total = cycle.n + (plan.extra && phase > 0 ? 1 : 0);
 		for (let i = 0; i < Math.max(total, this.used ?? 0); i++) {
@@ -266,7 +266,7 @@ class TreeLane {
 				const ny = cy - tall / 2;
 				set(part.box, { x: nx, y: ny, width: wide, height: tall, "fill-opacity": extra ? 1 : known(belief) ? (0.08 + 0.52 * belief).toFixed(2) : 0 });
 				label(part.word, word, nx + wide / 2, ny + tall * (dense ? 0.38 : 0.42), letters(depth));
-				if (source && this.sources.length) add("origin", "own", draw(nx, cy, 0.3 * em)); // where its edge comes in
+				if (source && this.sources.length) add("origin", "own", draw(nx, cy, 0.3 * em)); // where its edge enters
 				const bar = wide - 10, low = ny + tall - (dense ? 5 : 10);
 				if (known(belief)) add("bar", "q", `M${nx + 5} ${low + 1}h${Math.max(1, bar * belief).toFixed(1)}`);
 				if (known(p)) add("bar", "p", `M${nx + 5} ${low + (dense ? 3 : 5)}h${Math.max(1, bar * p).toFixed(1)}`);
@@ -286,7 +286,7 @@ class TreeLane {
 				leaves[i] = worded ? Math.min(nx + wide + 0.4 * em, cx + (0.8 + 0.5 * across) * em) : cx + r;
 				this.spots[i] = { cx, cy, r, word, worded };
 			}
-			const { shown } = part.word, cutOff = shown && shown !== word ? `${shown} ` : ""; // what is seen is said
+			const { shown } = part.word, cutOff = shown && shown !== word ? `${shown} ` : ""; // the label includes the visible text
 			const fate = extra ? cycle.kind.word : kind === "open" ? "not judged yet" : cycle.status[i];
 			set(part.g, {
 				class: `node ${kind}${asBox ? (dense ? " dense" : "") : " spotted"}${guess}${lost ? " dropped" : ""}`, "aria-pressed": guesses && !extra ? String(guesses.has(i)) : null,
@@ -301,7 +301,7 @@ class TreeLane {
 		const plotted = this.signals(height, lanes, there);
 		const tallest = Math.ceil(height + plotted);
 		set(this.svg, { width: Math.ceil(at.right + 0.9 * em), height: tallest });
-		// what stands below does not jump from cycle to cycle
+		// keep the height, so that content below does not jump from cycle to cycle
 		this.tallest = Math.max(this.tallest, this.fit ? tallest : 0);
 		if (this.scroll.style.minHeight !== `${this.tallest}px`) this.scroll.style.minHeight = `${this.tallest}px`;
 		const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "", more = plan.hidden.size ? ` · ${plan.hidden.size} of the cut nodes are not drawn` : "";
@@ -310,7 +310,7 @@ class TreeLane {
 		this.words(there);
 		this.tell(cycle, stage);
 	}
-	// Over each level its number and how many nodes it has.
+	// Above each level, its number and its node count.
 	levels(cycle, there) {
 		const { em, plan, lowered } = this, { x, box } = this.columns, sizes = [];
 		for (let i = 0; i < cycle.n; i++) if (there[i]) sizes[cycle.depth[i]] = (sizes[cycle.depth[i]] ?? 0) + 1;
@@ -322,7 +322,7 @@ class TreeLane {
 			set(head, { "text-anchor": this.small || !d ? "start" : "middle" });
 		}
 	}
-	// The control of the growth, in words.
+	// Updates the growth control's text.
 	tell(cycle, stage) {
 		const stages = growthOf(cycle);
 		this.tools.hidden = stages.length < 2;
@@ -334,7 +334,7 @@ class TreeLane {
 		this.growing.setAttribute("aria-valuetext", said);
 		this.zoom.hidden = !this.small && this.fit;
 	}
-	// The legend: only what occurs in this cycle.
+	// The legend, limited to marks that occur in this cycle.
 	words(there) {
 		const { cycle, record, phase, small } = this;
 		const fates = [...new Set(there)].filter((name) => name && name !== "open");
@@ -351,12 +351,12 @@ class TreeLane {
 		const from = sources.length ? [h("span.from", "from the ", ...sources.map((word) => h("span", sign("origin own", shape(word)), sourceWord(word))))] : [];
 		this.legend.replaceChildren(...bars, ...marks.map(([mark, what, title]) => h("span", { title }, mark, ` ${what}`)), ...from);
 	}
-	// The drafter's signals that there are: [[signal, values], ...].
+	// The drafter's signals that were recorded: [[signal, values], ...].
 	lanes(cycle) {
 		const details = this.record.details(cycle);
 		return cycle.n ? this.record.header.signals.map((row) => [row, cycle.token.map((_, i) => cycle.value(row[0], i) ?? details?.value(row[0], i))]).filter(([, values]) => values.some(known)) : [];
 	}
-	// They stand under the nodes' columns; those of a chain in lines have columns of their own.
+	// Draws the signals under the nodes' columns; those of a chain on several lines have their own columns.
 	signals(top, rows, there) {
 		const { cycle, em, columns: at, record, plan } = this, { tall, gap, above } = this.lane;
 		const each = (this.width - 1.5 * em) / plan.columns, x = at.lines > 1 ? (d) => Math.round(0.5 * em + d * each) : at.x, box = at.lines > 1 ? () => 0.7 * each : at.box;
@@ -382,7 +382,7 @@ class TreeLane {
 			set(row.limit, { display: known(limit) && limit > 0 ? "inline" : "none" });
 			if (known(limit)) set(row.limit, { x1: x(1), x2: right, y1: base - tall * Math.min(1, limit / most), y2: base - tall * Math.min(1, limit / most) });
 			row.limitTitle.textContent = `threshold ${limit}`;
-			// one path for all nodes of a fate: a stem and a dot each
+			// one path for all nodes of a fate: a stem and a dot per node
 			const paths = {}, radius = (this.small ? 0.14 : 0.26) * em;
 			row.at = [];
 			for (const i of order) {
@@ -411,17 +411,17 @@ class TreeLane {
 		}
 		return this.plotRows[r];
 	}
-	// The width that each level's longest word needs in a box, the root's first.
+	// The width that each level's longest word needs in a box, starting with the root.
 	needs(cycle, plan) {
 		const { record, em } = this, found = new Array(plan.columns).fill(0);
 		const take = (depth, token) => { found[depth] = Math.max(found[depth], Math.min(0.8 * this.width, (0.58 * lettersOf(shownToken(record.text(token))) + 0.9) * em)); };
 		cycle.token.forEach((token, i) => take(cycle.depth[i], token));
 		if (plan.extra) take(plan.extra.depth, record.a.out_token[cycle.extra]);
 		if (cycle.o0 > record.a.out_at[this.first]) take(0, record.a.out_token[cycle.o0 - 1]);
-		else found[0] = 4.4 * em; // the word that stands there then
+		else found[0] = 4.4 * em; // the word shown there in that case
 		return found;
 	}
-	// `room`: the height that the lane may take, in pixels; `narrow`: whether the page is scrolled anyhow.
+	// `room`: the height available to the lane, in pixels; `narrow`: whether the page scrolls anyway.
 	size(room, narrow) {
 		this.narrow = narrow;
 		this.em = emOf(this.node);
@@ -430,7 +430,7 @@ class TreeLane {
 		this.tallest = 0;
 		this.scroll.style.maxHeight = `${Math.ceil(room) + 2}px`;
 	}
-	// The node that is spoken of; `asked`: whether the reader points at it or has the focus there.
+	// Highlights the node in focus; `asked`: whether the reader points at it or has focused it.
 	light(i, asked) {
 		this.lit?.classList.remove("lit");
 		if (this.lit) this.lit.had.class = null;
@@ -442,7 +442,7 @@ class TreeLane {
 		}
 		this.around(i, asked);
 	}
-	// Among spots: words for the node that is looked at, its ancestors, siblings and children.
+	// Among spots: labels for the node in focus, its ancestors, siblings and children.
 	around(i, asked) {
 		const { cycle, em } = this, levels = new Map();
 		const spot = i === null ? undefined : this.spots?.[i];
@@ -456,7 +456,7 @@ class TreeLane {
 		const step = 1.02 * em, reach = Math.max(3, Math.floor((this.wide - 1.7 * em) / (0.5 * em)));
 		for (const level of levels.values()) {
 			if (!level.length || level.every((j) => this.spots[j].worded)) continue;
-			// those nearest to the one that is looked at, at a line's distance
+			// the nearest to the one in focus, one line apart
 			const near = level.includes(i) && level.length > 12 ? [...level].sort((j, k) => Math.abs(this.spots[j].cy - spot.cy) - Math.abs(this.spots[k].cy - spot.cy)).slice(0, 12) : level.slice(0, 12);
 			near.sort((j, k) => this.spots[j].cy - this.spots[k].cy);
 			const x = this.spots[near[0]].cx + 1.1 * em, at = [];
@@ -475,7 +475,7 @@ class TreeLane {
 		set(this.back, { d: back });
 		set(this.leads, { d: leads });
 	}
-	// The node whose stem is nearest to a place in the signals, or null.
+	// The node whose stem is nearest to a position in the signals, or null.
 	nearest(event) {
 		const frame = this.svg.getBoundingClientRect(), px = event.clientX - frame.left, py = event.clientY - frame.top;
 		const row = (this.plotRows ?? []).find((one) => one.had !== null && one.g.had?.display === "inline" && py <= one.base + 0.3 * this.em && py >= one.base - this.lane.tall - 0.4 * this.em);
@@ -488,7 +488,7 @@ class TreeLane {
 		this.rover = i;
 		this.pool.forEach((part, j) => set(part.g, { tabindex: j === i ? "0" : "-1" }));
 	}
-	// Nodes as they are read: level by level from the top; the target's token where it stands.
+	// Nodes in reading order: level by level from the top, with the target's token at its place.
 	get order() {
 		const { cycle, plan } = this, shown = (i) => this.pool[i]?.g.had?.display === "inline";
 		const key = (i) => (i === cycle.n ? [plan.extra.depth, plan.extra.row] : [cycle.depth[i], plan.row[i]]);
