@@ -1,4 +1,4 @@
-"""Measuring: paired runs, and benches that print a table and keep bars.
+"""Measurements: paired runs, and benches that return a table with limits to meet.
 
 `specviz.run` decodes a plan (models x methods x parameters x suites x seeds) and keeps every row in a folder,
 which `specviz.results` opens. A bench is a function that returns a `Report`; `BENCHES` says what each
@@ -16,7 +16,7 @@ from specviz.errors import ParameterError
 if TYPE_CHECKING:
     from specviz.measure.report import Report
 
-# Name: what it measures, in one line.
+# Name: one-line description.
 BENCHES: dict[str, str] = {
     "overhead": "cost of recording: paired runs with and without it, every method (limit: at most 3 %)",
     "peers": "this package against transformers: same models, prompts and threads, in one run",
@@ -36,12 +36,12 @@ BENCHES: dict[str, str] = {
 
 
 def find(name: str) -> Callable[..., Report]:
-    """The bench's function.
+    """Import a bench and return its function.
 
     Raises
     ------
     ParameterError
-        If there is no such bench; near names are offered.
+        If there is no bench of this name; the message suggests similar names.
     """
     if name not in BENCHES:
         from specviz.methods import near

@@ -1,13 +1,13 @@
 """Calibration: s(g) and τ(g) of a method on this device, and the draft size where τ/s is largest.
 
-UniSpec (Do et al.), Algorithm 1, lines 3-11, and Appendix F. Real decoding runs give both: τ(g) is the tokens
-a cycle, s(g) the time of a whole cycle, drafting and committing included. The paper takes the forward pass
-for the whole cycle, which on a small model it is not.
+UniSpec (Do et al.), Algorithm 1, lines 3-11, and Appendix F. Real decoding runs give both: τ(g) is the number
+of tokens per cycle, s(g) the time of a whole cycle, including drafting and committing. The paper counts the
+forward pass as the whole cycle, which is wrong for a small model.
 
-Two things are ours. A method that remembers is measured warm, for the paper does not say: its memory is
-first filled by other texts, decoded once at its default size, and at every size every text begins with a copy
-of that. And all sizes decode a text one right after the other, in an order that changes, so that a machine's
-slow moments are shared by all.
+Two choices are ours. A method with a memory is measured warm, which the paper leaves open: other texts,
+decoded once at the default size, fill the memory, and every text at every size starts with a copy of it. And
+all sizes decode a text in direct succession, in a changing order, so that a machine's slow moments affect all
+alike.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def calibrate(
     tick: Tick | None = None,
     **parameters: Any,
 ) -> Calibration:
-    """Find the draft size that is fastest on this device, and keep it.
+    """Find the draft size that is fastest on this device, and save it.
 
     Afterwards ``specviz.generate(model, ..., method, draft_size="calibrated")`` uses it, if the model, draft
     model, method, other parameters, device, number format, threads and versions are the same.
@@ -151,20 +151,20 @@ def size_traces(
     model: Model, result: Calibration, suite: Any = None, draft: Any = None, number: int | None = None,
     warm_up: Any = WARM_UP,
 ) -> dict[int, Trace]:  # fmt: skip
-    """The first text of a calibration, decoded once more at each of its sizes and recorded.
+    """Decode the first text of a calibration once more at each of its sizes, with a record.
 
     Parameters
     ----------
     model : Model
     result : Calibration
-        Of an installed method.
+        Calibration of an installed method.
     suite, draft, number, warm_up
-        As `calibrate` was given them.
+        As passed to `calibrate`.
 
     Returns
     -------
     dict of int to Trace
-        What a point of `specviz.view.interactive.curve` opens. The memory was filled as in the calibration.
+        Traces that the points of `specviz.view.interactive.curve` open; memory is filled as in `calibrate`.
     """
     kind, values = methods.find(result.setting["method"]), result.setting["parameters"]
     drafter = choose_drafter(model, kind(**values), draft, device=None, dtype=None)
@@ -180,14 +180,14 @@ def _completed(
     empty: Calibration, turns: Turns, texts: list[list[int]], warm: list[list[int]], path: Path, force: bool,
     tick: Tick | None,
 ) -> Calibration:  # fmt: skip
-    """The calibration that was made in just this way, or a new one, measured and written down."""
-    # What a forced calibration has measured is kept apart: to continue one is to repeat it, with force.
+    """The calibration that was made in exactly this way, or a new one, measured and saved."""
+    # A forced calibration keeps its progress in a file of its own: repeat it with force to continue.
     partial = path.with_suffix(".forced.partial" if force else ".partial")
-    ranks = holding(turns.model)  # where it is split over processes, the first one's files and times count
+    ranks = holding(turns.model)  # if split over processes, only the first one's files and times count
 
     def look() -> Settings:
         for file in (partial,) if force else (path, partial):
-            with suppress(TraceError):  # missing, or damaged: it is measured anew
+            with suppress(TraceError):  # missing or damaged: measure again
                 stored = Calibration.open(file)
                 if (stored.setting, stored.how) == (empty.setting, empty.how):
                     return asdict(stored)
@@ -226,7 +226,7 @@ def _sized(method: str, parameters: Values) -> type[Method]:
 
 @contextmanager
 def bar() -> Iterator[Tick]:
-    """A progress bar in a notebook or a terminal; nothing where output goes to a file."""
+    """A progress bar in a notebook or a terminal; nothing if output goes to a file."""
     from tqdm.auto import tqdm
     from tqdm.notebook import tqdm as page
 
@@ -236,12 +236,12 @@ def bar() -> Iterator[Tick]:
         def tell(done: int, of: int, what: str) -> None:
             if of != bar.total:
                 bar.reset(of)
-                bar.n = bar.initial = bar.last_print_n = done  # what was there before took no time
+                bar.n = bar.initial = bar.last_print_n = done  # earlier progress took no time now
             bar.set_description(what, refresh=False)
             bar.update(done - bar.n)
 
         yield tell
-        # Fewer steps than foreseen are no failure, which a notebook's bar would show in red.
+        # Fewer steps than expected are no failure, but a notebook's bar would turn red.
         bar.total = bar.n
 
 
@@ -265,7 +265,7 @@ def check_sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:
 def _texts(
     model: Model, drafter: Model | None, suite: Any, number: int | None, warm_up: Any
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Token ids of the texts to measure and of those that fill the memory before."""
+    """Token ids of the texts to measure, and of those that first fill the memory."""
     if _number(suite):
         raise ParameterError(f"suite must name a suite or hold prompts; for a count, use number = {suite}")
     bundled = suite is None or suite == SUITE
@@ -289,12 +289,12 @@ def _texts(
     check_room(models, chosen, texts)
     if not _number(warm_up):
         check_room(models, given, warm)
-    # Of the bundled texts, which nobody chose, those that fit.
+    # Warm-up texts that are too long are dropped: the user chose none of the bundled ones.
     return texts, [ids for ids in warm if all(each.left(len(ids)) >= 2 for each in models)]
 
 
 def _prompts(given: Any) -> list[Entry]:
-    """The prompts of a suite or a file, or those that were given."""
+    """The prompts of a suite or a file, or the given ones."""
     return list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
 
 
@@ -302,12 +302,12 @@ def _number(value: Any) -> bool:
     return hasattr(value, "__index__")
 
 
-# ---------------------------------------------------------------- measuring
+# ---------------------------------------------------------------- measurement
 
 
 @dataclass
 class Turns:
-    """One method at several draft sizes that take turns at texts; each text begins with the same memory."""
+    """One method at several draft sizes that take turns at texts; each text starts with the same memory."""
 
     model: Model
     kind: type[Method]
@@ -317,14 +317,14 @@ class Turns:
     memory: Method | None = None
 
     def method(self, g: int) -> Method:
-        """The method at one size, with a copy of what was learnt before."""
+        """The method at one size, with a copy of the filled memory."""
         method = self.kind(**(self.values | {self.kind.size: g}))
         if self.memory is not None:
             method.like(self.memory)
         return method
 
     def fill(self, warm: list[list[int]], tick: Callable[[int], None]) -> None:
-        """Learn from texts, at the method's default draft size."""
+        """Fill the memory by decoding texts at the method's default draft size."""
         method = self.kind(**self.values)
         for i, ids in enumerate(warm):
             tick(i)
@@ -332,7 +332,7 @@ class Turns:
         self.memory = method if warm else None
 
     def text(self, method: Method, ids: list[int]) -> tuple[int, int, float]:
-        """Decode a text: tokens, cycles, and seconds of all cycles; the prefill is left out of all three."""
+        """Decode a text; return its tokens, cycles and seconds, all without the prefill."""
         wait, (clock, _), ranks = (synchroniser(self.model.device), clock_of(self.model), holding(self.model))
         tokens = cycles = 0
         begin = clock()
@@ -355,7 +355,7 @@ class Turns:
 
 @dataclass
 class Measuring:
-    """Measures what a calibration still lacks, and writes it to `partial` after each text."""
+    """Measures what a calibration still lacks, and saves it to `partial` after each text."""
 
     result: Calibration
     turns: Turns
@@ -377,7 +377,7 @@ class Measuring:
             self.time_all()
 
     def look(self, sizes: Sequence[int], total: int) -> None:
-        """One quick look at each size: where memory or throughput ends; it warms up what is slow at first."""
+        """Try each size briefly, to warm up and to find where memory ends or throughput drops."""
         best, result = 0.0, self.result
         for i, g in enumerate(sizes):
             self.tick(len(self.warm) + i, total, f"looking at g = {g}")
@@ -398,7 +398,7 @@ class Measuring:
                 return
 
     def time_all(self) -> None:
-        """Every text at every size in turns, round by round."""
+        """Time every text at every size in turns, round by round."""
         result, done, rounds = self.result, self.first, self.result.how["rounds"]
         before, begin = result.spent, time.perf_counter()
         worked, start = result.worked, time.process_time()
@@ -430,7 +430,7 @@ class Measuring:
                     self.result.save(self.partial)
 
     def decode(self, g: int, ids: list[int]) -> tuple[int, int, float] | None:
-        """A text at one size; None where memory runs out: the size and the larger ones are left out."""
+        """Decode a text at one size; None if memory runs out, which drops that size and all larger ones."""
         try:
             return self.turns.text(self.turns.method(g), ids)
         except Exception as error:
@@ -445,7 +445,7 @@ class Measuring:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, the machine's or the device's."""
+    """Whether an error means that the machine or the device ran out of memory."""
     words = ("out of memory", "allocate memory")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | ModelError) and any(word in str(error) for word in words)

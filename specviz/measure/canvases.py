@@ -1,4 +1,4 @@
-"""Canvases written many ways on the same prompts: the ways, what each text took, the clock."""
+"""Canvases decoded in several ways on the same prompts, with the counts and times of each text."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Way:
     values: Values = field(default_factory=dict)
 
     def __call__(self) -> Any:
-        """The method."""
+        """Build the method."""
         return find(self.method)(**self.values)
 
     @property
     def label(self) -> str:
-        """What it drafts, in words; its policy is said elsewhere."""
+        """The method and its draft parameters as text, without the policy."""
         v = self.values
         if self.method == "ssd":
             return f"ssd, {v.get('tree', 'chain')}, N {v.get('draft_length', 4)}"
@@ -41,7 +41,7 @@ class Way:
 
 
 def stepwise(**policy: Any) -> Way:
-    """The reference."""
+    """Stepwise decoding, the reference."""
     return Way("stepwise", policy)
 
 
@@ -52,14 +52,14 @@ def ssd(n: int, tree: str = "chain", **policy: Any) -> Way:
 
 @dataclass
 class Written:
-    """A text: what was placed, in order, and what it took."""
+    """A decoded text: its tokens in the order of placement, and the counts of its passes."""
 
     order: list[tuple[int, int]] = field(default_factory=list)  # (cell, token)
     passes: int = 0
     fed: int = 0
     refreshes: int = 0
-    canvases: int = 0  # the roots among them
-    marks: list[list[Any]] = field(default_factory=list)  # of every pass
+    canvases: int = 0  # including the roots
+    marks: list[list[Any]] = field(default_factory=list)  # clock marks of every pass
     phases: Phases = field(default_factory=lambda: Phases(None))
 
     def take(self, cycle: Cycle) -> None:
@@ -89,7 +89,7 @@ def write(
     batch: int = 1,
     clock: Clock | None = None,
 ) -> list[Written]:
-    """Write the prompts' canvases, so many together; nothing is recorded."""
+    """Decode the prompts' canvases, `batch` at a time, without a record."""
     texts = [Written(phases=Phases(clock)) for _ in ids]
     method = way()
     for first in range(0, len(ids), batch):
@@ -121,7 +121,7 @@ class Measured:
         return self._by_text([len(text.text(ends)) / s for text, s in zip(self.texts, self.seconds)])
 
     def _by_text(self, values: list[float]) -> Estimate:
-        """Of one value per text and round: a text that was decoded again is no other text."""
+        """Estimate over texts, from each text's median over rounds."""
         return Estimate.of(np.median(np.reshape(values, (-1, self.count)), axis=0).tolist())
 
     @property
@@ -137,7 +137,7 @@ def timed(
     rounds: int,
     tick: Callable[[], None],
 ) -> list[Measured]:
-    """Let all ways write text 0, then text 1 ..., in an order that rotates; each has written one before."""
+    """Let all ways decode a warm-up text, then text 0, then text 1, and so on, in an order that rotates."""
     results = [Measured(way, len(ids)) for way in ways]
     clock, ticks = phase_clock(model.device), quiet_clock(model.device)[0]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 def commit(file: Path = Path(__file__)) -> str | None:
     """The commit of the checkout that holds `file`, with ``+`` if its tracked files were changed since.
 
-    None where git does not track the file, as in an installed package, or is missing.
+    None if git is missing or does not track the file, as in an installed package.
     """
     git = partial(subprocess.run, cwd=file.parent, capture_output=True, text=True, timeout=10, check=True)
     with suppress(OSError, subprocess.SubprocessError):

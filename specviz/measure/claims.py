@@ -1,4 +1,4 @@
-"""Figures over texts that can be compared: ratios, scores and differences, with intervals over texts."""
+"""Comparable figures over texts: ratios, scores and differences, with intervals over texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specviz.metrics.tokens import ABSENT
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """A quotient; NaN where there is nothing to divide by."""
+    """A quotient; NaN where the divisor is not positive."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.asarray(below) > 0, above / np.asarray(below, float), np.nan)
 
@@ -27,26 +27,26 @@ class BootstrapEstimate(Estimate):
     Parameters
     ----------
     values : array [draws], optional
-        None where the texts are too few.
+        None if there are too few texts.
     """
 
     values: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def on(cls, value: float, values: np.ndarray | None, texts: int) -> BootstrapEstimate:
-        """With the interval that holds 95 % of the values."""
+        """An estimate whose interval holds 95 % of the resampled values."""
         low = high = float("nan")
         if values is not None:
             low, high = np.nanquantile(values, (0.025, 0.975)).tolist()
         return cls(float(value), low, high, texts, values)
 
     def times(self, factor: float) -> BootstrapEstimate:
-        """The same in another unit, or with the other sign."""
+        """The estimate in another unit, or with the opposite sign."""
         return derived(lambda value: factor * value, self)
 
 
 def derived(function: Callable[..., Any], *figures: BootstrapEstimate) -> BootstrapEstimate:
-    """A function of figures of the same texts."""
+    """Apply a function to figures of the same texts."""
     values = [each.values for each in figures if each.values is not None]
     complete = len(values) == len(figures)
     made = function(*values) if complete else None
@@ -54,9 +54,9 @@ def derived(function: Callable[..., Any], *figures: BootstrapEstimate) -> Bootst
 
 
 def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> BootstrapEstimate:
-    """A function of sums over texts, with its 95 % interval over texts drawn anew; none for fewer than six.
+    """Apply a function to sums over texts, with a 95 % interval over resampled texts (six at least).
 
-    The draws are the same at every call, so what is compared is drawn together.
+    The draws are the same in every call, so compared figures are resampled jointly.
     """
     n = len(arrays[0])
     value = float(function(*(a.sum(0) for a in arrays)))
@@ -67,7 +67,7 @@ def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> BootstrapEst
 
 
 class Quality:
-    """BLEU and chrF of last outputs, several right ones to a text.
+    """BLEU and chrF of final outputs, with several references per text.
 
     Parameters
     ----------
@@ -93,12 +93,12 @@ class Quality:
         self.right = right
 
     def statistics(self, texts: Sequence[str]) -> np.ndarray:
-        """What corpus BLEU is summed from, [texts, 10]: matches and n-grams by order, both lengths."""
+        """Summands of corpus BLEU, [texts, 10]: matches and n-grams by order, and both lengths."""
         scores = [self.rated.sentence_score(text, list(right)) for text, right in zip(texts, self.right)]
         return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores], float)
 
     def bleu(self, sums: np.ndarray) -> np.ndarray:
-        """Corpus BLEU of such sums [..., 10]."""
+        """Corpus BLEU of summed statistics [..., 10]."""
 
         def one(numbers: np.ndarray) -> float:
             whole = numbers.round().astype(int).tolist()

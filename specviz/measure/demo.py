@@ -1,4 +1,4 @@
-"""The demonstration: methods side by side on a few prompts of each kind of work, and a page to look at."""
+"""The demonstration: methods compared on a few prompts of each kind of work, and a page of the results."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 PAGE, TRACES = "demo.html", "traces"
 PAGE_LIMIT = 1_400_000  # bytes
 LANES = 3  # of the race on the page
-# What a model without drafters is shown with: exact, and nothing has to be trained.
+# Methods for a model without drafters: exact ones that need no training.
 UNTRAINED = [BASELINE, "prompt_lookup", "lookahead", "spectra", "token_recycling", "unispec"]
-# What the drafters that were trained for a model are shown by.
+# Methods that show a model's trained drafters.
 TRAINED = ["speculative", "eagle", "blockwise", "bild"]
-SIZED = "unispec"  # whose draft size is calibrated
+SIZED = "unispec"  # the method whose draft size is calibrated
 SIZES = (2, 4, 5, 8, 10)
-MEASURED = 2  # of the other prompts; the rest fill the method's memory before
+MEASURED = 2  # practice prompts to calibrate on; the others first fill the method's memory
 CALIBRATION_TOKENS = 24
 # Defaults are for a device that computes many nodes in the time of one. On a CPU the trained drafters of
 # SmolLM2 are fastest with few tokens per cycle (docs/results.md).
@@ -48,10 +48,10 @@ SMALLER: dict[str, Settings] = {
     "blockwise": {"k": 2},
 }
 WARM_UP = 8  # tokens that each method writes before the clock runs
-TOKENS = 36  # of each text, where nobody asked for a number
-FEWEST = 16  # of them on a slow machine
-MINIMUM = 5  # of the prompts there
-SECONDS = 110  # that decoding should take there, by all contenders together
+TOKENS = 36  # default maximum per text
+FEWEST = 16  # tokens per text on a slow machine, at least
+MINIMUM = 5  # prompts on a slow machine, at least
+SECONDS = 110  # target for the total decoding time of all contenders on a slow machine
 COLUMNS = [
     ("method", "method", ""), ("draft", "draft", ""), ("exactness", "exactness", ""),
     ("tau", "τ", "{:.2f}"), ("A/D", "A/D", "{:.2f}"), ("A/O", "A/O", "{:.2f}"),
@@ -85,7 +85,7 @@ def plan(out: Path, entrants: list[Entrant], force: bool) -> list[Path]:
     Raises
     ------
     TraceError
-        If one is there already (unless `force`).
+        If one exists already (unless `force`).
     """
     files = [out / PAGE, *(out / TRACES / e.file for e in entrants)]
     for path in files:
@@ -96,12 +96,12 @@ def plan(out: Path, entrants: list[Entrant], force: bool) -> list[Path]:
 
 
 def other_engines(path: Path | None) -> tuple[list[Any], list[str]]:
-    """What else runs a model's GGUF file here, and a sentence about each engine that could but does not.
+    """Other engines that run a model's GGUF file here, and a sentence about each one that is missing.
 
     Parameters
     ----------
     path : Path or None
-        The file that torch's model was read from; None: there is none.
+        The file that the torch model was read from, if any.
     """
     if path is None:
         return [], []
@@ -128,32 +128,32 @@ def run(
     names: Sequence[str] | None = None,
     tick: Tick = lambda done, of, name: None,
 ) -> tuple[Report, Path]:
-    """Decode a few prompts of each kind of work by several methods; write traces and a page.
+    """Decode a few prompts of each kind of work with several methods; write traces and a page.
 
     Parameters
     ----------
     model : Model
     drafts : list of Model
     entries : list of dict
-        Prompts as `specviz.suites.read` gives them.
+        Prompts as `specviz.suites.read` returns them.
     out : Path
-        Folder for ``demo.html`` and ``traces/``, one Parquet file a run.
+        Folder for ``demo.html`` and ``traces/``, with one Parquet file per run.
     each : int
         Prompts of each kind of work.
     max_new_tokens : int, optional
-        Of each text. Default: `TOKENS`, or fewer where this machine would take longer than `SECONDS`.
+        Maximum per text. Default: `TOKENS`, or fewer if this machine would take longer than `SECONDS`.
     count : int or None
-        Threads; None leaves torch's.
+        Number of threads; None keeps torch's.
     path : Path, optional
         The GGUF file that the model was read from: other engines' plain decoding of it is timed, too.
     practice : sequence of dict
-        Other prompts, by which UniSpec's draft size is calibrated, where it was not before. Default: it runs
-        with its own.
+        Other prompts on which UniSpec's draft size is calibrated, unless it was before. Default: it runs with
+        its default size.
     names : sequence of str, optional
-        Methods, each with one drafter; those without a drafter that they need are left out. Default: with
-        drafters every method with each of them, without any those that need no training.
+        Methods, each with one drafter; those that lack a drafter are left out. Default: with drafters every
+        method with each of them, without drafters the methods that need no training.
     tick : callable
-        Told (done, of, label) after each text.
+        Called with (done, of, label) after each text.
 
     Returns
     -------
@@ -203,16 +203,16 @@ def run(
         about = timing.setting(model, drafts, prompts=len(chosen), texts=texts, max_new_tokens=max_new_tokens)
         prefills = {label: sum(decoder.prefills) for label, decoder in decoders.items()}
     for engine in engines:
-        del traces[name_of(engine)]  # it holds no record
+        del traces[name_of(engine)]  # it has no record
     report = tabulate(entrants, engines, times, prefills, traces, about)
     report.notes += remarks + missing
     return report, write_page(report, traces, out / PAGE, force)
 
 
 def once_each(entrants: Sequence[Entrant]) -> list[Entrant]:
-    """Each method with one drafter: the first, but for BiLD one aligned with its target, as in its paper.
+    """Each method with one drafter: the first, or for BiLD one aligned with its target, as in its paper.
 
-    Without an aligned one BiLD takes the first, too.
+    Without an aligned drafter, BiLD has the first one, too.
     """
     chosen: dict[str, Entrant] = {}
     for each in entrants:
@@ -223,10 +223,10 @@ def once_each(entrants: Sequence[Entrant]) -> list[Entrant]:
 
 
 def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> tuple[int, int]:
-    """Tokens a text, and how many prompts, all contenders can decode in `SECONDS`.
+    """Tokens per text and number of prompts that all contenders can decode in `SECONDS`.
 
-    Each is assumed to be as fast as plain decoding. There are fewer than all prompts only where `FEWEST`
-    tokens of each take longer, and at least `MINIMUM`.
+    Each contender is assumed to be as fast as plain decoding. Prompts are left out only if `FEWEST` tokens of
+    each take longer, and at least `MINIMUM` remain.
     """
     lengths = [sum(map(len, entry.get("turns") or [str(entry.get("prompt"))])) for entry in entries]
     longest = entries[int(np.argmax(lengths))]
@@ -237,7 +237,7 @@ def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> tuple
     prefill = decoder.prefills[0]
     each = (time.perf_counter() - begin - prefill) / max(tokens, 1)
     texts = sum(len(entry.get("turns", [0])) for entry in entries)
-    reading = prefill * sum(lengths) / max(lengths)  # as the longest text takes, by its characters
+    reading = prefill * sum(lengths) / max(lengths)  # extrapolated by characters from the longest text
     mine = SECONDS / contenders
     affordable_tokens = (mine - reading) / (each * texts)
     share = min(1.0, mine / (reading + FEWEST * each * texts))
@@ -246,11 +246,11 @@ def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> tuple
 
 
 def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str, Settings], list[str]]:
-    """Parameters of the methods that need no training, by method, and a sentence about their draft sizes.
+    """Parameters by method, and a sentence about the draft sizes of the methods that need no training.
 
-    UniSpec's is calibrated for this model and machine by other prompts, and the other methods take the same:
-    what a pass costs follows from how many tokens it reads, whoever drafted them. One that was calibrated
-    before is taken as it is; without prompts each method has its default.
+    UniSpec's size is calibrated for this model and machine on other prompts, and the other methods use the
+    same one, because the cost of a pass depends on how many tokens it reads, not on who drafted them. An
+    earlier calibration is reused; without prompts each method has its default size.
     """
     chosen: dict[str, Settings] = {name: dict(more) for name, more in SMALLER.items()}
     fixed = {name: find(name)(**chosen.get(name, {})) for name in UNTRAINED if find(name).size}
@@ -283,7 +283,7 @@ def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str
 
 
 def name_of(engine: Any) -> str:
-    """What computes a model: ``llama.cpp``."""
+    """Name of a model's engine: ``llama.cpp``."""
     return str(engine.backend["name"])
 
 
@@ -295,10 +295,10 @@ def tabulate(
     traces: Mapping[str, Trace],
     about: Settings,
 ) -> Report:
-    """The demonstration's tables: exact methods and plain decodings by speed; lossy methods apart.
+    """The demonstration's tables: exact methods and plain decodings by speed; lossy methods separately.
 
-    `engines` are other engines' models, of which plain decoding was timed. `times` and `prefills` (seconds of
-    all of them) are by label or engine.
+    `engines` are other engines' models, whose plain decoding was timed. `times` and `prefills` (total
+    seconds) are by label or engine.
     """
     baseline = next(e.label for e in entrants if e.method == BASELINE)
     base = times[baseline]
@@ -336,7 +336,7 @@ def tabulate(
 
 
 def title_of(exact: Sequence[Values], about: Values) -> str:
-    """The headline, and what was decoded."""
+    """The headline, and a line on the model and the texts."""
     model = about["model"]
     size = f"{model['parameters'] / 1e6:.1f} M parameters"
     name, tokens = model["name"], about["max_new_tokens"]
@@ -353,14 +353,14 @@ def title_of(exact: Sequence[Values], about: Values) -> str:
 
 
 def headline(rows: Sequence[Values], dtype: str) -> str:
-    """The best exact method over the best plain decoding, whichever of them is faster, in two lines.
+    """Compare the best exact method with our and other engines' plain decoding, in two lines.
 
     Parameters
     ----------
     rows : sequence of mapping
         Exact methods and other engines' plain decodings, with their tokens per second.
     dtype : str
-        Number format of ours.
+        Number format of our model.
     """
 
     def speed(row: Values) -> float:
@@ -394,9 +394,9 @@ def headline(rows: Sequence[Values], dtype: str) -> str:
 
 
 def write_page(report: Report, traces: dict[str, Trace], path: Path, force: bool) -> Path:
-    """One offline page: the result, a race, the tables; then player and picture of a method and a prompt.
+    """Write an offline page: the result, a race, the tables; then player and picture of a method and prompt.
 
-    One prompt of each kind of work can be chosen, as many of them as `PAGE_LIMIT` has room for.
+    The page offers one prompt of each kind of work, as many as `PAGE_LIMIT` has room for.
     """
     from specviz.files import write_text
 
@@ -413,7 +413,7 @@ def write_page(report: Report, traces: dict[str, Trace], path: Path, force: bool
 
 
 def _gallery(report: Report, traces: dict[str, Trace], chosen: list[int], count: int) -> Gallery:
-    """The page's parts, with these prompts to choose from."""
+    """The page's parts, with the chosen prompts to select from."""
     from html import escape
 
     from specviz.view.picture import picture

@@ -1,4 +1,4 @@
-"""What is installed here, what is missing and for what, and whether a decode works."""
+"""Check of the installation: what is installed, what is missing, and whether decoding works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specviz.paths import home
 
 DISTRIBUTION = "specviz-lm"
 PROMPT = "The cook saw the cook. The cook saw the"
-# What each extra is for; those that a user installs, the most needed first.
+# Purpose of each extra that a user may install, the most needed first.
 EXTRAS = {
     "run": "decoding with models",
     "lab": "notebooks, players and sliders",
@@ -36,7 +36,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report: ``fault`` is something to mend, ``missing`` something to install if wanted."""
+    """One line of the report: ``fault`` is something to fix, ``missing`` something to install if wanted."""
 
     name: str
     state: Literal["ok", "missing", "fault"]
@@ -45,22 +45,22 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """What `doctor` finds."""
+    """Result of `doctor`."""
 
     checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is to be mended; a missing extra is no fault."""
+        """Whether there is no fault; a missing extra is not one."""
         return all(check.state != "fault" for check in self.checks)
 
     def text(self) -> str:
-        """A line a check."""
+        """One line per check."""
         wide = max(len(check.name) for check in self.checks)
         return "\n".join(f"{c.state:<8} {c.name:<{wide}}  {visible(c.detail)}" for c in self.checks)
 
     def to_json(self) -> str:
-        """The checks, and whether all is well."""
+        """The checks, and whether there is no fault, as JSON."""
         return json.dumps({"ok": self.ok, "checks": [asdict(check) for check in self.checks]}, indent=1)
 
 
@@ -70,7 +70,7 @@ def doctor(model: str = "town") -> Report:
     Parameters
     ----------
     model : str
-        On which a decode is tried.
+        Model for a test decode.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def _python() -> Iterator[Check]:
 
 
 def _names() -> Iterator[Check]:
-    """PyPI has a package `specviz` for spectra; installed over this one it takes its name."""
+    """Check for PyPI's package `specviz` for spectra, which takes over this one's import name."""
     try:
         other = metadata.distribution("specviz")
     except metadata.PackageNotFoundError:
@@ -103,7 +103,7 @@ def _names() -> Iterator[Check]:
 
 
 def _requirements() -> dict[str, list[str]]:
-    """By extra, the distributions that it asks for and that this package's other extras do not stand for."""
+    """The distributions that each extra requires, except this package; under '' those always required."""
     from packaging.requirements import Requirement
 
     wanted: dict[str, list[str]] = {extra: [] for extra in ("", *EXTRAS)}
@@ -117,7 +117,7 @@ def _requirements() -> dict[str, list[str]]:
 
 
 def _lacking(wanted: list[str]) -> list[str]:
-    """Those that are not installed, or in another version, each with what is there."""
+    """Requirements that are not installed, or installed in a wrong version, which is named."""
     from packaging.requirements import Requirement
 
     lacking = []
@@ -187,7 +187,7 @@ def _downloads() -> Iterator[Check]:
 
 
 def _decode(model: str) -> Iterator[Check]:
-    """Prompt lookup and plain decoding of one prompt, and every verdict decided again from the record."""
+    """Decode a prompt with prompt lookup and without drafts, and recompute every verdict from the record."""
     absent = [name for name in RUNNING if find_spec(name) is None]
     if absent:
         yield Check("decode", "missing", f"viewing traces works; running models needs {', '.join(absent)}")

@@ -1,7 +1,7 @@
-"""From measured points to the best draft size: the paper's fit, a plain grid, and one that can only rise.
+"""Best draft size from measured points: the paper's fit, a plain grid, and a monotone fit.
 
-UniSpec (Do et al.), equations 3 and 4 and Table 14. Each fit gives s(g) and τ(g) at every whole draft size
-between the smallest and the largest measured one, and the size where their ratio is largest.
+UniSpec (Do et al.), equations 3 and 4 and Table 14. Each fit gives s(g) and τ(g) at every integer draft size
+between the smallest and the largest measured one, and the size where τ/s is largest.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 from specviz.calibration import Fit
 from specviz.errors import SpecvizError, install
 
-LEAST = 4  # sizes: a cubic through fewer is not determined
+LEAST = 4  # sizes: fewer do not determine a cubic
 
 
 def needed() -> None:
-    """Check that the libraries are there.
+    """Check that the fitting libraries are installed.
 
     Raises
     ------
     SpecvizError
-        Naming what to install.
+        If one is missing; the message says what to install.
     """
     try:
         import scipy.optimize  # noqa: F401
@@ -36,7 +36,7 @@ def needed() -> None:
 def paper(g: np.ndarray, s: np.ndarray, tau: np.ndarray) -> Fit:
     """Table 14: a quadratic spline with 8 knots for s, a cubic for τ, differential evolution for g*.
 
-    The optimum is a real number; of its two neighbours the better one by the same curves is taken.
+    The optimum is a real number; the better of its two integer neighbours on the same curves is chosen.
     """
     from scipy.optimize import differential_evolution
     from sklearn.linear_model import LinearRegression
@@ -48,7 +48,7 @@ def paper(g: np.ndarray, s: np.ndarray, tau: np.ndarray) -> Fit:
     f_accept = make_pipeline(PolynomialFeatures(degree=3), LinearRegression()).fit(x, tau)
 
     def speed(at: np.ndarray) -> np.ndarray:
-        """Equation 4; where a spline swings below zero there is no speed."""
+        """Equation 4; 0 where the spline for s is not positive."""
         at = np.atleast_1d(at)[:, None]
         time = f_time.predict(at)
         return np.where(time > 0, f_accept.predict(at) / np.where(time > 0, time, 1), 0)
@@ -64,19 +64,19 @@ def paper(g: np.ndarray, s: np.ndarray, tau: np.ndarray) -> Fit:
 
 
 def grid(g: np.ndarray, s: np.ndarray, tau: np.ndarray) -> Fit:
-    """Table 16's rival: the best of the measured sizes; between them straight lines, to be drawn."""
+    """Table 16's alternative: the best measured size; the curves interpolate linearly, for plots only."""
     every = np.arange(g[0], g[-1] + 1)
     best = int(g[np.argmax(tau / s)])
     return Fit(best, np.interp(every, g, s).tolist(), np.interp(every, g, tau).tolist())
 
 
 def monotone(g: np.ndarray, s: np.ndarray, tau: np.ndarray) -> Fit:
-    """What both must be: s never falls; τ never falls and grows ever more slowly.
+    """Fit under the expected shapes: s never falls; τ never falls and is concave.
 
-    s is isotonic regression. τ is the least-squares function that is concave and does not fall, with its
-    bends at the measured sizes: a constant less a sum of falling ramps (g_j - g)+ whose weights cannot be
-    negative, which is a non-negative least-squares problem. Between sizes both are straight, and the best
-    whole size is found by looking at all.
+    s is an isotonic regression. τ is the least-squares concave function that never falls, with knots at the
+    measured sizes: a constant minus a sum of falling ramps (g_j - g)+ with non-negative weights, which is a
+    non-negative least-squares problem. Both are linear between measured sizes, and every integer size is
+    tried.
     """
     from scipy.optimize import nnls
     from sklearn.isotonic import IsotonicRegression
@@ -84,7 +84,7 @@ def monotone(g: np.ndarray, s: np.ndarray, tau: np.ndarray) -> Fit:
     every = np.arange(g[0], g[-1] + 1)
     rising = IsotonicRegression().fit(g, s).predict(g)
     ramps = np.maximum(g[1:] - g[:, None], 0).astype(np.float64)  # [sizes, bends]
-    top = 2 * float(np.max(np.abs(tau))) + 1  # any constant above the level that is looked for
+    top = 2 * float(np.max(np.abs(tau))) + 1  # any constant above the fitted level
     scale = np.append(ramps.max(0), 1.0)
     basis = np.column_stack([ramps, np.ones(len(g))]) / scale
     weights, _ = nnls(basis, top - tau)
@@ -98,9 +98,9 @@ FITS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Fit]] = {
     "grid": grid,
     "monotone": monotone,
 }
-# By `specviz bench calibrate`: in seven calibrations of 1 to 20 prompts the sizes that monotone and grid took
-# were within 3 % of the best of every size, the paper's in three; the others lay where its spline swings.
-# Beyond grid, monotone looks between the points and does not follow one lucky point.
+# By `specviz bench calibrate`: in all of seven calibrations on 1 to 20 prompts, the sizes from monotone and
+# grid were within 3 % of the best size, the paper's only in three; the others lay where its spline swings.
+# Unlike grid, monotone also considers sizes between the points and does not follow one lucky point.
 CHOSEN = "monotone"
 
 

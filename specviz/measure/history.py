@@ -1,10 +1,10 @@
-"""What moved in the last result of a bench, beyond the noise between its earlier ones.
+"""Figures that moved in the last result of a bench, beyond the noise between its earlier ones.
 
-A bench's ``--json`` file holds its figures, medians of paired measurements. Their intervals say how much
+A bench's ``--json`` file holds its figures, medians of paired measurements. Their intervals show how much
 texts or rounds differ within one run, not how much two runs differ, so at least two earlier results are
-needed: their spread is the noise, as a share of the figure and of all figures of the bench together. The
-last result's figure has moved if it is farther from the earlier ones' mean than normal noise, the same in all
-figures, would take any of them in one of twenty comparisons.
+needed. The noise is their relative spread, pooled over all figures of the bench. A figure of the last result
+has moved if it is farther from the earlier results' mean than normal noise, equal in all figures, would move
+any of them in one of twenty comparisons.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from specviz.files import read_json
 from specviz.measure.report import Report, Row, Values
 from specviz.measure.schema import Fields, ModelName, Text
 
-CHANCE = 0.05  # that a comparison in which nothing changed lists any figure
-EARLIER = 2  # results before the last one, at least
-LARGEST = 1e300  # of a figure
+CHANCE = 0.05  # probability that a comparison without any change lists a figure
+EARLIER = 2  # minimum number of results before the last one
+LARGEST = 1e300  # largest figure
 REMEDY = "name files that this version's specviz bench NAME --json wrote"
 WHERE = (
     "device", "processor", "threads", "dtype", "prompts", "texts", "max_new_tokens", "invariant",
     "gpu_layers", "options", "entries",
 )  # fmt: skip
-# What else may explain that a figure moved; other fields of a setting differ from run to run.
+# Settings that may explain why a figure moved; other fields differ from run to run anyway.
 TOLD = ("system", "versions", "kernels", "rounds", "clock")
-# Columns that say what a row is of. A contender's name says it all.
+# Columns that identify a row; a contender's name is enough.
 CONTENDER = "contender"
 KEYS = (
     "model", "layout", "format", "decoder", "peer", "method", "draft", "way", "pass", "part", "kernel",
@@ -48,12 +48,12 @@ COLUMNS = [
     ("after", "after", "{:.3f}"), ("change", "change", "{:+.1%}"), ("noise", "noise", "±{:.1%}"),
 ]  # fmt: skip
 
-Key: TypeAlias = tuple[str, str, str]  # of a figure: its table's title, its row, its column
+Key: TypeAlias = tuple[str, str, str]  # of a figure: its table's title, row and column
 Figures: TypeAlias = dict[Key, float]
 
 
 class PlaceFile(TypedDict):
-    """Of a result's setting, where it was measured."""
+    """The part of a result's setting that says where it was measured."""
 
     model: ModelName
     drafts: list[ModelName]
@@ -81,7 +81,7 @@ class BenchFile(TypedDict):
     """The result of a bench, as `Report.write` writes it."""
 
     bench: Text
-    commit: NotRequired[Text | None]  # results of before 26 November 2026 say none
+    commit: NotRequired[Text | None]  # missing in results before 26 November 2026
     date: Annotated[Text, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]
     setting: PlaceFile
     rows: list[Fields]
@@ -90,11 +90,11 @@ class BenchFile(TypedDict):
 
 
 class History(Report):
-    """The figures that moved."""
+    """A report of the figures that moved."""
 
     @property
     def summary(self) -> str:
-        """The one line at the end."""
+        """The final line: how many figures moved."""
         return f"history: {len(self.rows)} of {plural(len(self.measurements), 'figure')} moved"
 
 
@@ -106,13 +106,13 @@ class Series:
 
     @property
     def words(self) -> str:
-        """The bench, the model and the dates."""
+        """The bench, the model and the dates as text."""
         first, last = self.results[0], self.results[-1]
         model = last["setting"]["model"].get("name")
         return f"{last['bench']} of {model}, {first['date'][:10]} to {last['date'][:10]}"
 
     def rows(self) -> list[Row]:
-        """Every figure that all results have, with ``moved``."""
+        """A row for every figure that all results have, with ``moved``."""
         each = [figures(result) for result in self.results]
         shared = [key for key in each[-1] if all(key in one for one in each)]
         if not shared:
@@ -120,9 +120,9 @@ class Series:
         logs = np.log([[one[key] for key in shared] for one in each])
         earlier, last = logs[:-1], logs[-1]
         count = len(earlier)
-        # A few results say little of one figure's noise, so it is taken from all of them.
+        # A few results say little about one figure's noise, so the noise is pooled over all figures.
         spread = float(np.sqrt(earlier.var(axis=0, ddof=1).mean()))
-        # The spread was estimated, from few results of few figures: t, and not the normal distribution.
+        # The spread is estimated from few results and figures: Student's t, not the normal distribution.
         far = t_quantile(1 - CHANCE / 2 / len(shared), (count - 1) * len(shared))
         limit = far * spread * math.sqrt(1 + 1 / count)
         center = earlier.mean(axis=0)
@@ -136,7 +136,7 @@ class Series:
         ]  # fmt: skip
 
     def remarks(self) -> list[str]:
-        """Figures that were not compared, limits that are newly missed or met, what else changed."""
+        """Notes on figures that were not compared, limits newly missed or met, and other changes."""
         before, after = self.results[-2:]
         lines = []
         commits = [str(each.get("commit") or "an unknown commit") for each in (before, after)]
@@ -158,7 +158,7 @@ class Series:
 
 
 def history(paths: Sequence[Path]) -> History:
-    """What moved in the last result of each bench at each place, beyond the noise between the earlier ones.
+    """Find what moved in the last result of each bench at each place, beyond the noise of the earlier ones.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def history(paths: Sequence[Path]) -> History:
     Returns
     -------
     History
-        A row for each figure that moved; its `measurements` has all that were compared.
+        A row for each figure that moved; `measurements` has all figures that were compared.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def history(paths: Sequence[Path]) -> History:
 
 
 def figures(result: BenchFile) -> Figures:
-    """A result's figures above zero: each once, and none of rows that share their keys."""
+    """A result's positive figures, each once, without those of rows that share their keys."""
     made: Figures = {}
     for title, rows in [("", result["rows"]), *((part["title"], part["rows"]) for part in result["parts"])]:
         names = [_name(row) for row in rows]
@@ -231,7 +231,7 @@ def figures(result: BenchFile) -> Figures:
 
 
 def t_quantile(share: float, free: int) -> float:
-    """Of Student's t with `free` degrees of freedom, by the inverse of Wallace's approximation (1959).
+    """Quantile of Student's t with `free` degrees of freedom, by inverting Wallace's approximation (1959).
 
     With two degrees it is a few percent too large, with one a third: fewer figures are listed, not more.
     """
@@ -260,14 +260,14 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _place(result: BenchFile) -> tuple[str, ...]:
-    """Of what and where a result is: only those that share it are compared."""
+    """Bench, models and circumstances of a result; only results that share them are compared."""
     setting: Values = result["setting"]
     models = (setting["model"], *setting["drafts"])
     return result["bench"], *(str(each.get("name")) for each in models), *(str(setting.get(k)) for k in WHERE)
 
 
 def _changes(before: Values, after: Values) -> list[str]:
-    """What differs between two settings that may move a figure, in words."""
+    """Differences between two settings that may move a figure, in words."""
     lines = []
     for key in TOLD:
         a, b = before.get(key), after.get(key)

@@ -1,4 +1,4 @@
-"""The test set of the encoder-decoders: translations between English and German, and summaries in either."""
+"""The test set for encoder-decoders: translations between English and German, and summaries in both."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TASKS = {
     "sum-en": ("summarization", "en", "en"),
     "sum-de": ("summarization", "de", "de"),
 }
-SENTENCES = (2, 3, 4)  # of a text to translate
+SENTENCES = (2, 3, 4)  # sentences in a text to translate
 
 
 def suite(task: str, n: int, start: int = 0) -> list[Entry]:
-    """Bundled prompts with their right answers.
+    """Bundled prompts with their references.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def suite(task: str, n: int, start: int = 0) -> list[Entry]:
         A key of `TASKS`.
     n : int
     start : int
-        The first one's number.
+        Number of the first prompt.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def suite(task: str, n: int, start: int = 0) -> list[Entry]:
     Raises
     ------
     ParameterError
-        For an unknown task, or if there are fewer.
+        For an unknown task, or if fewer prompts are bundled.
     """
     if task not in TASKS:
         raise ParameterError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
@@ -50,17 +50,17 @@ def suite(task: str, n: int, start: int = 0) -> list[Entry]:
 
 
 class Score:
-    """How good texts are: BLEU of translations, ROUGE-L of summaries; in percent.
+    """Quality of texts in percent: BLEU of translations, ROUGE-L of summaries.
 
     Parameters
     ----------
     entries : list of dict
-        Of one task, as `suite` gives them.
+        Entries of one task, as `suite` returns them.
 
     Attributes
     ----------
     name : str
-        ``BLEU`` or ``ROUGE-L``; empty where a text has no reference, so that there is no score.
+        ``BLEU`` or ``ROUGE-L``; empty if a text has no reference, so that there is no score.
     """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -72,7 +72,7 @@ class Score:
         self.rouge = Rouge() if scored and not translations else None
 
     def statistics(self, texts: Sequence[str]) -> np.ndarray:
-        """What the score of a set of texts is summed from, [texts, ...]."""
+        """Summands of the score of a set of texts, [texts, ...]."""
         if self.bleu is not None:
             return self.bleu.statistics(texts)
         if self.rouge is None:
@@ -81,5 +81,5 @@ class Score:
         return np.stack([np.array(each), np.ones(len(each))], 1)
 
     def of(self, sums: np.ndarray) -> np.ndarray:
-        """The score of such sums [..., n]."""
+        """The score of summed statistics [..., n]."""
         return self.bleu.bleu(sums) if self.bleu is not None else sums[..., 0] / sums[..., 1]

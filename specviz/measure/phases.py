@@ -1,4 +1,4 @@
-"""Where the time of a text goes: its cycles' phases, and what their passes read."""
+"""Time of a text by the phases of its cycles, and the tokens that their passes read."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Phases:
     """Sums over a text's cycles after the prefill.
 
     ``cycles`` and the tokens that they ``emitted``; ``context``, the committed tokens before each; ``passes``
-    of the target, and the tokens ``fed`` to them; the same of a draft model; seconds of each phase, and
-    ``between``: from the end of a cycle to the beginning of the next.
+    of the target, and the tokens ``fed`` to them; the same for a draft model; seconds of each phase, and
+    ``between``: from the end of a cycle to the start of the next.
 
     Parameters
     ----------
     clock : Clock, optional
-        The run's. Without one there are no seconds, and `sums` gives nothing.
+        The run's clock. Without one there are no seconds, and `sums` returns nothing.
     """
 
     def __init__(self, clock: Clock | None) -> None:
         self.clock = clock
         self._counts = dict.fromkeys(COUNTS, 0)
-        self._marks: list[tuple[bool, list]] = []  # of each cycle, and whether it goes on from the one before
+        self._marks: list[tuple[bool, list]] = []  # of each cycle, and whether it follows another one
         self._follows = False
 
     def take(self, cycle: Cycle) -> None:
@@ -57,7 +57,7 @@ class Phases:
         self._follows = True
 
     def sums(self) -> dict[str, float]:
-        """What was added up since the last call, by the names of `SUMS`."""
+        """Sums since the last call, by the names of `SUMS`; they start again from zero."""
         marks, counts = self._marks, self._counts
         self._marks, self._counts, self._follows = [], dict.fromkeys(COUNTS, 0), False
         if self.clock is None:
@@ -72,7 +72,7 @@ class Phases:
 
 
 def phases_of(run: Run) -> Phases:
-    """Sums for a run that has not begun; one without a record gets a clock where its marks cost nothing."""
+    """Sums for a run that has not begun; without a clock it gets one on the CPU, where marks cost nothing."""
     model = run.model
     if run.clock is None and torch.device(model.device).type == "cpu":
         quiet = clock_of(model)[0] is not time.perf_counter

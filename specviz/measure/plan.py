@@ -1,12 +1,11 @@
-"""What a run of benchmarks shall do: models x methods x parameters x suites x seeds, checked before any work.
+"""Plan of a benchmark run: models x methods x parameters x suites x seeds, checked before any work.
 
-A plan comes from a small TOML file, a dict or arguments. Lists cross. Every cell (a model, a method with its
-parameters, a suite, a temperature) is compared with the reference that it speeds up, which the plan adds by
-itself.
+A plan comes from a small TOML file, a dict or arguments. Lists are expanded to all combinations. Every cell
+(a model, a method with its parameters, a suite, a temperature) is compared with the reference that it speeds
+up, which the plan adds by itself.
 
-A model is a name, or a table that also says where it lies: ``device``, or ``device_map`` (its layers on
-several devices), or ``tp_plan = "auto"`` (every layer over the ranks of torchrun), as `specviz.load` takes
-them.
+A model is a name, or a table that also places it: ``device``, or ``device_map`` (its layers on several
+devices), or ``tp_plan = "auto"`` (every layer split over the ranks of torchrun), as for `specviz.load`.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from specviz.streams import Stream
 from specviz.suites import Suite as Prompts
 from specviz.suites import spread, suite
 
-# Key: its default.
+# Key: default.
 KEYS: Settings = {
     "models": ("town",), "methods": None, "suites": ("town",), "seeds": (0,), "number": None, "warm_up": 5,
     "max_new_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "threads": 1, "timed": True,
     "traces": False, "device": "cpu", "dtype": "float32", "draft": None,
 }  # fmt: skip
-SPREAD = ("device_map", "tp_plan")  # in place of a device: over several
+SPREAD = ("device_map", "tp_plan")  # instead of a device: spread over several
 MODEL = ("model", "draft", "device", "dtype", "revision", "kernels", *SPREAD)  # keys of a model's own table
 CANVAS, STREAM = "stepwise", "retranslate"
-LANGUAGES = ("template", "source_language", "target_language")  # what streams must share to be compared
+LANGUAGES = ("template", "source_language", "target_language")  # what compared streams must share
 
 
 @dataclass(frozen=True)
@@ -59,21 +58,21 @@ class Cell:
     model: str
     method: str
     draft: str | None  # None for a method that needs none
-    parameters: Settings  # those of the method that were given
+    parameters: Settings  # given parameters of the method
     suite: str
     temperature: float
     against: int  # number of the reference's cell; a reference has its own
 
     @property
     def label(self) -> str:
-        """The method as a table names it."""
+        """The method's name in a table."""
         parts = [self.method, *([self.draft] if self.draft else []), words(self.parameters)]
         return " ".join(filter(None, parts))
 
 
 @dataclass
 class Suite:
-    """Prompts under a name: those to measure, and others that fill what methods remember before."""
+    """Prompts under a name: those to measure, and others that first fill the methods' memories."""
 
     name: str
     entries: list[Entry]
@@ -81,7 +80,7 @@ class Suite:
 
     @property
     def digest(self) -> str:
-        """Of all its prompts, in order."""
+        """Hash of all its prompts, in order."""
         prompts = [list(map(plain, self.entries)), list(map(plain, self.warm))]
         content = json.dumps(prompts, ensure_ascii=False)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -89,7 +88,7 @@ class Suite:
 
 @dataclass
 class Plan:
-    """A plan whose every name and number was checked."""
+    """A plan with all names and numbers checked."""
 
     models: list[Settings]  # ``model`` (a name), ``device``, ``device_map`` or ``tp_plan``, ``dtype`` ...
     cells: list[Cell]
@@ -112,7 +111,7 @@ class Plan:
         Raises
         ------
         ParameterError, PromptError, ModelError
-            With one line that names the place.
+            With one line that names the wrong entry.
         """
         plan_keys = read(given) | {name: value for name, value in keys.items() if value is not None}
         if "prompts" in plan_keys:
@@ -166,7 +165,7 @@ class Plan:
     def _add(
         self, model: str, suite: str, temperature: float, contenders: list[Settings], drafts: list[str]
     ) -> None:
-        """The cells of one model, suite and temperature: each contender's, its reference's before it."""
+        """Add the cells of one model, suite and temperature: each contender's, its reference's first."""
         numbers: dict[str, int] = {}
 
         def number(method: str, draft: str | None, parameters: Settings, against: int | None) -> int:
@@ -190,13 +189,13 @@ class Plan:
             base = number(reference, None, shared, None)
             if own:
                 continue
-            fitting = drafts if kind.drafts_with == "model" else []  # heads and the like are a method's own
+            fitting = drafts if kind.drafts_with == "model" else []  # heads and the like are named per method
             for draft in drafts_of(kind, model, each["draft"] or fitting):
                 number(method, draft, parameters, base)
 
     @property
     def settled(self) -> Settings:
-        """The plan as plain data: two runs of the same one have the same rows, timings aside."""
+        """The plan as plain data: two runs with the same data have the same rows, except for timings."""
         return {
             "models": self.models,
             "cells": [asdict(cell) for cell in self.cells],
@@ -210,7 +209,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Of `settled`."""
+        """Hash of `settled`."""
         return hashlib.sha256(json.dumps(self.settled, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -223,7 +222,7 @@ class Plan:
 
 
 def read(given: str | Path | Values | None) -> Settings:
-    """The keys of a TOML file, or of a dict."""
+    """Read the keys of a TOML file or a dict."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
@@ -240,7 +239,7 @@ def read(given: str | Path | Values | None) -> Settings:
 
 
 def several(name: str, value: Any) -> list[Any]:
-    """A list of at least one; a single value is a list of one."""
+    """A list with at least one value; a single value becomes a list of one."""
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if not values:
         raise ParameterError(f"{name} is an empty list: name at least one")
@@ -248,7 +247,7 @@ def several(name: str, value: Any) -> list[Any]:
 
 
 def once(name: str, values: Iterable[Any]) -> None:
-    """Refuse what stands in a list twice."""
+    """Refuse duplicates in a list."""
     seen: list[Any] = []
     for value in values:
         if value in seen:
@@ -257,7 +256,7 @@ def once(name: str, values: Iterable[Any]) -> None:
 
 
 def name_of(model: Model, what: str, objects: dict[str, Model]) -> str:
-    """A model's name; one in memory is kept in `objects` under it."""
+    """A model's name; a model in memory is added to `objects` under it."""
     if isinstance(model, str | Path):
         find_model(str(model)) if not str(model).startswith(("hf:", "gguf:")) else None
         return str(model)
@@ -281,7 +280,7 @@ def _refuse_two(models: Any, keys: Values) -> None:
 
 
 def read_models(plan_keys: Values, objects: dict[str, Model]) -> tuple[list[Settings], list[list[str]]]:
-    """Each model as a plan keeps it, and the names of its draft models."""
+    """Each model as the plan stores it, and the names of its draft models."""
     models, drafts = [], []
     for i, each in enumerate(several("models", plan_keys["models"])):
         entry = dict(each) if isinstance(each, Mapping) else {"model": each}
@@ -296,7 +295,7 @@ def read_models(plan_keys: Values, objects: dict[str, Model]) -> tuple[list[Sett
             model |= {key: entry.get(key, plan_keys[key]) for key in ("device", "dtype")}
             model |= {key: entry[key] for key in ("revision", "kernels", *SPREAD) if entry.get(key)}
             if not model.keys().isdisjoint(SPREAD):
-                model["device"] = entry.get("device")  # load says that it is one or the other
+                model["device"] = entry.get("device")  # `load` refuses both at once
         own_draft = entry.get("draft", plan_keys["draft"])
         names = [] if own_draft is None else several("draft", own_draft)
         models.append(model)
@@ -327,7 +326,7 @@ def read_methods(given: Any, objects: dict[str, Model]) -> list[Settings]:
         choices = [several(parameter, value) for parameter, value in entry.items()]
         for values in product(*choices):
             parameters = dict(zip(entry, values))
-            kind(**parameters)  # refuses what it does not know
+            kind(**parameters)  # refuses unknown and wrong parameters
             one = {"method": name, "parameters": parameters, "draft": drafts}
             if one in contenders:
                 raise ParameterError(f"methods holds {f'{name} {words(parameters)}'.rstrip()} twice")
@@ -336,7 +335,7 @@ def read_methods(given: Any, objects: dict[str, Model]) -> list[Settings]:
 
 
 def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]:
-    """The suites by name: what is measured, and what is left to warm up with."""
+    """The suites by name: prompts to measure, and other prompts to warm up with."""
     named: list[tuple[str, Any]] = []
     if isinstance(given, Mapping):
         named = [(str(name), entries) for name, entries in given.items()]
@@ -378,21 +377,21 @@ def streamed(stream: Stream) -> Entry:
 
 
 def plain(entry: Values) -> Entry:
-    """A suite's entry as JSON can hold it."""
+    """A suite's entry as JSON data."""
     content = dict(entry)
     if "stream" in content:
         content["stream"] = [[update.text, update.time] for update in content["stream"].updates]
     return content
 
 
-# ---------------------------------------------------------------- what is compared with what
+# ---------------------------------------------------------------- comparisons
 
 
 def reference_of(method: str, parameters: Values) -> tuple[str, Settings]:
-    """The method, and its parameters, that another one speeds up.
+    """The method that another one speeds up, and its parameters.
 
-    Autoregressive decoding; of a canvas one token per pass, in the same blocks with the same cache; of a
-    stream re-translation from scratch, with the same prompt.
+    Autoregressive decoding; for a canvas, one token per pass in the same blocks with the same cache; for a
+    stream, re-translation from scratch with the same prompt.
     """
     kind = methods.find(method)
     if not kind.canvas and not kind.streams:
@@ -408,7 +407,7 @@ def reference_of(method: str, parameters: Values) -> tuple[str, Settings]:
 
 
 def check_kind(method: str, streams: bool, suite: Suite) -> None:
-    """Refuse streams for what continues prompts, and prompts for what decodes streams."""
+    """Refuse streams for a method that continues prompts, and prompts for one that decodes streams."""
     if all(("stream" in entry) == streams for entry in suite.entries):
         return
     what = "sources that arrive in updates" if streams else "fixed prompts"
@@ -416,7 +415,7 @@ def check_kind(method: str, streams: bool, suite: Suite) -> None:
 
 
 def drafts_of(kind: type[methods.Method], model: str, drafts: list[str]) -> Sequence[str | None]:
-    """Which drafts a method is run with."""
+    """The drafters that a method runs with."""
     if not kind.needs_draft:
         return [None]
     if drafts:
@@ -429,7 +428,7 @@ def drafts_of(kind: type[methods.Method], model: str, drafts: list[str]) -> Sequ
 
 
 def others(entries: list[Entry], chosen: list[Entry], warm_up: int) -> list[Entry]:
-    """Some prompts that are not measured, if there are any: what methods remember warms up with them."""
+    """Up to `warm_up` prompts that are not measured, to fill the methods' memories."""
     taken = {id(entry) for entry in chosen}
     rest = [entry for entry in entries if id(entry) not in taken]
     return spread(rest, max(len(chosen), warm_up))[:warm_up] if rest else []

@@ -1,4 +1,4 @@
-"""The prompts that a measurement decodes: of a conversation its first turn."""
+"""The prompts that a measurement decodes; of a conversation only its first turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specviz.models.protocols import Model
 
 
 def first_turns(model: Model, entries: Sequence[Entry]) -> list[list[int]]:
-    """Token ids of each prompt; of a conversation its first turn."""
+    """Token ids of each prompt; of a conversation only its first turn."""
     return [
         list(model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"]))
         for e in entries
@@ -19,12 +19,12 @@ def first_turns(model: Model, entries: Sequence[Entry]) -> list[list[int]]:
 
 
 def first_turn_key(entry: Entry) -> str:
-    """What two entries with the same first turn have in common."""
+    """A key that is equal for entries with the same first turn."""
     return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
 
 
 def check_room(models: Sequence[Model], entries: Sequence[Entry], texts: Sequence[Sequence[int]]) -> None:
-    """Refuse prompts (`PromptError`) whose `texts`, token ids, leave no room in the context of a model."""
+    """Refuse prompts (`PromptError`) whose token ids in `texts` leave no room in a model's context."""
     for number, (entry, ids) in enumerate(zip(entries, texts, strict=True), 1):
         if full := next((each for each in models if each.left(len(ids)) < 2), None):
             raise PromptError(

@@ -1,4 +1,4 @@
-"""What a bench found: rows, bars and the setting, as data first and as text second; tables that fit."""
+"""Result of a bench: rows, bars and the setting, as data and as text, with tables that fit the terminal."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-Row = dict[str, Any]  # of a table or of a run: a value by the name of its column
-Entry = dict[str, Any]  # a prompt of a suite, as `specviz.suites.read` gives it
-Settings = dict[str, Any]  # what a run, a method or a machine was set to, by name
-Values = Mapping[str, Any]  # the same, or a row, that is only read
+Row = dict[str, Any]  # of a table or of a run: values by column
+Entry = dict[str, Any]  # a prompt of a suite, as `specviz.suites.read` returns it
+Settings = dict[str, Any]  # of a run, a method or a machine, by name
+Values = Mapping[str, Any]  # read-only settings, or a read-only row
 Tick = Callable[[int, int, str], None]  # progress: done, of, what
 
 SCHEMA = 1
-FOLD = ("decoder", "exactness")  # columns of several words
+FOLD = ("decoder", "exactness")  # columns whose cells hold several words
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A promise: `value` is at least, more than, or at most `limit`; `goal` is a limit only hoped for."""
+    """A limit on `value`: at least, more than, or at most `limit`; `goal` is a stricter, optional limit."""
 
     name: str
     value: float
@@ -43,7 +43,7 @@ class Bar:
 
     @property
     def held(self) -> bool:
-        """Whether the promise is kept; a value that is missing keeps none."""
+        """Whether `value` meets the limit; NaN meets none."""
         return self._meets(self.limit)
 
     def _meets(self, limit: float) -> bool:
@@ -64,7 +64,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Part:
-    """A further table of the same measurement; what its fields hold is as in `Report`."""
+    """A further table of the same measurement, with fields as in `Report`."""
 
     title: str
     columns: list[tuple[str, str, str]]
@@ -72,7 +72,7 @@ class Part:
     dropped: tuple[str, ...] = ()
 
     def cells(self) -> list[list[str]]:
-        """The table's cells as text; what is missing is a dash."""
+        """The table's cells as text; a missing value is a dash."""
         return [[_cell(row.get(key), form) for key, _, form in self.columns] for row in self.rows]
 
     def frame(self) -> pd.DataFrame:
@@ -82,7 +82,7 @@ class Part:
         return pd.DataFrame(self.cells(), columns=[heading for _, heading, _ in self.columns])
 
     def print(self, console: Console) -> None:
-        """The table on a rich console."""
+        """Print the table on a rich console."""
         columns = [
             Column(
                 heading,
@@ -96,7 +96,7 @@ class Part:
 
 
 def print_lines(console: Console, *lines: str) -> None:
-    """Print lines; those of a file are not broken."""
+    """Print lines; they are wrapped on a terminal only."""
     from rich.text import Text
 
     for line in lines:
@@ -114,18 +114,18 @@ class Report:
     setting : dict
         Device, threads, dtype, models, versions, numbers of prompts and tokens.
     columns : list of (key, heading, format)
-        What of the rows is printed, and how.
+        Keys of the rows to print, with their headings and formats.
     rows : list of dict
         Numbers, texts or `Estimate`.
     bars : list of Bar
     notes : list of str
         Sentences below the table.
     dropped : tuple of str
-        Keys of columns that a narrow terminal does without, the first one first.
+        Keys of columns that a narrow terminal leaves out, in this order.
     parts : list of Part
         Tables below the first one.
     measurements : list of dict
-        Each single measurement, which only the JSON holds.
+        Every single measurement, for the JSON only.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Report:
 
     @property
     def held(self) -> bool:
-        """Whether every bar was held."""
+        """Whether every limit was met."""
         return all(bar.held for bar in self.bars)
 
     @property
@@ -158,7 +158,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The one line at the end."""
+        """The final line: whether the limits were met."""
         missed = [bar for bar in self.bars if not bar.held]
         if not self.bars:
             return f"{self.name}: measured; it has no limits ({self.where})"
@@ -168,7 +168,7 @@ class Report:
         return f"{self.name}: {len(missed)} of {len(self.bars)} limits missed ({self.where}): {names}"
 
     def cells(self) -> list[list[str]]:
-        """The first table's cells as text; what is missing is a dash."""
+        """The first table's cells as text; a missing value is a dash."""
         return self.table.cells()
 
     def frame(self) -> pd.DataFrame:
@@ -190,7 +190,7 @@ class Report:
         return plain_data(content)
 
     def write(self, path: Path, force: bool = False) -> Path:
-        """Write it as JSON, whole or not at all.
+        """Write the report as JSON, whole or not at all.
 
         Raises
         ------
@@ -217,18 +217,18 @@ class Column:
 
     heading: str
     right: bool = False
-    folds: int | None = None  # where room is short, cells break between words, down to this width
+    folds: int | None = None  # if space is short, cells wrap between words, down to this width
     drop_rank: int | None = None  # the column with the lowest number is left out first
 
 
 def print_table(
     console: Console, columns: list[Column], rows: list[list[str]], headings: bool = True
 ) -> None:
-    """Print a table as wide as the console at most.
+    """Print a table that is at most as wide as the console.
 
-    What does not fit gives way in this order: headings and columns that fold break between words, the gaps
-    shrink from two blanks to one, columns with a drop rank are left out, which a line below says. Cells are
-    never cut.
+    If space is short, the table shrinks in this order: headings and folding columns wrap between words, gaps
+    shrink from two spaces to one, and columns with a drop rank are left out, as a line below reports. Cells
+    are never cut.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -253,13 +253,13 @@ def print_table(
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
     table.show_header = headings
     widths = dict(zip(kept, (least[i] for i in kept)))
-    for i in sorted(kept, key=lambda i: columns[i].folds is None):  # those that fold need the room most
+    for i in sorted(kept, key=lambda i: columns[i].folds is None):  # folding columns need the room most
         more = most[i] - widths[i]
         if more <= room or columns[i].folds is not None:
             widths[i] += max(0, min(more, room))
             room -= max(0, min(more, room))
     for i in kept:
-        width = widths[i] if missing(gap) <= 0 else None  # hopelessly narrow: whatever comes of it
+        width = widths[i] if missing(gap) <= 0 else None  # too narrow: leave it to rich
         table.add_column(
             columns[i].heading, justify="right" if columns[i].right else "left", width=width, overflow="fold"
         )
@@ -274,7 +274,7 @@ def print_table(
 
 
 def _widths(column: Column, cells: list[str], headings: bool) -> tuple[int, int]:
-    """The least and the most characters that a column has a use for."""
+    """The least and the greatest useful width of a column, in characters."""
     from rich.cells import cell_len
 
     def longest(texts: Iterable[str]) -> int:
@@ -290,12 +290,12 @@ def _widths(column: Column, cells: list[str], headings: bool) -> tuple[int, int]
 
 
 def words(text: str) -> list[str]:
-    """What of a cell stays on one line: its words, an interval being one."""
+    """Split a cell into parts that stay on one line: words and whole intervals."""
     return re.findall(r"\[[^\]]*\]|\S+", text)
 
 
 def folded(text: str, width: int) -> str:
-    """A cell in lines of at most so many characters, where its words allow it."""
+    """Wrap a cell into lines of at most `width` characters, as far as its words allow."""
     from rich.cells import cell_len
 
     lines: list[str] = []

@@ -1,8 +1,8 @@
-"""Re-translation measured: settings of `retranslate` on the same streams.
+"""Measurement of re-translation: settings of `retranslate` on the same streams.
 
-Every setting decodes the same streams, text by text in turns. Quality, erasure and acceptance are counts, so
-one round has them; the speed alone needs a clock. Intervals and comparisons come from drawing the texts anew,
-the same ones for both sides.
+Every setting decodes the same streams, text by text in turns. Quality, erasure and acceptance do not depend
+on time, so one round is enough for them; only the speed needs several. Intervals and comparisons come from
+resampling the texts, with the same draws for both sides.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Sources:
-    """What is decoded.
+    """The streams to decode.
 
     Attributes
     ----------
     language : str
-        What the prompt calls the language that is written.
+        The output language, as the prompt names it.
     streams : sequence of Stream
     references : sequence of sequences of str, optional
-        The right translations of each. Default: what re-translation writes last.
+        Reference translations of each stream. Default: the last output of re-translation.
     """
 
     language: str
@@ -56,7 +56,7 @@ class Sources:
 
 
 class Follow:
-    """A run of `given` that is advanced one stream at a time, and what each stream took and counted."""
+    """A run of `given` that is advanced one stream at a time, with times and counts of each stream."""
 
     def __init__(self, run: Run, given: Sequence[Stream], clock: Callable[[], float]) -> None:
         self.run, self.clock = run, clock
@@ -68,11 +68,11 @@ class Follow:
         self._phases = phases_of(run)
 
     def __call__(self, number: int) -> list[int]:
-        """Decode the next stream; return all that was emitted."""
+        """Decode the next stream; return all emitted tokens."""
         left, tokens, sums = self.updates[number], [0][:0], self.sums
         begin = self.clock()
         for cycle in self.run:
-            if cycle.number == 0:  # a verdict has waited for the device, a prefill has not
+            if cycle.number == 0:  # a verdict waits for the device, a prefill does not
                 self.wait()
             now = self.clock()
             sums["seconds" if cycle.number else "prefill"][number] += now - begin
@@ -92,7 +92,7 @@ class Follow:
 
 @dataclass
 class Decoded:
-    """What a setting did with every text.
+    """A setting's results on every text.
 
     Parameters
     ----------
@@ -100,9 +100,9 @@ class Decoded:
         ``emitted``, ``drafted`` and ``accepted`` tokens; ``passes`` after the prompts'; ``erased`` tokens,
         and ``final`` ones of the last output; ``seconds`` without and ``total`` with the prompts' passes;
         ``lag``, average lagging; ``read`` and ``reused`` tokens of the updates' prompts, and how many of
-        these were not computed again; ``bleu`` [texts, 10], what BLEU is summed from.
+        these were not computed again; ``bleu`` [texts, 10], the summands of BLEU.
     chrf, comet : float
-        Of the last outputs; ``comet`` is NaN where it is not installed.
+        Scores of the last outputs; ``comet`` is NaN if it is not installed.
     texts : list of str
         The last outputs.
     """
@@ -115,20 +115,20 @@ class Decoded:
     phases: list[dict[str, float]] = field(default_factory=list)  # of each stream, as `Phases.sums`
 
     def of(self, function: Callable[..., Any], *names: str) -> BootstrapEstimate:
-        """A function of sums over the texts."""
+        """Apply a function to sums over the texts."""
         return resampled(function, *(self.sums[name] for name in names))
 
     def over(self, other: Decoded, prefill: bool = False) -> BootstrapEstimate:
-        """How many times the other's tokens per second."""
+        """Tokens per second relative to the other's."""
         names = ("emitted", "total" if prefill else "seconds")
         return self._against(other, lambda e, s, f, t: (e / s) / (f / t), names)
 
     def more(self, other: Decoded, above: str, below: str) -> BootstrapEstimate:
-        """By how much a ratio of sums is larger than the other's."""
+        """How much larger a ratio of sums is than the other's."""
         return self._against(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), (above, below))
 
     def better(self, other: Decoded, quality: Quality) -> BootstrapEstimate:
-        """By how much BLEU is higher than the other's."""
+        """How much higher BLEU is than the other's."""
         return self._against(other, lambda a, b: quality.bleu(a) - quality.bleu(b), ("bleu",))
 
     def _against(
@@ -149,7 +149,7 @@ def measure(
 ) -> tuple[dict[str, Decoded], Quality]:
     """Let every setting decode the streams of a language, text by text in turns.
 
-    Of several rounds a text's median time counts. Without a template the model's own is taken.
+    With several rounds, a text's median time counts. The default template is the model's own.
     """
     given = sources.streams
     clock, _ = clock_of(model)
@@ -177,7 +177,7 @@ def measure(
 
 
 def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Trace, quality: Quality) -> Decoded:
-    """A setting's sums: counts of one round, the median times of all, and what its texts are worth."""
+    """A setting's results: counts of one round, median times of all rounds, and the quality of its texts."""
     sums = dict(rounds[0])
     for name in ("seconds", "prefill"):
         sums[name] = np.median([each[name] for each in rounds], axis=0)
@@ -192,12 +192,12 @@ def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Trace, quali
     outputs = last_texts(trace)
     sums["bleu"] = quality.statistics(outputs)
     decoded = Decoded(of, sums, quality.chrf(outputs), texts=outputs)
-    with suppress(ParameterError):  # it is not installed
+    with suppress(ParameterError):  # COMET is not installed
         decoded.comet = float(np.mean(metrics.comet(trace)))
     return decoded
 
 
 def last_texts(trace: Trace) -> list[str]:
-    """What each stream's last update wrote."""
+    """The text of each stream's last update."""
     texts: list[str] = trace.updates.groupby("prompt")["text"].last().tolist()
     return texts

@@ -1,12 +1,12 @@
-"""The folder of a run: one small file a finished prompt, and the tables that are computed from them.
+"""The folder of a run: one small file per finished prompt, and the tables that are computed from them.
 
-A file is written whole or not at all, so a killed run leaves what it finished and nothing else. Reading needs
-no torch.
+A file is written whole or not at all, so a killed run leaves its finished prompts and nothing else. Reading
+needs no torch.
 
-A table says speeds in three ways, for they can disagree about the winner. *Pooled*: the tokens of all prompts
-over the seconds of all prompts, so long answers weigh more. *Request*: the mean over prompts of tokens a
-second (Spec-Bench's), its speedup being the ratio of two such means. *Paired*: the median over prompts of the
-ratio of that prompt's two speeds. The prefill is inside in all three; *decode* is pooled without it.
+A table gives speeds in three ways, because they can disagree about the winner. *Pooled*: the tokens of all
+prompts over the seconds of all prompts, so long answers weigh more. *Request*: the mean over prompts of
+tokens per second (as in Spec-Bench); its speedup is the ratio of two of these means. *Paired*: the median
+over prompts of the ratio of a prompt's two speeds. All three include the prefill; *decode* is pooled without.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 AGAIN = "delete it and run the same plan again"
-OURS = ("lock", "suites")  # what a run that was killed before its run.json leaves in its folder
-# What of a row may differ between two runs of one plan.
+OURS = ("lock", "suites")  # left by a run that was killed before it wrote run.json
+# Fields of a row that may differ between two runs of one plan.
 TIMINGS = (
     "prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "device_memory", "sitting", "started",
     "environment", "clock", "phases",
 )  # fmt: skip
 CELL_COLUMNS = ("model", "method", "draft", "parameters", "suite", "temperature")
-ROW_COLUMNS = ("kind", "language", "seed", "round", "id")  # what a table may be broken down by
+ROW_COLUMNS = ("kind", "language", "seed", "round", "id")  # columns that a table may be broken down by
 MODELS = ("model", "drafts", "places")  # keys of an environment that say what ran, not where
 
 
 def key_of(cell: int, number: int, prompt: int) -> str:
-    """The name of a row's file: its cell, its round, its prompt."""
+    """The file name of a row, without the suffix: its cell, round and prompt."""
     return f"c{cell:03d}-r{number}-p{prompt:04d}"
 
 
 def file_of(suite: str) -> str:
-    """A suite's name as a file's; one that has to be changed gets a mark, so that no two are the same."""
+    """A suite's file name; a name that must be changed gets a hash, so that no two are the same."""
     name = re.sub(r"[^\w.-]+", "_", suite)
     return name if name == suite else f"{name}-{hashlib.sha256(suite.encode()).hexdigest()[:8]}"
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file of one line, whole or not at all."""
+    """Write a one-line JSON file, whole or not at all."""
     write_text(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n", force=True)
 
 
 def _row(file: Path) -> Row:
-    """A finished prompt."""
+    """Read and check the row of a finished prompt."""
     from specviz.measure.schema import FailedRow, Fields, TimedRow, UntimedRow
 
     row = read_json(file, Fields, AGAIN)
@@ -84,22 +84,22 @@ class Results:
     Attributes
     ----------
     plan : dict
-        What was asked, as plain data: ``models``, ``cells``, ``suites``, ``seeds``, ``max_new_tokens``, ...
+        The plan as plain data: ``models``, ``cells``, ``suites``, ``seeds``, ``max_new_tokens``, ...
     cells : list of dict
         The rows of the table: ``cell``, ``model``, ``method``, ``draft``, ``parameters``, ``suite`` ...
     wanted : dict
-        (cell, round, prompt) of every row, by the name of its file without the ending.
+        (cell, round, prompt) of every row, by its file name without the suffix.
     created : str
 
     Raises
     ------
     TraceError
-        If it is not a folder of a run, or of a newer schema.
+        If it is not the folder of a run, or its schema is of another version.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._read: dict[str, tuple[int, Row]] = {}  # rows by name, with the time of their file
+        self._read: dict[str, tuple[int, Row]] = {}  # rows by name, with their file's modification time
         file = self.path / "run.json"
         if not file.is_file():
             raise TraceError(
@@ -116,7 +116,7 @@ class Results:
         self._settle(content["plan"], content["created"])
 
     def _settle(self, plan: Settings, created: str) -> None:
-        """The plan, and the rows that it wants."""
+        """Set the plan and the rows that it asks for."""
         self.plan, self.created = plan, created
         self.cells: list[Row] = self.plan["cells"]
         self.wanted: dict[str, tuple[int, int, int]] = {
@@ -139,18 +139,18 @@ class Results:
 
     @property
     def done(self) -> set[str]:
-        """Names of those that are there, failed ones among them."""
+        """Names of the rows that exist, including failed ones."""
         return {file.stem for file in (self.path / "rows").glob("*.json")} & set(self.wanted)
 
     @property
     def missing(self) -> list[tuple[int, int, int]]:
-        """(cell, round, prompt) of rows that are still to be decoded."""
+        """(cell, round, prompt) of the rows that are still to be decoded."""
         done = self.done
         return [place for key, place in self.wanted.items() if key not in done]
 
     @property
     def complete(self) -> bool:
-        """Whether no row is missing; failed ones are there."""
+        """Whether every row exists, failed or not."""
         return not self.missing
 
     @property
@@ -167,7 +167,7 @@ class Results:
         Raises
         ------
         TraceError
-            If one is damaged; its file is named.
+            If one is damaged; the message names its file.
         """
         rows = []
         files = {file.stem: file for file in (self.path / "rows").glob("*.json")}
@@ -184,7 +184,7 @@ class Results:
         return rows
 
     def rows(self) -> pd.DataFrame:
-        """One row a finished (cell, round, prompt); seconds, bytes, and the ids and texts of its outputs."""
+        """One row per finished (cell, round, prompt): seconds, bytes, and ids and texts of its outputs."""
         import pandas as pd
 
         return pd.DataFrame(self.records())
@@ -212,7 +212,7 @@ class Results:
         return [dict(checked(SuiteEntry, parsed(each, at), at, AGAIN)) for at, each in places]
 
     def trace(self, cell: int, prompt: int, round: int = 0) -> Trace:
-        """The trace of a row, of a run that kept them (``traces = true``)."""
+        """The trace of a row, if the run kept traces (``traces = true``)."""
         from specviz.trace import Trace
 
         file = self.path / "traces" / f"{key_of(cell, round, prompt)}.parquet"
@@ -221,7 +221,7 @@ class Results:
         return Trace.open(file)
 
     def table(self, by: str | Sequence[str] = ()) -> pd.DataFrame:
-        """One row per cell, or one for each value of `by` in it.
+        """One row per cell, or per value of `by` in each cell.
 
         Parameters
         ----------
@@ -232,14 +232,13 @@ class Results:
         -------
         DataFrame
             ``model``, ``method``, ``draft``, ``parameters`` (a text), ``suite``, ``temperature``, those of
-            `by`; ``prompts`` finished, ``failures`` (rows), ``pairs`` (prompts that both decoded in one
-            sitting, on which every speedup stands); ``tokens``; ``tau`` (pooled; with ``_low`` and ``_high``)
-            and ``request_tau`` (mean over prompts); ``pooled_``, ``request_`` and ``decode_throughput`` in
-            tokens per second; ``pooled_``, ``request_``, ``paired_`` and ``decode_speedup``, each with
-            ``_low`` and ``_high``, its 95 % bootstrap interval over prompts; ``prefill_share`` of the time;
-            ``same``, the share of texts that are token for token the reference's (greedy ones);
-            ``peak_memory`` and
-            ``device_memory`` in bytes; ``timed``.
+            `by`; ``prompts`` finished, ``failures`` (rows), ``pairs`` (prompts that cell and reference
+            decoded in one sitting, the basis of every speedup); ``tokens``; ``tau`` (pooled; with ``_low``
+            and ``_high``) and ``request_tau`` (mean over prompts); ``pooled_``, ``request_`` and
+            ``decode_throughput`` in tokens per second; ``pooled_``, ``request_``, ``paired_`` and
+            ``decode_speedup``, each with ``_low`` and ``_high``, its 95 % bootstrap interval over prompts;
+            ``prefill_share`` of the time; ``same``, the share of greedy texts that equal the reference's
+            token for token; ``peak_memory`` and ``device_memory`` in bytes; ``timed``.
         """
         import pandas as pd
 
@@ -266,16 +265,16 @@ class Results:
         return pd.DataFrame(lines)
 
     def shown(self, by: str | Sequence[str] = ()) -> pd.DataFrame:
-        """The table as it is printed: columns that say nothing are left out, intervals stand in brackets."""
+        """The table as printed: without columns that tell no rows apart, and with intervals in brackets."""
         import pandas as pd
 
         table = self.table(by)
-        if table.empty:  # nothing is decoded yet, and there is nothing to break down
+        if table.empty:  # no row is decoded yet, so there is nothing to break down
             return table
         keep = [c for c in (*CELL_COLUMNS, *ROW_COLUMNS) if c in table and (c == "method" or says(table[c]))]
         out: Row = {name: table[name].fillna("").map(str) for name in keep}
         for name in {"model", "draft"} & out.keys():
-            short = out[name].map(lambda text: Path(text).name)  # a folder by its own name, if that tells all
+            short = out[name].map(lambda text: Path(text).name)  # a path by its last part, if that is unique
             out[name] = short if short.nunique() == out[name].nunique() else out[name]
         for name, (heading, form) in SHOWN.items():
             cells = []
@@ -312,7 +311,7 @@ class Results:
         write(f"{self.path}: {self._count()}")
 
     def places(self) -> list[str]:
-        """Where it was measured, a line for each environment."""
+        """Where the rows were measured, a line for each environment."""
         lines = [
             f"{e['device']} ({e['processor']}), {plural(e['threads'], 'thread')}, {e['dtype']}"
             + (f", {e['kernels']} kernels" if e.get("kernels") else "")
@@ -322,11 +321,11 @@ class Results:
         return list(dict.fromkeys(lines))
 
     def notes(self) -> list[str]:
-        """Sentences that a reader of the table must know."""
+        """Sentences that a reader of the table needs."""
         table, notes, mixed = self.table(), [], False
         if not self.plan["timed"]:
             notes.append("untimed: workers may have shared cores, so there are no speeds")
-        of_model: dict[str, Settings] = {}  # a cell is of one model: formats of others mix with nothing
+        of_model: dict[str, Settings] = {}  # a cell has one model, so only its environments mix
         for each in self.environments.values():
             name = json.dumps(each.get("model"), sort_keys=True)
             place = {k: v for k, v in each.items() if k not in MODELS}
@@ -354,7 +353,7 @@ class Results:
         return notes[:40]
 
 
-# What a printed table has of the figures: column: (heading, format).
+# Figures in a printed table: column: (heading, format).
 SHOWN = {
     "prompts": ("prompts", "{:d}"),
     "failures": ("failed", "{:d}"),
@@ -374,7 +373,7 @@ BYTES = ("peak_memory", "device_memory")
 
 
 def words(parameters: Values) -> str:
-    """Parameters as a table says them."""
+    """Parameters as text in a table."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
@@ -389,7 +388,7 @@ Rows = Iterable[Row]
 
 
 def figures(rows: list[Row], base: list[Row], cell: Values) -> Row:
-    """A cell's figures over its rows, beside the rows of its reference."""
+    """A cell's figures over its rows, and relative to the rows of its reference."""
     good = [row for row in rows if row["error"] is None]
     itself = cell["cell"] == cell["against"]
     matched = matched_rows(rows, base)
@@ -420,28 +419,28 @@ def figures(rows: list[Row], base: list[Row], cell: Values) -> Row:
 
 
 def matched_rows(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
-    """Each good row with its reference's, where that is good too."""
+    """Each successful row with its reference's row, if that succeeded, too."""
     theirs = {(row["round"], row["prompt"]): row for row in base if row["error"] is None}
     good = [(row, theirs.get((row["round"], row["prompt"]))) for row in rows if row["error"] is None]
     return [(a, b) for a, b in good if b is not None]
 
 
 def paired(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
-    """Those decoded one right after the other, so that their times compare; what a kill left half is none."""
+    """Pairs decoded in direct succession, whose times compare; a pair that a kill interrupted is left out."""
     return [
         (a, b) for a, b in matched_rows(rows, base) if a["sitting"] == b["sitting"] and fast(a) and fast(b)
     ]
 
 
 def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
-    """The four speedups over the reference; `itself` has 1."""
+    """The four speedups over the reference; 1 for `itself`."""
     names = ("pooled_speedup", "request_speedup", "paired_speedup", "decode_speedup")
     estimates = compared(pairs) if pairs else [Estimate.of([1.0] if itself else [])] * len(names)
     return {key: value for name, each in zip(names, estimates) for key, value in named(name, each).items()}
 
 
 def compared(pairs: list[tuple[Row, Row]]) -> list[Estimate]:
-    """Speedups of rows over others: pooled, of requests, paired and of decoding."""
+    """Speedups of rows over their references: pooled, request, paired and decode."""
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
 
     def columns(field: str) -> list[np.ndarray]:
@@ -468,7 +467,7 @@ def quotient(
 
 
 def seconds(row: Values) -> float:
-    """Of prefill and decoding."""
+    """Seconds of prefill and decoding."""
     return float(row["prefill_seconds"] + row["decode_seconds"])
 
 
@@ -478,7 +477,7 @@ def speed(row: Values) -> float:
 
 
 def written(row: Values) -> int:
-    """Tokens of the texts; a canvas' padding is none."""
+    """Number of tokens of the texts, without a canvas's padding."""
     return int(row["tokens"] if row.get("written") is None else row["written"])
 
 
@@ -488,7 +487,7 @@ def fast(row: Values) -> bool:
 
 
 def per_prompt(rows: Iterable[Values], value: Callable[[Values], float]) -> list[float]:
-    """A mean over rounds of each prompt."""
+    """The mean over rounds of each prompt."""
     values: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         values[row["prompt"]].append(value(row))
@@ -496,7 +495,7 @@ def per_prompt(rows: Iterable[Values], value: Callable[[Values], float]) -> list
 
 
 def sums(rows: Iterable[Values], field: str) -> np.ndarray:
-    """A sum over rounds of each prompt, float [prompts]."""
+    """The sum over rounds of each prompt, float [prompts]."""
     totals: dict[int, float] = defaultdict(float)
     for row in rows:
         own = {"seconds": seconds, "written": written}.get(field)
@@ -521,18 +520,18 @@ def named(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.median, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
-# ---------------------------------------------------------------- beginning, and going on
+# ---------------------------------------------------------------- starting and resuming
 
 
 def begin(path: Path, plan: Values, prompts: Mapping[str, list[Entry]], created: str) -> Results:
-    """Make the folder of a run, or open the one of the same plan; one without a row takes any plan.
+    """Make the folder of a run, or open the one of the same plan; a folder without rows accepts any plan.
 
     Raises
     ------
     SpecvizError
-        If it holds something else; what differs is said.
+        If it holds another run; the message says what differs.
     """
-    for part in path.rglob("*.part"):  # of a killed run
+    for part in path.rglob("*.part"):  # left by a killed run
         with suppress(OSError):
             part.unlink()
     if (path / "run.json").exists():
@@ -548,12 +547,12 @@ def begin(path: Path, plan: Values, prompts: Mapping[str, list[Entry]], created:
         lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
         write_text(path / "suites" / f"{file_of(name)}.jsonl", lines, force=True)
     content = {"specviz": "bench run", "schema": SCHEMA, "created": created, "plan": plan}
-    write_json(path / "run.json", content)  # last: a folder without it was never begun
+    write_json(path / "run.json", content)  # last: a folder without it is not begun
     return Results(path)
 
 
 def differences(theirs: Values, ours: Values) -> list[str]:
-    """What differs between two plans, in words."""
+    """Differences between two plans, in words."""
     lines = []
     for key in {**theirs, **ours}:
         a, b = theirs.get(key), ours.get(key)
@@ -593,12 +592,12 @@ def labelled(cell: Values) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Make the folder, and let no second run write to it meanwhile; a killed one leaves no lock behind.
+    """Make the folder and lock it against other runs; a killed run leaves no lock.
 
     Raises
     ------
     SpecvizError, TraceError
-        If one does, the folder holds something else, or it cannot be written.
+        If another run holds the lock, the folder holds something else, or it cannot be written.
     """
     begun = not path.exists() or (path / "run.json").exists()
     others = path.iterdir() if path.is_dir() else [path]

@@ -1,7 +1,7 @@
-"""`run`: a plan from its first prompt to its last, in this process or handed to an executor, resumable.
+"""`run`: decode a plan in this process or on an executor, or resume an earlier run of it.
 
-What is finished is on disk at once. All contenders decode a prompt one right after the other, so what else
-the machine does falls on all alike.
+Each finished row is saved at once. All contenders decode a prompt in direct succession, so other load on the
+machine affects all alike.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from specviz.measure.rows import Results, begin, key_of, locked, write_json
 from specviz.measure.timing import settled
 from specviz.models import ranks
 
-AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
-LOOK = 5.0  # seconds between two looks at whether workers are left
+AHEAD = 3  # jobs submitted per worker, so that none waits
+LOOK = 5.0  # seconds between two checks whether workers are left
 ALONE = 60.0  # seconds without any worker until the run is given up
 
 
@@ -56,7 +56,7 @@ def run(
     tick: Tick | None = None,
     **keys: Any,
 ) -> Results:
-    """Decode every prompt of a plan with every method and its reference, and keep every row.
+    """Decode every prompt of a plan with every method and its reference, and save every row.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def run(
         Without an executor: the number of processes on this machine. With one: its number of workers, if it
         does not report it.
     retry : bool
-        Decode again what failed.
+        Decode failed rows again.
     tick : callable
         Called with (done, of, what); default: a progress bar with the time left, if it is visible.
     **keys
@@ -87,8 +87,8 @@ def run(
     A model too large for one GPU is spread by ``device_map`` in its entry of ``models``, or split over
     processes by ``tp_plan = "auto"`` there, every rank of torchrun making this call:
     ``torchrun --nproc-per-node 2 -m specviz bench run plan.toml``. All ranks decode each prompt together;
-    only rank 0 writes the folder, calls `tick` and takes the times. This is tested with ranks on the CPU and
-    was never run on several GPUs.
+    only rank 0 writes the folder, calls `tick` and takes the times. This is tested with ranks on the CPU, and
+    has never been run on several GPUs.
 
     Raises
     ------
@@ -113,10 +113,10 @@ def run(
             f"{', '.join(sorted(own))} is a class of this process: run it without workers, or declare it as "
             "an entry point (specviz.methods) of an installed package"
         )
-    if executor is None:  # the workers of another one have machines of their own
+    if executor is None:  # an executor's workers may be on other machines
         all_ranks.tried(lambda: check_threads(settled.threads))
     at_once = workers or 1
-    if all_ranks.size > 1:  # those of this machine
+    if all_ranks.size > 1:  # the ranks on this machine
         at_once = int(os.environ.get("LOCAL_WORLD_SIZE", all_ranks.size))
     places = [(at_once, work.cores())] if executor is None else machines(executor, workers)
     refuse_sharing(settled, places)
@@ -154,10 +154,10 @@ def run(
 
 
 def lacking_rows(results: Results, retry: bool) -> list[tuple[int, int, int]]:
-    """(cell, round, prompt) to decode: what is missing, and with `retry` what failed.
+    """(cell, round, prompt) to decode: missing rows, and with `retry` failed ones.
 
-    A speedup needs a row and its reference's decoded one right after the other. So where times count, a
-    failed row is decoded again with all that have the same reference.
+    A speedup needs a row and its reference's row decoded in direct succession. So in a timed run, a failed
+    row is decoded again along with all rows that have the same reference.
     """
     failed = [row for row in results.records() if row["error"] is not None] if retry else []
     against = {cell["cell"]: cell["against"] for cell in results.cells}
@@ -172,14 +172,14 @@ def lacking_rows(results: Results, retry: bool) -> list[tuple[int, int, int]]:
 
 
 class Keeper:
-    """Writes rows down, and where they were decoded."""
+    """Saves rows, and the environments in which they were decoded."""
 
     def __init__(self, results: Results) -> None:
         self.results = results
         self.environments = results.environments
 
     def __call__(self, row: Row) -> None:
-        """Write a row, with its trace and what is new of its environment."""
+        """Save a row with its trace, and its environment if that is new."""
         path = self.results.path
         place, digest = row["environment"], None
         if place is not None:
@@ -196,9 +196,9 @@ class Keeper:
         write_json(path / "rows" / f"{key}.json", row)
 
     def _same_weights(self, place: Settings) -> None:
-        """Refuse a model that is no longer the one that the run began with, or a drafter laid otherwise.
+        """Refuse a model or drafter that differs from the one with which the run started.
 
-        Under another target a drafter may lie otherwise.
+        With another target, a drafter's layout may differ.
         """
         for other in self.environments.values():
             shared = other["drafts"].keys() & place["drafts"].keys()
@@ -225,13 +225,13 @@ class Keeper:
 
 
 class Layouts(NamedTuple):
-    """How matrices lay when a model's first rows were decoded; nothing where no row is there, or none lay so.
+    """Layouts of matrices with which a model's first rows were decoded; empty without rows or layouts.
 
-    A run that goes on keeps to it: another layout rounds differently, and a text may part from its reference.
+    A resumed run keeps them: another layout rounds differently, and a text may diverge from its reference.
     """
 
     model: dict[str, str]  # by the model's name in the plan
-    drafters: dict[str, dict[str, str]]  # by the same, then by the drafter's
+    drafters: dict[str, dict[str, str]]  # by the model's name, then by the drafter's
 
 
 def layouts_of(results: Results) -> Layouts:
@@ -249,7 +249,7 @@ def layouts_of(results: Results) -> Layouts:
 
 
 def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], layouts: Layouts) -> Iterator[work.Job]:
-    """One for each model, suite, round and prompt that lacks a row; a model's follow one another."""
+    """Yield a job for each model, suite, round and prompt that lacks a row, grouped by model."""
     for model in plan.models:
         target = model["model"]
         drafters = {k: v for k, v in layouts.drafters.get(target, {}).items() if k not in plan.objects}
@@ -270,7 +270,7 @@ def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], layouts: Layouts) ->
 def decoded(
     jobs: list[work.Job], plan: Plan, executor: Executor | None, workers: int | None
 ) -> Iterator[Row]:
-    """The rows of all jobs: from an executor, from processes of its own, or decoded in this process."""
+    """Yield the rows of all jobs: from an executor, from a new process pool, or decoded in this process."""
     if executor is not None:
         yield from spread_out(jobs, executor, plan, workers, ours=False)
         return
@@ -279,7 +279,7 @@ def decoded(
             yield from spread_out(jobs, pool, plan, workers, ours=True)
         return
     try:
-        with settled():  # once; each job then collects only what is new
+        with settled():  # once; each job then collects only new objects
             for job in jobs:
                 yield from work.rows(job, plan.objects)
     finally:
@@ -289,10 +289,10 @@ def decoded(
 def spread_out(
     jobs: list[work.Job], executor: Executor, plan: Plan, workers: int | None, ours: bool
 ) -> Iterator[Row]:
-    """The rows of all jobs as an executor finishes them; `ours` ends with the run.
+    """Yield the rows of all jobs as an executor finishes them; with `ours` it ends with the run.
 
-    A job whose worker died again and again is a row of failures for each of its cells, where the executor
-    knows which one it was; where it does not, or no worker is left, the run stops.
+    If a job's workers die repeatedly and the executor identifies the job, each of its cells gets a failed
+    row. If the executor does not, or no worker is left, the run stops.
     """
     waiting, running = iter(jobs), dict[Future, work.Job]()
     since: float | None = None
@@ -319,7 +319,7 @@ def spread_out(
                 try:
                     yield from future.result()
                 except Exception as error:
-                    if type(error).__name__ != "KilledWorker":  # Dask's, which need not be installed
+                    if type(error).__name__ != "KilledWorker":  # Dask's error; Dask need not be installed
                         raise
                     yield from lost(job, error)
             more()
@@ -338,29 +338,29 @@ def spread_out(
 
 
 def lost(job: work.Job, error: Exception) -> Iterator[Row]:
-    """The rows of a job that kills whoever takes it up."""
+    """Yield failed rows for a job that kills its workers."""
     for place, cell in enumerate(job.cells):
         if cell.cell in job.todo:
             why = {"timed": job.timed, "clock": None, "environment": None, "error": work.named_error(error)}
             yield work.about(job, cell, place) | why
 
 
-# ---------------------------------------------------------------- who works
+# ---------------------------------------------------------------- workers
 
 
 @contextmanager
 def processes(
     count: int, begin: Callable[..., None] = work.attend, given: tuple[Any, ...] = ()
 ) -> Iterator[Executor]:
-    """So many processes of this machine.
+    """A pool of `count` processes on this machine.
 
-    They do not hear Ctrl-C, which is for this one, and end when it does, however that ends.
+    They ignore Ctrl-C, which is for this process, and end when this process ends for any reason.
 
     Parameters
     ----------
     count : int
     begin : callable
-        What each process calls first, with `given`; it must call `work.attend`.
+        Called first in each process, with `given`; it must call `work.attend`.
     """
     before, listening = set(active_children()), current_thread() is main_thread()
     with ProcessPoolExecutor(count, get_context("spawn"), begin, given) as pool:
@@ -382,20 +382,20 @@ def processes(
 
 
 def present(executor: Executor) -> frozenset[str] | None:
-    """Addresses of the workers that a Dask cluster has just now; None: another executor."""
+    """Addresses of a Dask cluster's current workers; None for another executor."""
     client = getattr(executor, "_client", None)
     return None if client is None else frozenset(client.scheduler_info(n_workers=-1)["workers"])
 
 
 def machines(executor: Executor, workers: int | None) -> list[tuple[int, int]]:
-    """Of each machine: how many processes of an executor work there at once, and how many cores they have.
+    """For each machine, how many of an executor's processes work there at once, and how many cores they have.
 
     Threads of one process count once: they decode one text at a time.
 
     Raises
     ------
     ParameterError, SpecvizError
-        If an executor does not say it, or a worker of a cluster cannot run this package.
+        If an executor does not report its workers, or a cluster's worker cannot run this package.
     """
     client = getattr(executor, "_client", None)
     if client is None:
@@ -407,7 +407,7 @@ def machines(executor: Executor, workers: int | None) -> list[tuple[int, int]]:
     least: dict[str, int] = {}
     places = client.scheduler_info(n_workers=-1)["workers"]
     for address, cores in client.run(work.cores, on_error="return").items():
-        if isinstance(cores, OSError):  # it has just gone
+        if isinstance(cores, OSError):  # the worker has just left
             continue
         if not isinstance(cores, int):
             raise SpecvizError(
@@ -421,7 +421,7 @@ def machines(executor: Executor, workers: int | None) -> list[tuple[int, int]]:
 
 
 def refuse_ranks(plan: Plan, elsewhere: bool, size: int) -> None:
-    """Refuse what would not split each model over the ranks of torchrun, or would without any.
+    """Refuse a plan that does not split each model over the ranks of torchrun, or splits one without ranks.
 
     Raises
     ------
@@ -437,7 +437,7 @@ def refuse_ranks(plan: Plan, elsewhere: bool, size: int) -> None:
             "(executor=), or tp_plan and torchrun"
         )
     if split and size == 1:
-        ranks.join()  # says how to start some
+        ranks.join()  # raises, and says how to start ranks
     if whole and size > 1:
         raise ParameterError(
             f"{size} ranks would all decode {whole[0]} whole: split it with tp_plan = 'auto' in the plan, or "
@@ -446,7 +446,7 @@ def refuse_ranks(plan: Plan, elsewhere: bool, size: int) -> None:
 
 
 def refuse_sharing(plan: Plan, places: list[tuple[int, int]]) -> None:
-    """Refuse to time what would share cores, or a GPU.
+    """Refuse to time workers that would share cores or a GPU.
 
     Parameters
     ----------

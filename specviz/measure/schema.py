@@ -1,4 +1,4 @@
-"""What the files of a run's folder hold, as the gate checks them; imported when such a file is read."""
+"""Schemas of the files in a run's folder and of a plan's keys; imported only when these are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from specviz.files import whole_text
 
-MOST_ROWS = 2_000_000  # of a plan: (cell, round, prompt)
+MOST_ROWS = 2_000_000  # rows of a plan: (cell, round, prompt)
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -18,7 +18,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Text = Annotated[str, AfterValidator(whole_text)]
 Word = Text | int | None
 Plain = Text | int | float | bool | list[Any] | dict[str, Any] | None
-Fields = dict[Text, Plain]  # of a row, those that are not declared among them
+Fields = dict[Text, Plain]  # all fields of a row, including undeclared ones
 
 
 class ModelName(TypedDict, total=False):
@@ -51,7 +51,7 @@ class Environment(_Environment, total=False):
 
 
 class RowEnvironment(_Environment):
-    """Where rows were decoded: every row's has all of these."""
+    """Where rows were decoded; all keys are required."""
 
     device: Text
     processor: Text
@@ -61,7 +61,7 @@ class RowEnvironment(_Environment):
 
 
 class PlanKeys(TypedDict, total=False):
-    """What a plan asks for; its models, methods and suites are objects or names."""
+    """Keys of a plan, except its models, methods and suites, which may be objects."""
 
     seeds: int | Sequence[int]
     warm_up: int
@@ -112,7 +112,7 @@ class PlanModel(TypedDict):
 
 
 class Plan(TypedDict):
-    """The plan that a run settled."""
+    """The checked plan of a run."""
 
     models: NotRequired[list[PlanModel]]
     cells: list[Cell]
@@ -145,7 +145,7 @@ class RunFile(TypedDict):
 
 
 class FailedRow(TypedDict):
-    """A row whose decoding failed; every row has these."""
+    """A row whose decoding failed; every row has these fields."""
 
     cell: Count
     round: Count
@@ -185,7 +185,7 @@ class DecodedRow(FailedRow):
     sitting: Word
     ids: list[list[int]]
     tokens: Count
-    written: NotRequired[Count | None]  # of the texts: without a canvas' padding, which `tokens` counts
+    written: NotRequired[Count | None]  # tokens without a canvas's padding, which `tokens` includes
     steps: Count
     peak_memory: Count | None
     device_memory: Count | None
@@ -201,7 +201,7 @@ class TimedRow(DecodedRow):
 
 
 class UntimedRow(DecodedRow):
-    """A row of a run that measured none."""
+    """A row of a run without times."""
 
     timed: Literal[False]
     prefill_seconds: None
@@ -209,7 +209,7 @@ class UntimedRow(DecodedRow):
 
 
 class SuiteEntry(TypedDict):
-    """A measured prompt, as the folder keeps it."""
+    """A measured prompt as stored in the folder."""
 
     reference: NotRequired[Text | list[Any] | None]
     id: NotRequired[Word]

@@ -1,6 +1,7 @@
-"""Many settings of many methods on the same texts: what each costs, and what its texts are worth.
+"""Many settings of many methods on the same texts: the time of each, and the quality of its texts.
 
-Every setting decodes text 0, then every one text 1 ...; who begins rotates (`specviz.measure.timing.paired`).
+All settings decode text 0, then text 1, and so on, in an order that rotates
+(`specviz.measure.timing.paired`).
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from specviz.models.protocols import Model
 
 BEAM = "beam"  # in place of a method: transformers' own beam search, values {"beams": n}
 OWN = ("bonus", "correction", "resampled", "fallback", "plain")  # origins of tokens that the target wrote
-WARM = 8  # tokens of the text that each setting decodes first, outside what is timed
-HANDED_OVER = ("fallback", "length")  # why a draft ended: it was unsure, or as long as may be
+WARM = 8  # tokens that each setting decodes first, untimed
+HANDED_OVER = ("fallback", "length")  # why a draft ended: low confidence, or maximum length
 TAKEN_BACK = ("correction", "resampled")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A setting."""
+    """A setting to measure."""
 
-    label: str  # names it among the others
+    label: str  # unique
     method: str | type[Method] | Method
     values: Values = field(default_factory=dict)  # the method's parameters; an instance has its own
     model: Any = None
     draft: Model | None = None
     options: Values = field(default_factory=dict)  # of the sampling: temperature, top_p
     base: str = BASELINE  # label of the setting that its speed and its quality are compared with
-    group: str = ""  # the curve that it lies on
+    group: str = ""  # the curve that it belongs to
 
 
 class Advanced:
-    """A run that is advanced one text at a time, and what each text counted."""
+    """A run that is advanced one text at a time, with counts of each text."""
 
     def __init__(self, run: Run, texts: int) -> None:
         self.run = run
@@ -86,7 +87,7 @@ class Stock:
         self.model, self.beams, self.most = model, beams, most
         self.ids = [model.encode(entry["prompt"]) for entry in entries]
         self.sums = {"tokens": np.zeros(len(entries)), "cycles": np.zeros(len(entries))}
-        self.phases: list[dict[str, float]] = []  # it tells none
+        self.phases: list[dict[str, float]] = []  # `generate` reports none
 
     def __call__(self, number: int) -> list[int]:
         """Decode a text; return its tokens."""
@@ -104,11 +105,10 @@ class Stock:
 
 @dataclass
 class Measured:
-    """What a setting did with every text: arrays [texts] of counts, of seconds, and of what scores sum up.
+    """A setting's results on every text: arrays [texts] of counts, of seconds, and of summands of the score.
 
-    ``fallbacks`` counts cycles that handed over to the target, ``rollbacks`` those that it corrected; ``own``
-    tokens that the target wrote;
-    ``passes`` those of the target after the prompt's.
+    ``fallbacks`` counts cycles that handed over to the target, ``rollbacks`` those that it corrected, ``own``
+    the tokens that the target wrote, and ``passes`` the target's passes after the prompt's.
     """
 
     point: Point
@@ -123,14 +123,13 @@ class Measured:
         return resampled(self.score.of, self.sums["score"])
 
     def lost(self, base: Measured) -> BootstrapEstimate:
-        """By how much the score is below another's, the texts drawn together."""
+        """How much lower the score is than another setting's, with the texts resampled jointly."""
         return resampled(
             lambda a, b: self.score.of(b) - self.score.of(a), self.sums["score"], base.sums["score"]
         )
 
     def over(self, base: Measured) -> BootstrapEstimate:
-        """How many times less time than `base` the same texts took, prefill included (the paper's
-        latency)."""
+        """How many times as fast as `base` on the same texts, prefill included (the paper's latency)."""
         return resampled(lambda mine, other: other / mine, self.sums["seconds"], base.sums["seconds"])
 
     def share(self, above: str, below: str) -> BootstrapEstimate:
@@ -201,7 +200,7 @@ def sweep(
 
 
 def _named(point: Point) -> Point:
-    """A setting with its method's name, and parameters that the method takes."""
+    """A setting with its method by name, and with checked parameters."""
     if point.method == BEAM:
         return point
     name, values = settings_of(point.method, point.values)
@@ -210,7 +209,7 @@ def _named(point: Point) -> Point:
 
 
 def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
-    """The same settings on several sets of texts as one measurement of all texts."""
+    """Combine measurements of the same settings on several sets of texts into one of all texts."""
     results = {}
     for label, first in sets[0].items():
         parts = [each[label] for each in sets]

@@ -30,13 +30,13 @@ from specviz.suites.frozen import frozen, take
 from specviz.trace import Trace
 
 BASELINE = "autoregressive"
-K = TypeVar("K", bound=Hashable)  # a contender's name among others
-Call: TypeAlias = Callable[[], object]  # what is timed
+K = TypeVar("K", bound=Hashable)  # a contender's name
+Call: TypeAlias = Callable[[], object]  # a call to time
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method with its draft model, as the tables name it."""
+    """A method with its draft model, and its names in tables and files."""
 
     method: str
     draft: Model | None = None
@@ -53,7 +53,7 @@ class Entrant:
 
 
 def lineup(drafts: list[Model], names: list[str] | None = None) -> list[Entrant]:
-    """Every installed method that decodes prompts: the baseline first, those with a draft once with each.
+    """Every installed method that decodes prompts: the baseline first, drafting ones once with each draft.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Texts:
         Raises
         ------
         KeyboardInterrupt
-            If the run was interrupted; it has kept its trace.
+            If the run was interrupted; its trace so far is kept.
         """
         tokens: list[int] = []
         for cycle in self.run:
@@ -94,7 +94,7 @@ class Texts:
         raise KeyboardInterrupt
 
     def notice(self, cycle: Cycle) -> None:
-        """Called with each finished cycle, the prefill among them."""
+        """Hook that is called with each finished cycle, including the prefill."""
 
     def finish(self) -> Trace:
         """End the run and return its trace."""
@@ -102,7 +102,7 @@ class Texts:
 
 
 class Phased(Texts):
-    """The same, with the seconds of each text's prefill and the number of cycles after it."""
+    """A `Texts` that records the seconds of each text's prefill and the number of cycles after it."""
 
     def __init__(self, run: Run, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(run)
@@ -124,7 +124,7 @@ class Phased(Texts):
 
 
 def finish(run: Run) -> Trace:
-    """Decode what a run has left; return its trace."""
+    """Decode the rest of a run and return its trace."""
     for _ in run:
         pass
     assert run.trace is not None
@@ -132,7 +132,7 @@ def finish(run: Run) -> Trace:
 
 
 def counter(tick: Tick, of: int) -> Callable[[str], None]:
-    """Progress by single steps: the function that comes back is called with what was done."""
+    """Return a function that reports one finished step, given its description."""
     done = itertools.count(1)
     return lambda what: tick(next(done), of, what)
 
@@ -162,12 +162,12 @@ class Timed:
         return Estimate.of([a / b for a, b in zip(self.speeds(), other.speeds()) if b])
 
     def each_once(self, texts: int) -> Timed:
-        """Rounds over the same `texts` as one round: each text's median time, as it was written first."""
+        """Combine rounds over the same `texts` into one: each text's median time, with its first output."""
         seconds = np.median(np.reshape(self.seconds, (-1, texts)), axis=0)
         return Timed(seconds.tolist(), self.texts[:texts])
 
     def same(self, other: Timed) -> int:
-        """How many texts are token for token those of `other`."""
+        """How many texts equal those of `other`, token for token."""
         return sum(a == b for a, b in zip(self.texts, other.texts))
 
 
@@ -178,7 +178,7 @@ def paired(
     tick: Callable[[K], object] = lambda name: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[K, Timed]:
-    """Let every contender decode text 0, then every one text 1 ...; who begins rotates.
+    """Let all contenders decode text 0, then text 1, and so on, in an order that rotates.
 
     Parameters
     ----------
@@ -186,9 +186,9 @@ def paired(
         ``decode(i)`` returns the tokens of text `i`. They are called in order of `i`.
     texts : int
     device : str or torch.device
-        Waited for before the clock is read.
+        Synchronised before the clock is read.
     tick : callable
-        Told after each text who decoded it.
+        Called after each text with the contender that decoded it.
     clock : callable
         Seconds; see `quiet_clock`.
     """
@@ -219,7 +219,7 @@ def seconds_of(call: Call, wait: Callable[[], None], clock: Callable[[], float])
 
 
 def synchroniser(device: str | torch.device) -> Callable[[], None]:
-    """A function that waits until the device has nothing left to do."""
+    """A function that waits until the device is idle."""
     kind = torch.device(device).type
     if kind == "cuda":
         return partial(torch.cuda.synchronize, torch.device(device))
@@ -230,7 +230,7 @@ def quiet_clock(device: str | torch.device) -> tuple[Callable[[], float], str]:
     """A clock for differences of a few percent, and its name.
 
     One thread on a CPU is timed by the processor time of the process, which other work on the machine does
-    not stretch; on a free core it is the wall clock's. Everything else by the wall clock.
+    not stretch and which equals wall time on a free core. Everything else is timed by the wall clock.
     """
     if torch.device(device).type == "cpu" and torch.get_num_threads() == 1:
         return time.process_time, "processor time"
@@ -238,7 +238,7 @@ def quiet_clock(device: str | torch.device) -> tuple[Callable[[], float], str]:
 
 
 class QuietClock(Clock):
-    """A clock for the phases of runs on the host that ticks as `quiet_clock` does."""
+    """A clock for the phases of runs on the CPU, with the time source of `quiet_clock`."""
 
     def __init__(self) -> None:
         self.ticks = quiet_clock("cpu")[0]
@@ -248,7 +248,7 @@ class QuietClock(Clock):
 
 
 def phase_clock(device: str | torch.device) -> Clock:
-    """The clock of a run's phases, the same one as that of whole texts."""
+    """The clock for a run's phases, with the same time source as for whole texts."""
     clock = clock_for(device)
     return QuietClock() if type(clock) is Clock else clock
 
@@ -256,22 +256,22 @@ def phase_clock(device: str | torch.device) -> Clock:
 def clock_of(model: Model) -> tuple[Callable[[], float], str]:
     """`quiet_clock` for a model.
 
-    Split over ranks, or with threads or a GPU of llama.cpp's own, it is timed by the wall clock: waiting is
-    no processor time, and that of several threads adds up.
+    A model that is split over ranks, runs on several threads, or uses a GPU through llama.cpp is timed by the
+    wall clock: waiting uses no processor time, and the processor time of several threads adds up.
     """
     if holding(model).size > 1 or computing(model) > 1 or getattr(model, "gpu_layers", None):
         return time.perf_counter, "wall clock"
     return quiet_clock(model.device)
 
 
-_blocks: list[None] = []  # that are open, of `settled`; gc's own count walks over all that is frozen
+_blocks: list[None] = []  # open blocks of `settled`; gc's own count walks over all frozen objects
 
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """Objects that are already there are kept out of garbage collection while the clock runs.
+    """Keep existing objects out of garbage collection while the clock runs.
 
-    Within another such block only what is new since is collected, which takes no time.
+    A nested block collects only objects that are new since the outer one, which takes no time.
     """
     gc.collect()
     if not _blocks:
@@ -287,7 +287,7 @@ def settled() -> Iterator[None]:
 
 @contextmanager
 def threads(n: int | None) -> Iterator[int]:
-    """Run on `n` threads; the number before is put back. Yields the number in use."""
+    """Run on `n` threads, and restore the previous number afterwards. Yields the number in use."""
     if n is not None:
         check_threads(n)
     before = torch.get_num_threads()
@@ -299,7 +299,7 @@ def threads(n: int | None) -> Iterator[int]:
 
 
 def setting(model: Model, drafts: list[Model], **more: Any) -> Settings:
-    """What a reader must know to judge a measurement."""
+    """The circumstances that a reader needs to judge a measurement."""
     return {
         "model": {"name": model.name, "parameters": model.parameters},
         "drafts": [{"name": d.name, "parameters": d.parameters} for d in drafts],
@@ -314,14 +314,14 @@ def setting(model: Model, drafts: list[Model], **more: Any) -> Settings:
 
 
 def counts(given: Sequence[int | str], what: str) -> list[int]:
-    """Whole numbers of at least 1, from texts of the command line (`ParameterError`)."""
+    """Parse whole numbers of at least 1 from the command line (else `ParameterError`)."""
     if wrong := [each for each in given if not str(each).isdecimal() or int(each) < 1]:
         raise ParameterError(f"{what} must be whole numbers of at least 1, got {wrong[0]!r:.40}")
     return [int(each) for each in given]
 
 
 def calibrated(model: Model, name: str) -> int | None:
-    """A method's draft size as it was calibrated for this model, device and number of threads, if it was."""
+    """A method's calibrated draft size for this model, device and number of threads; None without one."""
     try:
         return calibration.stored(calibration_setting(model, methods.find(name)())).g
     except SpecvizError:
@@ -331,20 +331,19 @@ def calibrated(model: Model, name: str) -> int | None:
 def practice(model: Model, n: int) -> list[list[int]]:
     """Token ids of `n` prompts that a method may learn from before a suite.
 
-    They share no clause with the bundled suites. What the model has no room for
-    is left out.
+    They share no clause with the bundled suites. Prompts that the model has no room for are left out.
     """
     chats: list[Any] = [entry["messages"] for entry in take(frozen("practice"), n, "warm-up prompts")]
     if not getattr(
         getattr(model, "tokenizer", None), "chat_template", None
-    ):  # a plain model goes on from the user's words
+    ):  # a base model continues the user's words
         chats = [chat[-1]["content"] for chat in chats]
     return [ids for ids in map(model.encode, chats) if model.left(len(ids)) > 0]
 
 
 @contextmanager
 def closing(runs: Mapping[K, Run]) -> Iterator[None]:
-    """However the block ends, no run stays open; each keeps its trace so far, which says why."""
+    """Close all open runs however the block ends; each keeps its trace so far, with the reason."""
     stopped = "closed by the caller"
     try:
         yield
@@ -357,16 +356,16 @@ def closing(runs: Mapping[K, Run]) -> Iterator[None]:
     finally:
         for run in runs.values():
             if run.trace is None:
-                with suppress(Exception):  # what went wrong in the block is what must be heard
+                with suppress(Exception):  # must not hide the block's own error
                     run.close(stopped)
 
 
 def phases(trace: Trace) -> dict[str, float]:
     """Share of each phase in the time between the first cycle's start and the last one's end.
 
-    ``prefill`` is cycle 0; ``between`` is what no cycle covers: recording, and the loop's caller.
+    ``prefill`` is cycle 0; ``between`` is the time outside cycles: recording, and the loop's caller.
     """
-    # Rows of a batch that ran together begin at the same time: what they shared counts once.
+    # Rows of a batch start at the same time, and the time that they share counts once.
     cycles = trace.cycles.drop_duplicates("start")
     steps = cycles[cycles["cycle"] > 0]
     texts = trace.cycles.assign(stop=trace.cycles["start"] + trace.cycles["duration"]).groupby("prompt")

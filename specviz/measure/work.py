@@ -1,7 +1,7 @@
-"""What a worker does: decode one prompt by every contender in turn, timed, each with a copy of its memory.
+"""Work of a worker: decode one prompt with every contender in turn, timed, each with a copy of its memory.
 
-A worker is this process, a process of a pool, or one of a Dask cluster. It keeps the model and the warmed
-methods of the last suite, so that a model is loaded once; a `Job` is plain data and its rows are, too.
+A worker is this process, a process of a pool, or one of a Dask cluster. It keeps the model and the warmed-up
+methods of the last suite, so that a model is loaded once. A `Job` and its rows are plain data.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from specviz.models.ranks import holding
 from specviz.trace import Trace
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_ALONE = threading.Lock()  # whatever the executor's threads: a process decodes one text at a time
+_ALONE = threading.Lock()  # a process decodes one text at a time, even with several threads
 
 
 @dataclass
 class Job:
-    """One prompt of one round, by the cells that still lack it."""
+    """One prompt of one round, for the cells that still lack it."""
 
     plan: str  # its digest
-    model: Settings  # as `Plan.models` has it
+    model: Settings  # an entry of `Plan.models`
     suite: str
-    warm: list[Entry]  # prompts that fill what methods remember
+    warm: list[Entry]  # prompts that fill the methods' memories
     cells: list[Cell]  # all of this model and suite
     todo: list[int]  # numbers of those to decode
     number: int  # the prompt's place in its suite
@@ -60,8 +60,8 @@ class Job:
     threads: int
     timed: bool
     traces: bool
-    layouts: Settings = field(default_factory=dict)  # how drafters' matrices lie, where rows are kept
-    # Makes it unlike every other job: a cluster may answer the same question from memory.
+    layouts: Settings = field(default_factory=dict)  # drafters' layouts in the saved rows, if any
+    # Makes every job unique: a cluster may answer an identical job from its cache.
     ticket: str = field(default_factory=lambda: uuid4().hex[:12])
 
 
@@ -71,12 +71,12 @@ def work(job: Job) -> list[Row]:
 
 
 def rows(job: Job, objects: dict[str, Model] | None = None) -> Iterator[Row]:
-    """The rows of a job, each when it is finished; who begins rotates with the prompt and the round.
+    """Yield the rows of a job as they finish; the order rotates with the prompt and the round.
 
     Raises
     ------
     ModelError, ParameterError
-        If a cell cannot run at all. What goes wrong with one prompt is a row that says so.
+        If a cell cannot run at all. An error in one prompt is part of its row.
     """
     with _ALONE, threads(job.threads):
         bench = bench_for(job, objects or {})
@@ -89,7 +89,7 @@ def rows(job: Job, objects: dict[str, Model] | None = None) -> Iterator[Row]:
 
 
 def about(job: Job, cell: Cell, place: int) -> Settings:
-    """What a row says of its prompt and its cell."""
+    """The fields of a row that describe its prompt and its cell."""
     labels = {key: job.entry.get(key) for key in ("id", "kind", "language")}
     return {
         "cell": cell.cell, "round": job.round, "seed": job.seed, "prompt": job.number, **labels,
@@ -99,11 +99,11 @@ def about(job: Job, cell: Cell, place: int) -> Settings:
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------- a model with its methods, ready
+# ---------------------------------------------------------------- models and methods
 
 
 class Bench:
-    """A model, its draft models and its warmed methods for one suite."""
+    """A model, its draft models and its warmed-up methods for one suite."""
 
     def __init__(self, job: Job, models: dict[str, Model]) -> None:
         self.models = models
@@ -116,7 +116,7 @@ class Bench:
         self.methods: dict[int, Method] = {}
         self.broken: dict[int, str] = {}  # why a cell cannot decode
         self.environment = self._environment()
-        for cell in sorted(job.cells, key=lambda cell: cell.cell == cell.against):  # what was asked for first
+        for cell in sorted(job.cells, key=lambda cell: cell.cell == cell.against):  # references last
             self._warm_up(job, cell)
 
     def _loaded(self, model: str, **how: Any) -> Any:
@@ -132,7 +132,7 @@ class Bench:
         return self.models[name]
 
     def _environment(self) -> Settings:
-        """What a reader must know to judge a measurement; no name of the machine or of a person."""
+        """The circumstances that a reader needs to judge a measurement; no name of a machine or a person."""
         model = self.model
         return {
             **machine_of(model), "cores": cores(), "threads": thread_count(model),
@@ -149,11 +149,11 @@ class Bench:
         return identity(draft) | ({} if layout is None else {"kernels": layout})
 
     def _run(self, job: Job, cell: Cell, method: Method, entry: Entry, number: int, record: Any) -> Run:
-        """A run of one prompt. Each prompt of a round has random numbers of its own."""
+        """A run of one prompt. Each prompt of a round has its own random numbers."""
         draws = int(np.random.SeedSequence([job.seed, number]).generate_state(1)[0])
         draft = self.drafts[cell.draft] if cell.draft else None
         options = job.options
-        if not cell.temperature:  # a plan may hold other temperatures, whose draws these limit
+        if not cell.temperature:  # these are for the plan's other temperatures
             options = {name: value for name, value in options.items() if name not in ("top_k", "top_p")}
         return Run(
             self.model, [entry.get("stream", entry)], method, draft=draft, record=record, seed=draws,
@@ -161,15 +161,15 @@ class Bench:
         )  # fmt: skip
 
     def _warm_up(self, job: Job, cell: Cell) -> None:
-        """Decode the warm-up prompts, so that clocks are warm and memories are filled.
+        """Decode the warm-up prompts, to warm up the machine and to fill memories.
 
-        Without such prompts the first one to be measured warms the clock alone, and memories stay empty.
+        Without any, the first measured prompt warms up the machine, and memories stay empty.
         """
         method = fresh(cell)
-        job = replace(job, seed=0)  # whichever round begins: what is remembered is the same in all
+        job = replace(job, seed=0)  # memories must not depend on the round that comes first
         try:
             for number, entry in enumerate(job.warm or [job.entry]):
-                with contextlib.suppress(PromptError):  # one that is too long teaches nothing
+                with contextlib.suppress(PromptError):  # a prompt that is too long is skipped
                     complete(finish(self._run(job, cell, method, entry, number, None)))
         except (ModelError, ParameterError) as error:
             self.ranks.stop(error)
@@ -180,7 +180,7 @@ class Bench:
         self.methods[cell.cell] = method if job.warm else fresh(cell)
 
     def row(self, job: Job, cell: Cell) -> Row:
-        """Decode the job's prompt: what came out, and what it took. An error is part of the row."""
+        """Decode the job's prompt; return its output and its costs. An error is part of the row."""
         row: Row = {"timed": job.timed, "clock": self.clock_name if job.timed else None}
         row |= {"environment": self.environment, "error": self.broken.get(cell.cell)}
         if row["error"]:
@@ -202,7 +202,7 @@ class Bench:
         return row | decoded | more
 
     def _decode(self, run: Run, timed: bool) -> Settings:
-        """Run it to its end. Tokens are counted from their ids, the end token among them."""
+        """Decode a run to its end. Tokens are counted from their ids, including the end token."""
         ids: list[list[int]] = []
         current: list[int] = []
         cells: list[int] = []
@@ -250,11 +250,11 @@ _held: list[str] = []  # the model that `_models` holds, with its drafts
 
 
 def bench_for(job: Job, objects: dict[str, Model]) -> Bench:
-    """The bench of a job: the last one, if it is of the same plan, model and suite."""
+    """The bench of a job: the last one if plan, model and suite are the same, otherwise a new one."""
     key = (job.plan, json.dumps(job.model), job.suite)
     if key in _benches:
         return _benches[key]
-    _benches.clear()  # what the last suite's methods remember goes first
+    _benches.clear()  # first free the memories of the last suite's methods
     held = json.dumps([job.plan, job.model])
     if _held != [held]:
         _models.clear()
@@ -265,19 +265,19 @@ def bench_for(job: Job, objects: dict[str, Model]) -> Bench:
 
 
 def forget() -> None:
-    """Let go of models and methods."""
+    """Release models and methods."""
     _benches.clear()
     _models.clear()
     _held.clear()
 
 
 def fresh(cell: Cell) -> Method:
-    """A cell's method, remembering nothing."""
+    """A cell's method with an empty memory."""
     return methods.find(cell.method)(**cell.parameters)
 
 
 def text_of(ids: list[int], eos: Iterable[int]) -> list[int]:
-    """What was written, to its first end token: what follows that on a canvas is padding."""
+    """Tokens up to and including the first end token; anything after it on a canvas is padding."""
     ends = frozenset(eos)
     return ids[: next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids))]
 
@@ -294,7 +294,7 @@ def named_error(error: Exception) -> str:
 
 
 def parquet(trace: Trace) -> bytes:
-    """A trace as the bytes of its file."""
+    """A trace as the bytes of a Parquet file."""
     with tempfile.TemporaryDirectory() as folder:
         return trace.save(Path(folder) / "trace.parquet").read_bytes()
 
@@ -303,7 +303,7 @@ def parquet(trace: Trace) -> bytes:
 
 
 def attend() -> None:
-    """Of a pool's process: Ctrl-C is for its parent, and a parent that was killed takes it along."""
+    """Set up a pool's process: ignore Ctrl-C, which is for its parent, and exit when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -321,7 +321,7 @@ def cores() -> int:
 
 
 def reset_peak(device: torch.device) -> None:
-    """The peaks of memory begin anew, where the system can do that."""
+    """Reset the peaks of memory, if the system can."""
     with contextlib.suppress(OSError):
         if CLEAR.exists():
             CLEAR.write_text("5")
@@ -330,9 +330,9 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak(device: torch.device) -> dict[str, int | None]:
-    """Most bytes since then: of the process, all loaded models inside, and of the device.
+    """Peak bytes since `reset_peak`: of the process, including all loaded models, and of the device.
 
-    Where the system cannot forget a peak (it is no Linux), the process' is that of its whole life.
+    If the system cannot reset a peak (it is not Linux), the process's peak is that of its lifetime.
     """
     memory = peak_memory(device)
     process = memory["process"]

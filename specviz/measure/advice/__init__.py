@@ -1,14 +1,14 @@
-"""Advice before a deployment: which method, drafter and size pay for these texts on this device, if any does.
+"""Advice before deployment: which method, drafter and draft size pay for given texts on a device, if any.
 
-The target writes its own text once, or a file brings it. Target and drafters read that text once. What every
-setting would have done with it then follows by arithmetic, and what it would cost from passes that are timed
-for about a minute. `specviz.advise` joins the parts:
+The target writes its texts once, or a file supplies them. The target and the drafters read each text once.
+The cycles of every setting then follow by arithmetic, and their cost follows from passes that are timed for
+about a minute. `specviz.advise` joins the parts:
 
-- `readings`: what target and drafters say at every place of a text
-- `simulation`: the cycles of every setting; `grown`: those of EAGLE's trees, which the method grows itself;
-  `stores`: those of methods that learn as they go, which decode
-- `prices`: what passes and cycles cost on this device; `devices`: on another one, by a roofline
-- `ranking`: predicted speeds with their intervals, and what would change the order
-- `engines`: the same settings in the words of other engines
+- `readings`: predictions of the target and the drafters at every position of a text
+- `simulation`: the cycles of every setting; `grown`: those of EAGLE's trees, drafted by the method itself;
+  `stores`: those of methods that learn while decoding, which must decode
+- `prices`: cost of passes and cycles on this device; `devices`: on another one, by a roofline
+- `ranking`: predicted speeds with their intervals, and conditions that would change the order
+- `engines`: the same settings as options of other engines
 - `result`: the advice as text, as a page and as data
 """

@@ -1,4 +1,4 @@
-"""`specviz.advise`: from prompts or finished answers to an advice, step by step; what is done is kept."""
+"""`specviz.advise`: from prompts or finished answers to advice, step by step, with progress saved."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ from .stores import decoded
 from .stores import settings as settings_of_stores
 
 NUMBER = 24
-NOISE = 0.05  # of a plain cycle, by which its rest may be below zero
-CONFIRMED, ROUNDS = 3, 2  # settings that are confirmed, and rounds over the confirming prompts
+NOISE = 0.05  # how far below zero a cycle's rest may be, in plain cycles, before a warning
+CONFIRMED, ROUNDS = 3, 2  # settings to confirm, and rounds over the confirming prompts
 SCHEMA = 1
-ROUTED = 8  # texts whose tokens' experts are counted
-WRITING = 5  # steps that a text takes to be written, where reading it is one
+ROUTED = 8  # texts on which a mixture's experts are counted
+WRITING = 5  # progress steps for writing a text; reading it counts as one
 Packed: TypeAlias = list[list[Any]]  # rows of plain data
 
 
@@ -105,9 +105,9 @@ def advise(
     number : int, optional
         How many prompts. Default: 24; if the advice is confirmed, at most half of the available ones.
     batch, context : int or sequence of int
-        More batch sizes and context lengths at which to time passes, to say what would change the answer.
+        Further batch sizes and context lengths at which to time passes, to show what would change the answer.
     temperature, top_k, top_p, seed : float, int, float, int
-        Sampling of the texts; temperature 0 is greedy. If none is given: as the answers' lines say, or
+        Sampling of the texts; temperature 0 is greedy. Default: the sampling that the answers record, or
         greedy.
     max_new_tokens : int
         Maximum number of tokens per text.
@@ -118,8 +118,7 @@ def advise(
         each must decode the prompts, which takes as long as four runs.
     as_device : str, optional
         Model another device by a roofline of the passes instead of timing them here: ``h100``, ``a100``,
-        ``l4``,
-        ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (per second, per second, seconds per layer).
+        ``l4``, ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (per second, per second, seconds per layer).
     device, dtype : str, optional
         For models that are not loaded yet.
     folder : path, optional
@@ -189,19 +188,19 @@ def advise(
         return Work(job, State.of(job, folder), progress)()
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- the job
 
 
 @dataclass(eq=False)
 class Job:
-    """What is to be done, checked."""
+    """A validated request: models, texts and options."""
 
     model: Model
     drafters: dict[str, Model]
     chosen: list[Entry]
     ids: list[list[int]]
     answers: list[Text]
-    others: list[Entry]  # on which the advice is confirmed
+    others: list[Entry]  # prompts that confirm the advice
     most: int
     sampling: Sampling
     seed: int
@@ -209,11 +208,11 @@ class Job:
     contexts: list[int]
     elsewhere: Device | None
     stores: bool = False
-    given_as: dict[str, str] = field(default_factory=dict)  # what each drafter loads from; "": the target
+    given_as: dict[str, str] = field(default_factory=dict)  # name or path of each drafter; "": of the target
 
     @property
     def digest(self) -> str:
-        """Of all that the work depends on."""
+        """Hash of everything the work depends on."""
         parts = {
             "schema": SCHEMA, "model": identity(self.model), **computed_by(self.model),
             "drafters": [identity(each) for each in self.drafters.values()],
@@ -229,7 +228,7 @@ class Job:
 def _drafters(
     target: Model, draft: Loadable | None, device: str | None, dtype: str | None
 ) -> tuple[dict[str, Model], dict[str, str]]:
-    """Drafters by name, loaded and checked, and what those load from that were given by a name or a path."""
+    """Load and check the drafters; return them by name, and the name or path of those given by one."""
     if draft is None:
         own = list(default_drafts(target.name).values())
         models = [name for name in own if name.endswith("-draft")] or [f"{target.name}-draft"]
@@ -253,7 +252,7 @@ def _drafters(
 def _prompts(
     target: Model, suite: Prompts | None, answers: str | Path | None, number: int | None, confirm: Prompts
 ) -> tuple[list[Entry], list[Entry]]:
-    """The prompts to advise on, and those to confirm on; no prompt is in both."""
+    """Choose the prompts to advise on and those to confirm on; no prompt is in both."""
     other = confirm not in (True, False, None)
     if answers is not None:
         if confirm is True:
@@ -288,7 +287,7 @@ def _entries(given: Prompts) -> list[Entry]:
 
 
 def _sizes(batch: int | Sequence[int], context: int | Sequence[int]) -> tuple[list[int], list[int]]:
-    """Batch sizes, one always among them, and contexts: checked and rising."""
+    """Check and sort the batch sizes, to which 1 is added, and the contexts."""
     batch, context = ([each] if isinstance(each, int) else each for each in (batch, context))
     batches = sorted({1, *(check_int("batch", each, 1, 1024) for each in batch)})
     return batches, sorted({check_int("context", each, 1) for each in context})
@@ -312,18 +311,18 @@ def _check_context(model: Model, drafters: dict[str, Model], context: int) -> No
             )
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- saved progress
 
 
 class State:
-    """What was done so far, in a file until the advice is there."""
+    """Progress of a job, in a file that is deleted once the advice is complete."""
 
     def __init__(self, path: Path, content: Settings) -> None:
         self.path, self.content = path, content
 
     @classmethod
     def of(cls, job: Job, folder: str | Path | None) -> State:
-        """What is kept of this job; nothing, where it is missing or damaged."""
+        """Load this job's saved progress, or start empty if it is missing or damaged."""
         path = (home() / "advice" if folder is None else Path(folder)) / f"{job.digest}.partial.json"
         empty: Settings = {"texts": [], "prices": None, "rounds": [], "decoded": {}}
         with suppress(OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
@@ -332,25 +331,25 @@ class State:
             stored_prices = stored["prices"]
             if stored_prices is not None:
                 unpacked(stored_prices)
-            # An earlier version kept no accepted tokens of a store's cycles: these are decoded again.
+            # An earlier version did not save the accepted tokens of a store's cycles: decode those again.
             every = {k: v for k, v in stored["decoded"].items() if all(len(columns) == 4 for columns in v)}
             rest = {"rounds": list(stored["rounds"]), "decoded": every}
             return cls(path, {"texts": texts, "prices": stored_prices} | rest)
         return cls(path, empty)
 
     def keep(self) -> None:
-        """Write it down; where the folder refuses, the work goes on without."""
+        """Save the progress. If the folder cannot be written, continue without saving."""
         with suppress(Exception):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_text(self.path, json.dumps(self.content), force=True)
 
     def done(self) -> None:
-        """The advice is there."""
+        """Delete the saved progress once the advice is complete."""
         self.path.unlink(missing_ok=True)
 
 
 def packed(prices: Prices) -> Settings:
-    """Prices as plain data."""
+    """Convert prices to plain data."""
 
     def passes(each: dict[tuple[str, int], Passes]) -> Packed:
         return [[*key, p.sizes, p.contexts, p.ms.tolist()] for key, p in each.items()]
@@ -364,7 +363,7 @@ def packed(prices: Prices) -> Settings:
 
 
 def unpacked(content: Settings) -> Prices:
-    """As `packed` made them."""
+    """Restore prices from the plain data of `packed`."""
 
     def passes(rows: Packed) -> dict[tuple[str, int], Passes]:
         return {(name, n): Passes(sizes, contexts, np.array(ms)) for name, n, sizes, contexts, ms in rows}
@@ -380,7 +379,7 @@ def unpacked(content: Settings) -> Prices:
 
 
 class Work:
-    """The steps from a job to an advice."""
+    """Carries a job through its steps to the advice."""
 
     def __init__(self, job: Job, state: State, tick: Tick) -> None:
         self.job, self.state, self.tick = job, state, tick
@@ -416,7 +415,7 @@ class Work:
         return None
 
     def done(self, what: str, count: int = 1) -> None:
-        """Tell that a step was done."""
+        """Report finished steps."""
         self.count += count
         self.tick(self.count, self.total, what)
 
@@ -426,7 +425,7 @@ class Work:
             return self.of(texts, self._readings(texts))
 
     def of(self, texts: list[Text], readings: list[Reading]) -> Advice:
-        """The advice for texts that were read."""
+        """Build the advice from texts that have been read."""
         with self._kept():
             measured = self._prices(texts)
             wide = str(self.job.model.dtype).endswith("float64")
@@ -471,7 +470,7 @@ class Work:
             raise KeyboardInterrupt("progress is kept: run the same command again to continue") from None
 
     def _texts(self) -> list[Text]:
-        """The target's own texts, or those that were given."""
+        """The given answers, or the target's own texts; those not saved yet are decoded."""
         job, stored = self.job, self.state.content["texts"]
         if job.answers:
             self.done("reading answers", WRITING * len(job.answers))
@@ -507,7 +506,7 @@ class Work:
         return readings
 
     def _grown(self, texts: list[Text]) -> dict[Candidate, list[Cycles]]:
-        """The cycles of trees, grown along every text."""
+        """Cycles of every tree, grown along each text, and of every store."""
         made: dict[Candidate, list[Cycles]] = {each: [] for each in self.grown}
         for text in texts:
             for name, drafter in self.trees.items():
@@ -519,7 +518,7 @@ class Work:
         return made | {each: self._decoded(each, texts) for each in self.stores}
 
     def _decoded(self, candidate: Candidate, texts: list[Text]) -> list[Cycles]:
-        """The cycles of a store, which decodes every prompt."""
+        """Cycles of a store on each text: from saved progress, or by decoding every prompt."""
         stored = self.state.content["decoded"]
         if candidate.label not in stored:
             what = f"decoding with {candidate.method}"
@@ -568,12 +567,12 @@ class Work:
 
     @property
     def _shape(self) -> Shape | None:
-        """The target's, where its counts are there."""
+        """The target's shape, or None if its geometry is unknown."""
         widths = getattr(self.job.model, "geometry", None)
         return None if widths is None else Shape(widths)
 
     def _touched(self, texts: list[Text]) -> dict[int, float] | None:
-        """Experts that a mixture's passes read over the first texts; None where they cannot be counted."""
+        """Experts per layer that a pass reads, by size, counted on the first texts; None if not possible."""
         net, shape = getattr(self.job.model, "net", None), self._shape
         if net is None or shape is None or shape.experts is None:
             return None
@@ -582,7 +581,7 @@ class Work:
         return experts.touched(answers, shape.experts["count"], pricing.pass_sizes(self.listed))
 
     def _experts(self, texts: list[Text]) -> Settings | None:
-        """Of a mixture, the experts of a layer and how many of them passes over so many tokens read."""
+        """A mixture's number of experts per layer, and how many of them a pass of each size reads."""
         shape = self._shape
         if shape is None or shape.experts is None:
             return None
@@ -593,7 +592,7 @@ class Work:
         return {"count": shape.experts["count"], "by": by, "touched": {str(g): n for g, n in counts.items()}}
 
     def _between(self, texts: list[Text]) -> tuple[int, int]:
-        """Two contexts between which most of the cycles lie, with room for the longest pass."""
+        """Two contexts that bracket most of the cycles and leave room for the longest pass."""
         models = (self.job.model, *self.served.values())
         most = max(1, min(each.max_length for each in models) - LONGEST - 2)
         prompts = sorted(len(text.ids) for text in texts)
@@ -607,7 +606,7 @@ class Work:
         return replace(prediction, memory=memory_of(self.served[name], longest) if name else 0)
 
     def _confirmed(self, predictions: list[Prediction]) -> tuple[list[Row], list[str]]:
-        """The best settings on other prompts, beside what was predicted of them."""
+        """Measure the best settings on other prompts and compare them with their predictions."""
         chosen = distinct(predictions)[:CONFIRMED]
         return confirm_on(
             self.job.model, self.served, chosen, self.job.others, self.job.most, ROUNDS,
@@ -631,7 +630,7 @@ class Work:
         )  # fmt: skip
 
     def _decode(self, candidate: Candidate) -> Trace:
-        """The trace of the first prompt by a setting."""
+        """Decode the first prompt with a setting and return its trace."""
         job = self.job
         method = find(candidate.method)(**dict(candidate.values))
         return generate(
@@ -674,7 +673,7 @@ def without_threshold(predictions: Sequence[Prediction], best: Candidate) -> tup
 
 
 def noisy(predictions: Sequence[Prediction]) -> list[str]:
-    """A warning where a cycle seems to have taken less time than its passes alone."""
+    """Warn if a cycle seems to have taken less time than its passes alone."""
     worst = min(predictions, key=lambda each: each.rest)
     if worst.rest >= -NOISE:
         return []
@@ -685,7 +684,7 @@ def noisy(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def memory_of(drafter: Model, tokens: int) -> int | None:
-    """Bytes of a drafter's weights, and of its cache for so many tokens; None where they are not known."""
+    """Bytes of a drafter's weights and of its KV cache for `tokens` tokens; None if unknown."""
     bits = getattr(drafter.dtype, "itemsize", None)
     if bits is None:
         return None
@@ -699,7 +698,7 @@ def confirm_on(
     most: int, rounds: int, kept: list[Row], keep: Callable[[], None],
     done: Callable[[str], None], advised_kinds: Sequence[str],
 ) -> tuple[list[Row], list[str]]:  # fmt: skip
-    """Decode prompts with some settings and without drafts, in turns; predicted beside measured.
+    """Decode prompts with some settings and without drafts, in turns, and compare with the predictions.
 
     Parameters
     ----------
@@ -708,17 +707,17 @@ def confirm_on(
     entries : sequence of dict
     most, rounds : int
     kept : list of dict
-        The rounds that are there, to which others are added.
+        Rounds measured so far; new ones are appended.
     keep, done : callable
-        Called after each round, and after each text with what was done.
+        Called after each round, and after each text with a description of the step.
     advised_kinds : sequence of str
-        Kinds of work of the texts that the predictions are of.
+        Kinds of work of the texts used for the predictions.
 
     Returns
     -------
     rows : list of dict
         ``label``, ``tau``, ``tau_measured``, ``predicted`` and ``measured`` (value, low, high), ``off``
-        (measured over predicted, less one), ``covered``.
+        (measured / predicted - 1), ``covered`` (whether the predicted interval, if any, holds ``measured``).
     warnings : list of str
     """
     names = [each.candidate.label for each in chosen]

@@ -1,7 +1,7 @@
-"""Prices of a device that is not here, by a roofline: what its passes must compute and move, at its rates.
+"""Prices of a device that is not available, from a roofline of its passes.
 
-A pass takes its launches, and the longer of its FLOPs at the device's rate and its bytes at the memory's
-(`specviz.metrics.costs`). Nothing is measured, so what follows is modelled, and a bound: kernels reach less.
+A pass takes its launches plus the longer of its FLOPs at the compute rate and its bytes at the memory rate
+(`specviz.metrics.costs`). Nothing is measured: the times are modelled, and a bound that kernels do not reach.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from specviz.models.protocols import Model
 from .prices import TARGET, Passes, Pilot, Prices, pass_sizes
 from .simulation import CHAIN, Candidate, Family
 
-BYTES = 2  # of a weight and of a cached number: 16-bit formats
-LAUNCH = 20e-6  # seconds per layer: about ten kernels, where nothing captures them as one graph
+BYTES = 2  # per weight and per cached number: 16-bit formats
+LAUNCH = 20e-6  # seconds per layer: about ten kernels, not captured as a graph
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Device:
     compute : float
         FLOPs per second, dense, 16 bit.
     launch : float
-        Seconds for each layer of a pass, whatever it holds.
+        Seconds per layer of a pass of any size.
     source : str
-        Where the two rates are from; empty where somebody gave them.
+        Origin of the two rates; empty if the user gave them.
     """
 
     name: str
@@ -47,14 +47,14 @@ class Device:
 
     @property
     def words(self) -> str:
-        """The device with its rates."""
+        """The device and its rates as text."""
         return (
             f"{self.name} ({self.memory / 1e9:,.0f} GB/s, {self.compute / 1e12:,.0f} TFLOP/s, "
             f"{self.launch * 1e6:g} µs per layer{self.source and '; rates: '}{self.source})"
         )
 
 
-# Memory, and dense 16-bit products that add in 32 bits; with sparsity makers print twice that.
+# Memory, and dense 16-bit compute with 32-bit accumulation; data sheets print twice that, with sparsity.
 NVIDIA = "NVIDIA's data sheet of the "
 PRESETS = {
     "h100": Device("h100", 3.35e12, 989e12, source=NVIDIA + "H100 SXM"),
@@ -65,7 +65,7 @@ PRESETS = {
 
 
 def device_of(given: str) -> Device:
-    """A preset by its name, or ``BYTES,FLOPS[,LAUNCH]``: a second, a second, and seconds per layer.
+    """Parse a preset's name, or ``BYTES,FLOPS[,LAUNCH]`` (per second, per second, seconds per layer).
 
     Raises
     ------
@@ -97,15 +97,15 @@ def prices_of(
     between: tuple[int, int], batches: Sequence[int], contexts: Sequence[int],
     touched: Mapping[int, float] | None = None,
 ) -> Prices:  # fmt: skip
-    """The prices of a device, as `specviz.measure.advice.prices.measure` gives those of this one.
+    """Model a device's prices in the form in which `specviz.measure.advice.prices.measure` measures them.
 
-    `touched` says of a mixture's target how many experts of a layer a pass over so many tokens of a text
-    reads; other rows of a batch choose by themselves.
+    For a mixture, `touched` gives by pass size how many experts of a layer one row reads; the rows of a
+    batch are assumed to choose independently.
 
     Raises
     ------
     ParameterError
-        If a model's shape is not known.
+        If a model's shape is unknown.
     """
     families: list[Family] = list(dict.fromkeys(each.family for each in candidates))
     chains = {draft for method, draft in families if method == CHAIN}
@@ -140,12 +140,12 @@ def prices_of(
 
 
 def pass_seconds(device: Device, model: Model, tokens: float, context: float) -> float:
-    """A pass of a model over so many tokens after so many others, in seconds on a device.
+    """Seconds of a model's pass over `tokens` tokens after `context` tokens, on a device.
 
     Raises
     ------
     ParameterError
-        If the model's shape is not known.
+        If the model's shape is unknown.
     """
     return _seconds(device, _shape(model), max(1, round(tokens)), round(context), 1)
 
@@ -160,7 +160,7 @@ def _shape(model: Model) -> Shape:
 def _seconds(
     device: Device, shape: Shape, tokens: int, context: int, rows: int, touched: float | None = None
 ) -> float:
-    """Of a pass whose every row's logits are read."""
+    """Seconds of a pass that computes the logits of every token."""
     if touched is not None and shape.experts is not None:
         count = shape.experts["count"]
         touched = count * (1 - (1 - touched / count) ** rows)

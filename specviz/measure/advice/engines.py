@@ -1,6 +1,6 @@
-"""A setting in the words of other engines: names from each one's documentation, read on the date below.
+"""A setting as options of other engines, named as in each engine's documentation on the date below.
 
-An engine's own drafter may differ from ours in detail, which the note says: then its acceptance will, too.
+An engine's drafter may differ from ours in detail, as its note says; its acceptance then differs, too.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Flags:
-    """One engine's words for a setting.
+    """One engine's options for a setting.
 
     Parameters
     ----------
     engine : str
     flags : str
-        Empty where the engine has nothing like it.
+        Empty if the engine has no equivalent.
     note : str
-        How its drafter differs, or why there is none.
+        How its drafter differs, or why there are no flags.
     """
 
     engine: str
@@ -43,7 +43,7 @@ class Flags:
 
     @property
     def source(self) -> str:
-        """The documentation that the names are from, and when it was read."""
+        """The documentation that the names come from, and when it was read."""
         return f"{SOURCES[self.engine]}; read {READ}"
 
 
@@ -57,11 +57,11 @@ def flags_of(
     ----------
     candidate : Candidate
     draft : str
-        How the engine is to find the draft model.
+        Name or path under which the engine finds the draft model.
     fixed : (Candidate, float), optional
-        The best setting of the same drafter without a threshold, and its speedup: for engines that have none.
+        The same drafter's best setting without a threshold, and its speedup, for engines without thresholds.
     generation : int
-        Of an EAGLE head: 1 (whose weights EAGLE-2 also uses) or 3.
+        Generation of an EAGLE head: 1 (EAGLE-2 uses the same weights) or 3.
     """
     values = dict(candidate.values)
     if candidate.method == BASELINE:
@@ -78,7 +78,7 @@ def flags_of(
 
 
 def _lookup(length: int, longest: int, shortest: int) -> list[Flags]:
-    # SGLang counts the token that is verified before the drafts as one of them.
+    # SGLang counts the last verified token, the root of the draft, as a draft token.
     config = {
         "method": "ngram", "num_speculative_tokens": length,
         "prompt_lookup_max": longest, "prompt_lookup_min": shortest,
@@ -140,7 +140,7 @@ def _chain(length: int, stop: float, draft: str, fixed: tuple[Candidate, float] 
 
 
 def _tree(size: int, depth: int, branches: int, draft: str, generation: int) -> list[Flags]:
-    # SGLang counts the token that is verified before the drafts as one of them.
+    # SGLang counts the last verified token, the root of the draft, as a draft token.
     config = {
         "method": "eagle3" if generation == 3 else "eagle",
         "model": draft,

@@ -1,7 +1,7 @@
-"""EAGLE on a finished text: the method itself drafts, the text answers for the target.
+"""EAGLE on a finished text: the method drafts, and the text decides what the target would accept.
 
-Its drafts follow from the target's states at the text's own tokens, for what is rejected leaves no trace. So
-the target reads the text once, and the method drafts along it, cycle by cycle: passes of the drafter alone.
+Its drafts depend only on the target's hidden states at the text's tokens, as rejected nodes leave no trace.
+So the target reads the text once, and the method drafts along it, cycle by cycle: passes of the drafter only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIZES = ((2, 2, 1), (4, 3, 2), (8, 4, 2))  # nodes, levels, children
 
 
 def settings(draft: str) -> list[Candidate]:
-    """The trees that are grown."""
+    """The trees to grow with a drafter."""
     made = []
     for size, depth, branches in SIZES:
         values = (("draft_size", size), ("depth", depth), ("branches", branches))
@@ -39,7 +39,7 @@ def settings(draft: str) -> list[Candidate]:
 def grow(
     text: Text, model: Model, drafter: Model, candidates: Sequence[Candidate], done: Callable[[], None]
 ) -> dict[Candidate, Cycles]:
-    """The cycles of each setting on a greedy text."""
+    """Grow each setting's trees along a greedy text and return its cycles."""
     layers = Eagle().hidden_layers(drafter)
     before, states = _states(text, model, layers)
     made = {}
@@ -53,7 +53,7 @@ def grow(
 
 
 def _states(text: Text, model: Model, layers: tuple[int, ...]) -> tuple[States, States]:
-    """The target's states at the prompt's tokens but the last; and from that one on, up to the answer's."""
+    """The target's hidden states at all prompt tokens but the last, and at those that predict the answer."""
     parts: dict[int, list[torch.Tensor]] = {layer: [] for layer in layers}
     with closing(model.open([text.ids], len(text.tokens))) as context:
         before = _prefill(context, layers)
@@ -64,7 +64,7 @@ def _states(text: Text, model: Model, layers: tuple[int, ...]) -> tuple[States, 
 
 
 def _prefill(context: Branching, layers: tuple[int, ...]) -> States:
-    """The states at the prompt's tokens but the last, by layer."""
+    """Prefill, and return the hidden states at all prompt tokens but the last, by layer."""
     context.prefill(hidden=layers)
     states: States = context.states.pop(0, {})
     return states
@@ -73,7 +73,7 @@ def _prefill(context: Branching, layers: tuple[int, ...]) -> States:
 def _cycles(
     text: Text, model: Model, drafter: Model, candidate: Candidate, before: States, states: States
 ) -> Iterator[tuple[int, int, int]]:
-    """Where each cycle begins, how many nodes it sends, and how many of them the text has."""
+    """Yield each cycle's start, its number of nodes, and how many of them match the text."""
     method, tokens = Eagle(**dict(candidate.values)), text.tokens
     session = Session(
         list(text.ids), Sampling(), model, drafter, text.eos, text.limit,
@@ -99,7 +99,7 @@ def _cycles(
 
 
 def _path(draft: Draft, written: list[int], rest: list[int]) -> list[int]:
-    """The nodes that the text has, from the first level down."""
+    """The nodes that match the text, from the first level down."""
     path: list[int] = []
     parent = ROOT
     for token in rest:
@@ -112,7 +112,7 @@ def _path(draft: Draft, written: list[int], rest: list[int]) -> list[int]:
 
 
 def _rows(states: torch.Tensor, at: int, path: list[int], nodes: int) -> torch.Tensor:
-    """The states of a pass over a draft, as far as they are read again: at the root and along the path."""
+    """Hidden states of a pass over a draft: the root's and the path's; the others are never read, so zero."""
     rows = states.new_zeros(1 + nodes, states.shape[1])
     rows[[0, *(node + 1 for node in path)]] = states[at : at + 1 + len(path)]
     return rows

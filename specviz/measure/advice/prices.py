@@ -1,8 +1,8 @@
-"""What passes and cycles cost on this device: timed passes, and cycles of short runs beside them.
+"""Cost of passes and cycles on this device, from timed passes and the cycles of short runs.
 
-A cycle costs the target's pass over its draft, the drafter's passes, and the rest: choosing, judging,
-committing. The passes are timed alone, between the texts of short runs. The rest is what the cycles of these
-runs take longer than their passes, as a constant and a part for each drafted token.
+A cycle costs the target's pass over its draft, the drafter's passes, and the rest: selecting, verifying,
+committing. The passes are timed alone, between the texts of short runs. The rest is the time of these runs'
+cycles beyond their passes, as a constant plus a slope per drafted token.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, Candidate, Cycles, Fam
 TARGET = ""  # the target's name among the priced models
 ROUNDS = 15
 PILOTS, PILOT_TOKENS = 4, 32  # texts of the short runs, and tokens of each
-FEW, MANY = 3, 8  # drafted tokens in the short runs
-Timed: TypeAlias = Callable[[str], None]  # told what was done
+FEW, MANY = 3, 8  # draft lengths of the short runs
+Timed: TypeAlias = Callable[[str], None]  # called with a description of each finished step
 
 
 @dataclass(eq=False)
 class Passes:
-    """Times of passes of one model.
+    """Timed passes of one model.
 
     Parameters
     ----------
     sizes, contexts : list of int
-        Tokens of a row in the pass, and before it; rising.
+        Tokens per row in the pass, and before it; ascending.
     ms : array [sizes, contexts, rounds]
         Milliseconds.
     """
@@ -57,12 +57,12 @@ class Passes:
         return median
 
     def weights(self, size: np.ndarray, context: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """By which weights of the measured ones a pass's time is made up.
+        """Weights that interpolate a pass's time between the measured ones.
 
         Returns
         -------
         index, weight : arrays [passes, 4]
-            Into the flat array of `medians`; linear between sizes and between contexts.
+            Indices into the flattened `medians`, and weights linear in size and in context.
         """
         s, fraction = _between(self.sizes, size)
         c, part = _between(self.contexts, context)
@@ -74,7 +74,7 @@ class Passes:
 
 
 def _between(nodes: Sequence[int], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The node before each place, and how far it lies towards the next; beyond the ends the line goes on."""
+    """Index of the node before each point, and the fraction of the way to the next; extrapolates at ends."""
     if len(nodes) == 1:
         return np.zeros(len(at), np.int64), np.zeros(len(at))
     places = np.asarray(nodes, np.float64)
@@ -92,7 +92,7 @@ class Pilot:
         Time of each cycle.
     sent, drafted, context : arrays of int
     two : array of int
-        1 where the draft before was accepted as a whole: a drafter's first pass then reads two tokens.
+        1 if the previous draft was accepted in full: the drafter's first pass then reads two tokens.
     """
 
     ms: np.ndarray
@@ -104,14 +104,14 @@ class Pilot:
 
 @dataclass(eq=False)
 class Prices:
-    """What was measured.
+    """Costs of passes, and of cycles beyond their passes.
 
     Parameters
     ----------
     passes : dict of (model, rows) to Passes
-        The target's name is `TARGET`; `rows` is the batch.
+        The target's name is `TARGET`; `rows` is the batch size.
     elsewhere : dict of (model, context) to Passes
-        Passes of one row at contexts that were asked for.
+        Passes of one row at the requested contexts.
     pilots : dict of family to Pilot
     clock : str
     """
@@ -132,12 +132,12 @@ class Prices:
 
     @property
     def batches(self) -> list[int]:
-        """Numbers of rows that were measured."""
+        """Batch sizes with prices, ascending."""
         return sorted({rows for _, rows in self.passes})
 
     @property
     def contexts(self) -> list[int]:
-        """Contexts that were asked for."""
+        """Requested contexts, ascending."""
         return sorted({context for _, context in self.elsewhere})
 
     def counts(self, family: Family, cycles: Cycles, prompt: int) -> np.ndarray:
@@ -148,14 +148,14 @@ class Prices:
         family : (method, drafter)
         cycles : Cycles
         prompt : int
-            Tokens of the prompt.
+            Number of prompt tokens.
         """
         out = np.zeros(self.size)
         self._add(out, TARGET, cycles.sent + 1, prompt + cycles.at, cycles.weight)
         method, draft = family
         if method == CHAIN:
-            # Its first pass reads what it has not computed: the target's own token, and after a draft that
-            # was accepted as a whole its own last one.
+            # The drafter's first pass reads the tokens that it has not computed yet: the target's own token,
+            # and after a draft that was accepted in full also the last draft token.
             one = np.ones(len(cycles.at))
             self._add(out, draft, one, prompt + cycles.at, cycles.weight * cycles.drafted)
             second = np.zeros(len(cycles.at))
@@ -175,11 +175,11 @@ class Prices:
         np.add.at(out, self.offsets[name] + index, parts * weight[:, None])
 
     def batch_ms(self, family: Family, every: Sequence[Cycles], rows: int) -> float:
-        """Milliseconds of all texts' cycles in batches of so many rows that stay full.
+        """Milliseconds of all texts' cycles in batches that stay full, with `rows` rows.
 
         A pass of a batch is as long as its longest row, and drafting takes as many steps as the row that
-        drafts most: both are the largest of `rows` cycles, drawn from those of all texts. The rows share
-        them, and what is left of a cycle without drafts. What drafting adds to that each row pays by itself.
+        drafts most: both are the maximum over `rows` cycles drawn from all texts. The rows share these costs
+        and the rest of a plain cycle. What drafting adds to that rest is counted once per row.
         """
         weight = np.concatenate([each.weight for each in every])
         sent = np.concatenate([each.sent for each in every])
@@ -193,32 +193,32 @@ class Prices:
             whole = (weight * np.concatenate([each.full for each in every])).sum() / count
             shared += one * float(p @ np.arange(len(p))) + (two - one) * (1 - (1 - whole) ** rows)
         constant, slope = self.usual[self.fixed[family] :][:2].tolist()
-        loop = max(0.0, float(self.usual[self.fixed[BASELINE, ""]]))  # noise makes no time
+        loop = max(0.0, float(self.usual[self.fixed[BASELINE, ""]]))  # noise can push it below 0
         each = slope * float((weight * np.maximum(sent, drafted)).sum()) / count
         own = max(0.0, constant - loop) + max(0.0, each)
         return float(count * ((shared + loop) / rows + own))
 
     @cached_property
     def usual(self) -> np.ndarray:
-        """`vector` of one row, as measured."""
+        """`vector` at the measured contexts, without resampling."""
         return self.vector()
 
     def _costs(self, name: str, rows: int, sizes: np.ndarray) -> np.ndarray:
-        """Milliseconds of a batch's passes over so many tokens a row."""
+        """Milliseconds of a batch's passes, by their tokens per row."""
         passes = self.passes[name, rows]
         index, parts = passes.weights(sizes, np.full(len(sizes), passes.contexts[0]))
         costs: np.ndarray = (passes.medians().ravel()[index] * parts).sum(1)
         return costs
 
     def vector(self, context: int | None = None, draw: np.random.Generator | None = None) -> np.ndarray:
-        """Milliseconds of each price, of one row: array [prices].
+        """Milliseconds of each price, for one row: array [prices].
 
         Parameters
         ----------
         context : int, optional
-            Of all passes, in place of their own.
+            A requested context at which to price all passes, in place of their own.
         draw : Generator, optional
-            Draws the measurements with replacement.
+            Resamples the measurements with replacement.
         """
         out = np.zeros(self.size)
         for name in self.models:
@@ -236,7 +236,7 @@ class Prices:
         return out
 
     def _residuals(self, family: Family, pilot: Pilot, medians: Mapping[str, np.ndarray]) -> np.ndarray:
-        """What each cycle of the short runs took beside its passes."""
+        """Milliseconds of each cycle of the short runs beyond its passes."""
         left = pilot.ms.copy()
         jobs = [(TARGET, pilot.sent + 1, np.ones(len(left)))]
         if family[0] == CHAIN:
@@ -249,7 +249,7 @@ class Prices:
         return left
 
     def groups(self, counts: np.ndarray, vector: np.ndarray) -> dict[str, float]:
-        """The time of so many prices, by what it is spent on: pass, draft, rest."""
+        """Split the time of `counts` prices into the target's pass, drafting and the rest."""
         spent = counts * vector
         first = sum(
             self.passes[name, 1].ms.shape[0] * self.passes[name, 1].ms.shape[1] for name in self.models
@@ -262,13 +262,13 @@ class Prices:
 
 
 def _largest(values: np.ndarray, weight: np.ndarray, rows: int) -> np.ndarray:
-    """How probable each number from 0 on is as the largest of so many weighted draws."""
+    """Probability of 0, 1, 2, ... as the maximum of `rows` weighted draws."""
     below = np.bincount(values, weight).cumsum() / weight.sum()
     return np.diff(below**rows, prepend=0.0)
 
 
 def _line(pilot: Pilot, left: np.ndarray, draw: np.random.Generator | None) -> tuple[float, float]:
-    """A constant and a part for each drafted token, through the medians of the cycles by drafted tokens."""
+    """Fit a constant and a slope per drafted token to the median time at each number of drafted tokens."""
     drafted = np.maximum(pilot.sent, pilot.drafted)
     if draw is not None:
         chosen = draw.integers(len(left), size=len(left))
@@ -284,7 +284,7 @@ def _line(pilot: Pilot, left: np.ndarray, draw: np.random.Generator | None) -> t
 
 
 class TimedRun(Texts):
-    """A run that says how long each of its cycles took."""
+    """A run that records the duration of each cycle."""
 
     def __init__(self, run: Run, clock: Callable[[], float]) -> None:
         super().__init__(run)
@@ -312,7 +312,7 @@ class TimedRun(Texts):
 def pilots_of(
     families: Sequence[Family], most: Mapping[str, int], others: Sequence[Candidate] = ()
 ) -> Iterator[tuple[Family, Settings]]:
-    """The settings of the short runs."""
+    """Yield the settings of the short runs of each family."""
     for family in families:
         method, draft = family
         if method == BASELINE:
@@ -333,7 +333,7 @@ def run_pilots(
     model: Model, drafters: Mapping[str, Model], candidates: Sequence[Candidate], texts: Sequence[list[int]],
     options: Settings, done: Timed, between: Callable[[], None] = lambda: None,
 ) -> dict[Family, Pilot]:  # fmt: skip
-    """Short runs of every family, in turns: who begins differs from text to text.
+    """Decode short runs of every family in turns; the order rotates from text to text.
 
     `between` is called before every text and after the last one.
     """
@@ -370,7 +370,7 @@ def run_pilots(
 
 
 def pass_sizes(candidates: Sequence[Candidate]) -> list[int]:
-    """Tokens of the target's passes that are timed."""
+    """Sizes of the target's passes to time, in tokens."""
     return sorted({1, *(each.nodes + 1 for each in candidates), *(n + 1 for n in LENGTHS[:4])})
 
 
@@ -387,16 +387,16 @@ def steps(
 
 @dataclass(eq=False)
 class Stopwatch:
-    """Times passes of models, each alone: a drafter's passes follow each other in a cycle, too.
+    """Times each model's passes in succession, as a drafter's passes also follow one another in a cycle.
 
     Parameters
     ----------
     models : mapping of str to Model
     sizes : sequence of int
-        Of the target's passes; a drafter's read one token or two.
+        Sizes of the target's passes; a drafter's passes read one or two tokens.
     done : callable
     text : sequence of int
-        What the passes read.
+        Tokens that the passes read.
     """
 
     models: Mapping[str, Model]
@@ -405,11 +405,11 @@ class Stopwatch:
     text: Sequence[int] = ()
 
     def sizes_of(self, name: str) -> list[int]:
-        """Tokens of a model's passes."""
+        """Sizes of a model's passes, in tokens."""
         return list(self.sizes) if name == TARGET else [1, 2]
 
     def open(self, stack: ExitStack, contexts: Sequence[int], rows: int = 1) -> list[Timing]:
-        """Passes of every model after each context, to be timed round by round until `stack` is closed."""
+        """Open passes of every model at each context, to time round by round until `stack` is closed."""
         opened = []
         for name, model in self.models.items():
             for context in contexts:
@@ -418,7 +418,7 @@ class Stopwatch:
         return opened
 
     def __call__(self, contexts: Sequence[int], rows: int = 1) -> dict[str, Passes]:
-        """Passes of every model after each context, all rounds at once."""
+        """Time all rounds of every model's passes at each context."""
         with ExitStack() as stack, settled():
             opened = self.open(stack, contexts, rows)
             for each in opened:
@@ -428,12 +428,12 @@ class Stopwatch:
 
 @dataclass(eq=False)
 class Timing:
-    """Passes of one model after one context, open.
+    """Open passes of one model at one context.
 
     Parameters
     ----------
     name : str
-        Of the model.
+        The model's name.
     rounds : Rounds
     done : callable
     """
@@ -443,7 +443,7 @@ class Timing:
     done: Timed
 
     def __call__(self, count: int) -> None:
-        """Time so many rounds."""
+        """Time `count` rounds."""
         rows = self.rounds.rows
         for _ in range(count):
             self.rounds()
@@ -451,7 +451,7 @@ class Timing:
 
 
 def passes_of(opened: Sequence[Timing]) -> dict[str, Passes]:
-    """What was timed of every model, its contexts together."""
+    """The timed passes of each model, over all its contexts."""
     made = {}
     for name in dict.fromkeys(each.name for each in opened):
         mine = [each.rounds for each in opened if each.name == name]
@@ -467,8 +467,8 @@ def measure(
 ) -> Prices:  # fmt: skip
     """Time passes and short runs.
 
-    A machine drifts by more than the rest of a cycle is worth. So the passes that the short runs are compared
-    with are timed between the texts of these, not before them.
+    A machine drifts by more than the rest of a cycle. The passes that the short runs are compared with are
+    therefore timed between the texts of these runs, not before them.
 
     Parameters
     ----------
@@ -478,11 +478,11 @@ def measure(
     texts : sequence of list of int
         Prompts of the short runs.
     between : (int, int)
-        The contexts between which the texts lie.
+        Contexts that bracket the texts.
     batches, contexts : sequence of int
-        Others to time passes at.
+        Further batch sizes and contexts at which to time passes.
     options : mapping
-        Of the short runs.
+        Options of the short runs.
     done : callable
     """
     families = list(dict.fromkeys(each.family for each in candidates))

@@ -1,4 +1,4 @@
-"""Predicted speeds of every setting with their intervals, the oracle's bound, and what would change them."""
+"""Predicted speed of every setting with its interval, the oracle's bound, and changes at other conditions."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from .simulation import BASELINE, CHAIN, LOOKUP, Candidate, Family, Simulation
 
 DRAWS = 400
 SURE = (0.025, 0.975)
-WORTH = 1.02  # a speedup below this is none
+WORTH = 1.02  # a smaller speedup counts as no gain
 NOT = "do not draft"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted of a setting.
+    """Prediction for one setting.
 
     Parameters
     ----------
     candidate : Candidate
     tau, tau_low, tau_high : float
-        Tokens per cycle; between the bounds lies that of a run on the same prompts.
+        Tokens per cycle, and bounds on those of a run on the same prompts.
     badge : str
-        Of τ.
+        How certain τ is (`Simulation.badge`).
     accepted : float
-        Share of the sent tokens; NaN where none is sent.
+        Accepted share of the sent tokens; NaN if none is sent.
     speed, speed_low, speed_high : float
         Tokens per second, without the prefill.
     speedup, low, high : float
-        Over decoding without drafts; the interval is of a run on as many other texts like these. NaN without.
+        Over decoding without drafts; the interval is for a run on as many other texts like these, or NaN.
     cycle : float
-        Time of a cycle in units of one without drafts, and its parts: `forward` (the target's pass),
-        `drafting`, `rest`. Only a draft model's passes are priced by themselves: where another drafts,
-        `drafting` is NaN and `rest` holds it.
+        Time of a cycle in units of a plain cycle, and its parts: `forward` (the target's pass), `drafting`,
+        `rest`. Only the passes of a draft model are priced separately; for other drafters `drafting` is NaN
+        and part of `rest`.
     certain : bool
-        Whether all of its drafting follows from the record.
+        Whether the number of tokens drafted in each cycle is exact.
     memory : int or None
-        Bytes beside the target and its cache; None where they are not known.
+        Bytes in addition to the target and its KV cache; None if unknown.
     """
 
     candidate: Candidate
@@ -69,18 +69,18 @@ class Prediction:
 
     @property
     def drafts(self) -> bool:
-        """Whether it is not decoding without drafts."""
+        """Whether the setting drafts at all."""
         return self.candidate.method != BASELINE
 
     def as_dict(self) -> Row:
-        """Plain data."""
+        """The prediction as plain data."""
         made = asdict(self) | {"label": self.candidate.label, "nodes": self.candidate.nodes}
         made["candidate"]["values"] = dict(self.candidate.values)
         return made
 
 
 def distinct(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """The settings that draft, each draft once: of a method's that write and send the same, the first."""
+    """The settings that draft, without those that repeat an earlier one's family, τ and accepted share."""
     kept: dict[tuple[Family, float, float], Prediction] = {}
     for each in predictions:
         if each.drafts:
@@ -88,11 +88,11 @@ def distinct(predictions: Iterable[Prediction]) -> list[Prediction]:
     return list(kept.values())
 
 
-LOADS = (1, 2, 4, 8)  # draft lengths of the table of batches
+LOADS = (1, 2, 4, 8)  # draft lengths in the table of loads
 
 
 class Ranking:
-    """Simulation and prices together.
+    """Ranks the simulated settings at the given prices.
 
     Parameters
     ----------
@@ -103,13 +103,13 @@ class Ranking:
     def __init__(self, simulation: Simulation, prices: Prices) -> None:
         self.simulation, self.prices = simulation, prices
         self.prompts = [len(each.text.ids) for each in simulation.readings]
-        # Trees and stores are known where their own cycles begin alone: the oracle does without.
+        # Trees and stores are simulated only at the starts of their own cycles: the oracle leaves them out.
         self.chosen = [each for each in simulation.candidates if each.by_place]
         self.counts = {each: self._counts(each) for each in simulation.candidates}
         draw = np.random.default_rng(0)
         self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
         self.draws = np.stack([prices.vector(draw=draw) for _ in range(DRAWS)])
-        self.chances = draw.standard_normal(DRAWS)  # what a run accepts of sampled texts
+        self.chances = draw.standard_normal(DRAWS)  # randomness of acceptance in sampled texts
 
     def _counts(self, candidate: Candidate) -> np.ndarray:
         """How often each price occurs on each text: [texts, prices]."""
@@ -119,7 +119,7 @@ class Ranking:
         )
 
     def speedups(self, vector: np.ndarray) -> dict[Candidate, float]:
-        """Of every setting at given prices."""
+        """Speedup of every setting at given prices."""
         plain = float((self.counts[Candidate(BASELINE)] @ vector).sum())
         return {each: plain / float((counts @ vector).sum()) for each, counts in self.counts.items()}
 
@@ -130,7 +130,7 @@ class Ranking:
         return chosen, speedups[chosen]
 
     def predictions(self) -> list[Prediction]:
-        """Every setting, the fastest first."""
+        """Predict every setting; the fastest comes first."""
         vector = self.prices.vector()
         plain = self.counts[Candidate(BASELINE)]
         above = self._drawn(plain)
@@ -141,7 +141,7 @@ class Ranking:
         return sorted(made, key=lambda each: -each.speedup)
 
     def _drawn(self, counts: np.ndarray) -> np.ndarray:
-        """Times of drawn texts at drawn prices: [2, draws]."""
+        """Times of resampled texts at resampled prices: [2, draws]."""
         ms = counts @ self.draws.T  # [texts, draws]
         drawn: np.ndarray = ms[self.texts, np.arange(DRAWS)[:, None]].sum(-1)
         return drawn
@@ -155,7 +155,7 @@ class Ranking:
         speedup, speed = first * tokens / time, 1e3 * tokens / time
         below = self._drawn(counts)
         cycles = simulation.cycles[candidate]
-        # A run's own chances: the variance of its cycles given the text, each at the text's mean cost.
+        # Randomness of a run: the variance of its number of cycles given the text, at the mean cycle's cost.
         chance = np.array([each.variance / each.count**2 for each in cycles]) * (counts @ vector) ** 2
         below[1] += self.chances * np.sqrt(chance[self.texts[1]].sum(-1))
         low, high = self._interval(speedup, above / below)
@@ -172,8 +172,8 @@ class Ranking:
         )  # fmt: skip
 
     def _interval(self, value: float, drawn: np.ndarray) -> tuple[float, float]:
-        """Where the number of a run on as many other texts will lie: both samples of texts are random, and of
-        sampled texts what the run accepts of them, too."""
+        """Interval for a run on as many other texts: both sets of texts vary, and so does the acceptance of
+        sampled texts."""
         if len(self.prompts) < LEAST:
             return float("nan"), float("nan")
         if not (drawn > 0).all():
@@ -183,14 +183,14 @@ class Ranking:
         return float(low), float(high)
 
     def oracle(self) -> dict[str, float]:
-        """The best drafter and length at every cycle: the most that a controller could gain.
+        """The best drafter and draft length at every cycle: the most that a controller could gain.
 
-        Exact of greedy texts in what is drafted and accepted; in time at the measured prices.
+        Drafted and accepted tokens are exact for greedy texts; times follow from the prices.
 
         Returns
         -------
         dict
-            ``speedup``, ``tau``, and ``share``: of the cycles that draft.
+            ``speedup``, ``tau``, and ``share``, the share of cycles that draft.
         """
         vector = self.prices.vector()
         plain_time = float((self.counts[Candidate(BASELINE)] @ vector).sum())
@@ -215,7 +215,7 @@ class Ranking:
         }  # fmt: skip
 
     def _choices(self, number: int, n: int, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where a cycle of each setting that begins at each place ends, and its cost: [settings, places]."""
+        """End and cost of each setting's cycle from each position: two arrays [settings, positions]."""
         prompt, start = self.prompts[number], np.arange(n)
         context = prompt + start
         ends, costs = [], []
@@ -240,7 +240,7 @@ class Ranking:
         return priced
 
     def passes(self) -> PassTimes:
-        """The target's passes, for a surface of speedups."""
+        """Times of the target's passes, for a surface of speedups."""
         one = self.prices.passes[TARGET, 1]
         columns = dict(zip(one.contexts, one.medians().T))
         columns |= {c: self.prices.elsewhere[TARGET, c].medians()[:, 0] for c in self.prices.contexts}
@@ -255,7 +255,7 @@ class Ranking:
         return PassTimes(one.sizes, contexts, self.prices.batches, ms, np.stack(many), plain)
 
     def drafters(self) -> list[Drafter]:
-        """Methods and drafters with their settings, for a surface; trees have branches and are not on it."""
+        """Methods and drafters with their settings, for a surface of speedups; without trees and stores."""
         vector, made = self.prices.vector(), []
         families = dict.fromkeys(each.family for each in self.chosen if each.method != BASELINE)
         for family in families:
@@ -284,16 +284,16 @@ class Ranking:
         return rows if len(rows) > 1 or self.prices.contexts else []
 
     def loads(self) -> list[Row]:
-        """Tokens per second of batches, without drafts and by the fastest method at several draft lengths.
+        """Tokens per second by batch size, without drafts and with the fastest method at several lengths.
 
         See `Prices.batch_ms`.
 
         Returns
         -------
         list of dict
-            ``batch``, ``plain`` and by length ``"1"`` ... (tokens/s of all rows), ``latency`` (milliseconds
-            between a row's tokens, at the best of them) and ``gain`` (of the best length over no draft); none
-            where no batch was priced.
+            ``batch``, ``method``, ``plain`` and by draft length ``"1"`` ... (tokens/s of all rows),
+            ``latency`` (milliseconds between a row's tokens, at the best of these) and ``gain`` (of the best
+            length over no draft); empty if no batch was priced.
         """
         if len(self.prices.batches) < 2:
             return []
@@ -319,9 +319,9 @@ class Ranking:
         return rows
 
     def sampled(self) -> list[Row]:
-        """The best setting at temperatures above 0, by what would be accepted along the greedy texts.
+        """The best setting at temperatures above 0, by the odds of acceptance along the greedy texts.
 
-        Of prompt lookup and draft models: heads and trees draft greedily, and stores must decode.
+        Only prompt lookup and draft models take part: heads and trees draft greedily, and stores must decode.
         """
         if not self.simulation.greedy or not all(each.sampled for each in self.simulation.readings):
             return []

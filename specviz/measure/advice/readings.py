@@ -1,4 +1,4 @@
-"""What target and drafters say at every place of a finished text: all that a simulation needs."""
+"""Predictions of the target and the drafters at every position of a finished text, for the simulation."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from specviz.models.protocols import Model, Pass
 from specviz.suites.files import Prompt
 from specviz.whatifs.texts import FLOOR, WIDEN, TextRecord
 
-TEMPERATURES = (0.7, 1.0)  # at which it is said of greedy texts what drafts would do
-LONGEST = 16  # tokens: the longest draft that is simulated
-PROBED = 12  # tokens that are read one by one, to see how passes of different shape round
+TEMPERATURES = (0.7, 1.0)  # at which acceptance along greedy texts is computed
+LONGEST = 16  # tokens of the longest simulated draft
+PROBED = 12  # tokens read one by one to measure the rounding between passes of different shape
 
 
 @dataclass(eq=False)
 class Text:
-    """A text of the target, before anybody drafts.
+    """A text of the target, without drafts.
 
     Parameters
     ----------
     name : str
         Its prompt's id, or its number.
     kind : str
-        Its kind of work; empty where its prompt does not say.
+        Its kind of work; empty if its prompt names none.
     ids, tokens : list of int
-        Of the prompt, and of the answer with its end token.
+        Token ids of the prompt, and of the answer with its end token.
     end : str
-        What ended it: ``eos``, ``length`` or ``context``.
+        Why it ended: ``eos``, ``length`` or ``context``.
     limit : int
-        Tokens that could be written.
+        Maximum number of tokens that could be written.
     eos : frozenset of int
         Ids that end a text.
     """
@@ -58,7 +58,7 @@ class Text:
     eos: frozenset[int]
 
     def record(self, full: int) -> TextRecord:
-        """A record in which no drafter has said anything; `full`: where a drafter's context ends."""
+        """A record without drafts; `full` is the length of the drafter's context."""
         n = len(self.tokens)
         unset, blank = np.full((2, n), -1), np.full((5, n), np.nan)
         return TextRecord(
@@ -69,28 +69,29 @@ class Text:
 
 @dataclass(eq=False)
 class Reading:
-    """A text, and what each drafter says of it.
+    """A text with the predictions of the target and of each drafter.
 
     Parameters
     ----------
     text : Text
     own : array of bool [tokens]
-        Whether each token is the target's likeliest one; of a sampled text all are.
+        Whether each token is the target's most likely one; all true for a sampled text.
     close : bool
-        Whether the target's two likeliest tokens are somewhere nearer than passes of different shape round.
+        Whether the target's two best tokens are ever closer than the rounding between passes of different
+        shape.
     records : dict of str to TextRecord
-        By draft model, of a greedy text.
+        By draft model: its drafts along a greedy text.
     close_drafts : dict of str to bool
-        By drafter, whether two of its tokens are as near.
+        By drafter: whether its two best tokens are ever as close.
     odds : dict of str to array [tokens]
-        By draft model, of a sampled text: the probability that its draft of this token would be accepted.
-    guesses : dict of str to array [tokens, most]
-        By heads: the tokens that they guess for this place and the next ones; -1 where they cannot.
+        By draft model, for a sampled text: the probability that its draft of each token would be accepted.
+    guesses : dict of str to array [tokens, most - 1]
+        By heads: their tokens for each position and the next ones; -1 where there are none.
     copied : array [tokens], optional
-        Of a text that is read as if sampled: the probability that a copy of each token would be accepted.
+        For a text read as if sampled: the probability that a copy of each token would be accepted.
     sampled : dict of float to dict of str to array [tokens]
-        Of a greedy text, by temperature and draft model: the probability that its draw for each place would
-        be accepted; under an empty name the probability of the text's own token.
+        For a greedy text, by temperature and draft model: the probability that its draw at each position
+        would be accepted; under the empty name, the probability of the text's own token.
     """
 
     text: Text
@@ -111,7 +112,7 @@ class Reading:
 
 def write_text(model: Model, prompt: Prompt, ids: list[int], name: str, most: int, sampling: Sampling,
                number: int, seed: int) -> Text:  # fmt: skip
-    """The target's own text after a prompt, without speculation."""
+    """Decode the target's own text after a prompt, without drafts."""
     tokens: list[int] = []
     end = "length"
     method = find("autoregressive")()
@@ -123,24 +124,24 @@ def write_text(model: Model, prompt: Prompt, ids: list[int], name: str, most: in
 
 
 def read_answers(path: Path, model: Model) -> list[Text]:
-    """Texts that were written elsewhere: JSON lines of a prompt with its answer, as an audit takes them.
+    """Read finished texts: JSON lines of a prompt with its answer, in the format of an audit.
 
     Raises
     ------
     PromptError
         If the file cannot be read (`specviz.audit.answer_files.read`), or an answer is empty or has no tokens
-        that `model` could have written; its line is named.
+        that `model` could have written; the message names its line.
     """
     return [_text(answer, model, number) for number, answer in enumerate(answer_files.read(path))]
 
 
 def sampling_of(path: Path, number: int | None = None) -> Sampling:
-    """How the first finished texts were sampled, as their lines say; greedily where they say nothing.
+    """Sampling of the first `number` finished texts, as their lines record it; greedy if they record none.
 
     Raises
     ------
     PromptError
-        If the file cannot be read, or its lines differ in it.
+        If the file cannot be read, or its lines were sampled differently.
     """
     settings = sorted({
         (each.temperature, each.top_k, each.top_p) if each.temperature else (0.0, 0, 1.0)
@@ -200,7 +201,7 @@ def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling
 
 
 def _blocks(drafter: Model, text: Text, stack: ExitStack) -> Iterator[tuple[int, Pass]]:
-    """What a draft model says of a text, block by block, as far as its context goes."""
+    """Read a text with a draft model, block by block, up to the end of its context."""
     tokens = text.tokens[: max(0, drafter.left(len(text.ids)))]
     if not tokens:
         return iter(())
@@ -210,8 +211,8 @@ def _blocks(drafter: Model, text: Text, stack: ExitStack) -> Iterator[tuple[int,
 def _predictions(
     context: Branching, tokens: list[int], wanted: bool, drafters: dict[str, Iterator[tuple[int, Pass]]]
 ) -> tuple[np.ndarray, np.ndarray, list[torch.Tensor], dict[float, dict[str, np.ndarray]]]:
-    """The target's token at each place, its lead over the second one, the state that chose it, and what would
-    be accepted at `TEMPERATURES`: `drafters` read the same blocks."""
+    """The target's best token at each position, its lead over the second one, the hidden state before it if
+    `wanted`, and the odds of acceptance at `TEMPERATURES`, for which `drafters` read the same blocks."""
     token, lead, states = [], [], list[torch.Tensor]()
     odds = {t: {name: np.zeros(len(tokens)) for name in ("", *drafters)} for t in TEMPERATURES}
     for begin, result in read_in_blocks(context, tokens, (-1,) if wanted else ()):
@@ -233,7 +234,7 @@ def _sample(
     odds: dict[float, dict[str, np.ndarray]], begin: int, rows: torch.Tensor, tokens: list[int],
     theirs: dict[str, torch.Tensor],
 ) -> None:  # fmt: skip
-    """Enter a block's odds: a copied token is accepted with p, a draw from q with Σ min(p, q)."""
+    """Fill in a block's odds of acceptance: p for a copied token, Σ min(p, q) for a draw from q."""
     at = torch.tensor(tokens, device=rows.device)[:, None]
     for temperature, made in odds.items():
         p = (rows / temperature).softmax(-1)
@@ -246,7 +247,7 @@ def _sample(
 
 
 def _record(text: Text, drafter: Model) -> TextRecord:
-    """What a draft model writes at each place, and after its own tokens where the text has others."""
+    """A draft model's token at each position, and its continuations of tokens that differ from the text."""
     left = max(0, drafter.left(len(text.ids)))
     record = text.record(len(text.ids) + left)
     tokens = text.tokens[:left]
@@ -265,7 +266,7 @@ def _record(text: Text, drafter: Model) -> TextRecord:
 
 
 def _guesses(heads: HeadModel, states: list[torch.Tensor], n: int, width: float) -> tuple[np.ndarray, bool]:
-    """What heads guess for each place and those after it, from the state that wrote the token before it."""
+    """Tokens that heads draft at each position, from the state before it, and whether any choice is close."""
     guesses, close = np.full((n, heads.most - 1), -1, np.int64), False
     for at in range(1, n):
         rows = heads.guesses(states[at - 1], heads.most - 1)
@@ -277,11 +278,11 @@ def _guesses(heads: HeadModel, states: list[torch.Tensor], n: int, width: float)
 
 
 def _read_sampled(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling) -> Reading:
-    """Of each token the probability that a draft model's draw would have been accepted as it.
+    """Read a sampled text: the probability that each token came from an accepted draft.
 
-    A position emits x with p(x), and emits it as an accepted draft with min(p(x), q(x)): given the text, its
-    token was drafted with min(1, q(x) / p(x)), whose mean over x is Σ min(p, q). Positions are independent
-    given the text (Leviathan et al. 2023, Algorithm 1).
+    A position emits x with probability p(x), and as an accepted draft with min(p(x), q(x)). Given the text,
+    its token was therefore drafted with probability min(1, q(x) / p(x)), whose mean over x is Σ min(p, q).
+    Positions are independent given the text (Leviathan et al. 2023, Algorithm 1).
     """
     reading = Reading(text, np.ones(len(text.tokens), bool), False)
     p = _probabilities(text, model, sampling, len(text.tokens))
@@ -297,7 +298,7 @@ def _read_sampled(text: Text, model: Model, drafters: Sequence[Model], sampling:
 
 
 def _probabilities(text: Text, model: Model, sampling: Sampling, n: int) -> np.ndarray:
-    """The probability of each of the text's first n tokens as it is sampled."""
+    """The probability of each of the text's first n tokens under `sampling`."""
     tokens = text.tokens[:n]
     if not tokens:
         return np.empty(0)
@@ -310,11 +311,11 @@ def _probabilities(text: Text, model: Model, sampling: Sampling, n: int) -> np.n
     return np.concatenate(parts)
 
 
-Rounding: TypeAlias = dict[str, float]  # by model: decisions nearer than this are ties
+Rounding: TypeAlias = dict[str, float]  # by model: decisions closer than this are ties
 
 
 def roundings(text: Text, models: Sequence[Model]) -> Rounding:
-    """How far a pass over one token and one over many differ, in probability: `WIDEN` times the largest."""
+    """Rounding margin of each model: `WIDEN` times the largest gap between one-token and longer passes."""
     widths = {}
     for model in models:
         if model.kind == "heads":
@@ -331,7 +332,7 @@ def roundings(text: Text, models: Sequence[Model]) -> Rounding:
 
 
 def _one_by_one(context: Branching, tokens: list[int]) -> np.ndarray:
-    """The largest probability at each place, by a pass a token."""
+    """The largest probability at each position, with one pass per token."""
     context.prefill()
     largest = []
     for token in tokens:
@@ -342,7 +343,7 @@ def _one_by_one(context: Branching, tokens: list[int]) -> np.ndarray:
 
 
 def check_served(model: Model) -> None:
-    """Refuse a target whose texts cannot be read place by place.
+    """Refuse a target whose texts cannot be read position by position.
 
     Raises
     ------

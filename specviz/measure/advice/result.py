@@ -1,4 +1,4 @@
-"""Advice as one thing: what to do and why, the ranked table, what would change it, other engines' flags."""
+"""Advice as one object: the answer and why, the ranked table, other conditions, other engines' flags."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 COMPARED = ("predicted", "measured")
-TOP = 6  # of the fastest settings that are shown, beside the best of each method and drafter
+TOP = 6  # fastest settings to show, in addition to the best of each method and drafter
 COLUMNS = [
     ("rank", "rank", ""), ("method", "method", ""), ("draft", "drafter", ""), ("setting", "setting", ""),
     ("tau", "τ", ""), ("badge", "τ is", ""), ("speedup", "speedup [95%]", ""),
@@ -68,31 +68,31 @@ WITHIN = " (–: what drafting takes is in the rest)"
 
 
 def memory_words(size: int | None) -> str:
-    """Bytes in words."""
+    """Format a number of bytes."""
     if size is None:
         return "–"
     return "none" if not size else f"+{size / 1e6:,.1f} MB"
 
 
 def gain_words(value: float, low: float, high: float) -> str:
-    """A speedup with its interval, where it has one."""
+    """Format a speedup, with its interval if it has one."""
     return f"{value:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low == low else "")
 
 
 def rate_words(value: float, low: float, high: float) -> str:
-    """A number of tokens per second with its interval, in whole ones from ten on."""
+    """Format tokens per second with their interval; whole numbers from ten on."""
     form = "{:,.0f}" if value >= 10 else "{:.2f}"
     bounds = f" [{form.format(low)}, {form.format(high)}]" if low == low else ""
     return form.format(value) + bounds
 
 
 def fastest_of(confirmed: Sequence[Row]) -> Row:
-    """Of confirmed settings the one that was measured as the fastest."""
+    """The confirmed setting with the highest measured speedup."""
     return max(confirmed, key=lambda row: row["measured"][0])
 
 
 def _experts_note(mixture: Settings) -> str:
-    """Why a pass over more tokens costs a mixture more."""
+    """Explain why a pass over more tokens costs a mixture more."""
     shown = [(int(g), n) for g, n in mixture["touched"].items() if int(g) in (1, 2, 5, 9)]
     counts = ", ".join(f"{n:.1f} over {plural(g, 'token')}" for g, n in sorted(shown))
     how = "counted on these answers" if mixture["by"] == "counted" else "expected if tokens choose evenly"
@@ -104,7 +104,7 @@ def _experts_note(mixture: Settings) -> str:
 
 @dataclass(eq=False)
 class Advice(Page):
-    """What to do with a model on these texts and this device.
+    """Advice for a model on these texts and this device.
 
     Attributes
     ----------
@@ -113,19 +113,19 @@ class Advice(Page):
     predictions : list of Prediction
         Every setting, the fastest first.
     oracle : dict or None
-        `Ranking.oracle`; None of sampled texts.
+        `Ranking.oracle`; None for sampled texts.
     changes : list of dict
-        The best setting at other contexts and batches.
+        The best setting at other contexts, batch sizes and temperatures.
     flags : list of Flags
-        Of the setting `advised`, for other engines.
+        The setting `advised` as options of other engines.
     warnings : list of str
     confirmed : list of dict
-        Predicted beside measured, on other prompts.
+        Predictions and measurements on other prompts.
     passes : PassTimes, optional
     drafters : sequence of Drafter
         For `surface`.
     decode : callable, optional
-        Gives the trace of the first prompt by a setting.
+        Decodes the first prompt with a setting and returns its trace.
     elsewhere : callable, optional
         For `on`.
     loads : list of dict
@@ -152,9 +152,9 @@ class Advice(Page):
 
     @property
     def answer(self) -> str:
-        """``draft``, ``do not draft``, or ``undecided``: it may gain here and lose on other texts.
+        """``draft``, ``do not draft``, or ``undecided`` if drafting may gain here and lose on other texts.
 
-        What was measured on other prompts decides, where the advice was confirmed.
+        If the advice was confirmed, the measurements on other prompts decide.
         """
         speedup, low = self.best.speedup, self.best.low
         if self.confirmed:
@@ -165,18 +165,18 @@ class Advice(Page):
 
     @property
     def fastest(self) -> Row:
-        """Of the confirmed settings the one that was measured as the fastest."""
+        """The confirmed setting with the highest measured speedup."""
         return fastest_of(self.confirmed)
 
     @property
     def advised(self) -> str:
-        """The setting that the sentence is about and the flags are of: the measured fastest, where one was
-        measured."""
+        """Label of the setting that `sentence` and `flags` describe: the fastest confirmed one, or else the
+        fastest predicted one."""
         return str(self.fastest["label"]) if self.confirmed else self.best.candidate.label
 
     @property
     def command(self) -> str:
-        """The setting of `advised` as a command of this package."""
+        """The command of this package that decodes with the setting `advised`."""
         made = next(each.candidate for each in self.predictions if each.candidate.label == self.advised)
         given_as = self.setting["given_as"]
         words = ["specviz", "generate", made.method, "-m", given_as.get("", "MODEL")]
@@ -187,7 +187,7 @@ class Advice(Page):
 
     @property
     def sentence(self) -> str:
-        """What to do, and why."""
+        """The advice and its reason."""
         if self.confirmed:
             return self._measured_sentence()
         best = self.best
@@ -370,7 +370,7 @@ class Advice(Page):
         return lines
 
     def flag_lines(self) -> list[str]:
-        """The best setting for other engines, one line each."""
+        """The setting `advised` for other engines, one line per engine."""
         lines = []
         for each in self.flags:
             text = each.flags if each.flags else "not supported"
@@ -388,7 +388,7 @@ class Advice(Page):
     ) -> Advice:  # fmt: skip
         """The advice for the same texts on another device, from a roofline of its passes.
 
-        Nothing is decoded: the texts and what is accepted of each draft stay, only the costs change.
+        Nothing is decoded: the texts and the accepted drafts stay the same, and only the costs change.
 
         Parameters
         ----------
@@ -400,7 +400,7 @@ class Advice(Page):
         Raises
         ------
         ParameterError
-            If the device is unknown, or this advice is kept without its texts.
+            If the device is unknown, or this advice was saved without its texts.
         """
         if self.elsewhere is None:
             raise ParameterError(
@@ -409,7 +409,7 @@ class Advice(Page):
         return self.elsewhere(device, batch, context)
 
     def surface(self) -> SpeedupSurface:
-        """Sliders for context, batch, cost and acceptance over a surface of speedups; a click decodes.
+        """A surface of speedups with sliders for context, batch, cost and acceptance; a click decodes.
 
         Raises
         ------
@@ -428,7 +428,7 @@ class Advice(Page):
         return SpeedupSurface(self.passes, self.drafters, settings, self.decode, self._body())
 
     def _repr_mimebundle_(self, include: None = None, exclude: None = None) -> dict[str, str]:
-        """In a notebook the sliders; elsewhere, and in a page that is exported, the tables."""
+        """The sliders in a live notebook; the tables elsewhere and in exported pages."""
         made = {"text/plain": repr(self), "text/html": self._repr_html_()}
         if "ipykernel" not in sys.modules or self.passes is None:
             return made
@@ -437,7 +437,7 @@ class Advice(Page):
         return made
 
     def show(self, console: Console) -> None:
-        """Print it on a rich console."""
+        """Print the advice on a rich console."""
         print_lines(console, f"Advice for {self.setting['model']['name']}", "")
         for part in self.parts:
             print_lines(console, part.title)
@@ -494,7 +494,7 @@ class Advice(Page):
         return plain
 
     def write(self, path: str | Path, force: bool = False) -> Path:
-        """Write it as JSON, whole or not at all.
+        """Write the advice as JSON, whole or not at all.
 
         Raises
         ------
@@ -506,9 +506,9 @@ class Advice(Page):
 
 
 def kinds_differ(advised: Sequence[str], others: Sequence[str]) -> str:
-    """In words, how the kinds of work of the confirming texts differ; empty if they do not.
+    """A warning if the confirming texts are of other kinds of work than the advised ones, or an empty string.
 
-    They differ where the shares of the kinds differ by more than a quarter in all.
+    Kinds count as different if the total variation distance between their shares exceeds a quarter.
     """
     if not any(advised) or not any(others):
         return ""

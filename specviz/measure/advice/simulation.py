@@ -1,7 +1,7 @@
-"""What every setting would have done with a text, cycle by cycle, from the record of its places.
+"""Simulation of every setting on a text, cycle by cycle, from the record of its positions.
 
-A draft of at most n tokens begins as the longest one does, so one look at every place of a text serves all
-lengths. Each decision is the method's own (`specviz.rules`, by way of `specviz.whatifs.walk`).
+A draft of at most n tokens is a prefix of the longest one, so one look at every position of a text serves all
+lengths. Each decision is the method's own (`specviz.rules`, through `specviz.whatifs.walk`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from specviz.whatifs.walk import PromptLookupReplay, Replay, SpeculativeReplay
 from .readings import LONGEST, Reading
 
 Value: TypeAlias = bool | float | str
-Values: TypeAlias = tuple[tuple[str, Value], ...]  # of parameters, by name
+Values: TypeAlias = tuple[tuple[str, Value], ...]  # parameters by name
 Family: TypeAlias = tuple[str, str]  # a method and its drafter
 BASELINE = "autoregressive"
-COUNTED = "counted"  # the badge of what was decoded
+COUNTED = "counted"  # badge of a τ that comes from decoding
 LOOKUP, CHAIN, BLOCKS, TREE = "prompt_lookup", "speculative", "blockwise", "eagle"
 STORES = ("token_recycling", "unispec", "lookahead", "spectra")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 NGRAMS = ((1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (3, 2), (4, 2), (4, 3))  # longest, shortest
 STOPS = (0.0, 0.2, 0.4, 0.6, 0.8)
-NO_TIES = Rounding(0.0, 0.0)  # ties are counted apart: see `Reading`
+NO_TIES = Rounding(0.0, 0.0)  # ties are handled by `Reading.close` instead
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Candidate:
     Parameters
     ----------
     method, draft : str
-        `draft` is empty where the method needs none.
+        `draft` is empty if the method needs none.
     values : tuple of (str, value)
     length : int
-        Most tokens of a draft that can be accepted; of a tree its levels.
+        Maximum number of draft tokens that can be accepted; the depth of a tree.
     """
 
     method: str
@@ -53,47 +53,47 @@ class Candidate:
 
     @property
     def family(self) -> Family:
-        """What shares the cost of a cycle beside its passes: method and drafter."""
+        """Method and drafter, which share the cost of a cycle beyond its passes."""
         return self.method, self.draft
 
     @property
     def nodes(self) -> int:
-        """Most tokens of a draft."""
+        """Maximum number of tokens in a draft."""
         return int(dict(self.values).get("draft_size", self.length))
 
     @property
     def by_place(self) -> bool:
-        """Whether what it drafts at a place follows from the text alone, and not from its own cycles."""
+        """Whether its draft at a position depends on the text alone, not on where its cycles start."""
         return self.method not in (TREE, *STORES)
 
     @property
     def setting(self) -> str:
-        """The parameters in words."""
+        """The parameters as text."""
         return " ".join(f"{name}={value:g}" for name, value in self.values if not isinstance(value, str))
 
     @property
     def label(self) -> str:
-        """Method, drafter and parameters."""
+        """Method, drafter and parameters as text."""
         return " ".join(filter(None, (self.method, self.draft and f"({self.draft})", self.setting)))
 
 
 @dataclass(eq=False)
 class Places:
-    """What a cycle that begins at each place of a text would do, with the longest draft; arrays [tokens].
+    """The cycle that would start at each position of a text, with the longest draft; arrays [tokens].
 
     Parameters
     ----------
     sent : array of int
         Drafted tokens that the target would read.
     drafted, drafted_high : array of int
-        Tokens that the drafter would compute: at least, at most.
+        Bounds on the number of tokens that the drafter would compute.
     accepted : array of int
-        Of a sampled text they are not known: see `odds`.
+        Accepted tokens of a greedy text; for a sampled one see `odds`.
     odds : array of float, optional
-        Of a sampled text: the probability that a draft of each place's token is accepted.
+        For a sampled text: the probability that a draft of each position's token is accepted.
     agreeing : array of int, optional
-        Of a sampled text whose drafts are copies: how many tokens of each agree with the text; what follows
-        them counts as rejected.
+        For a sampled text with copied drafts: how many leading tokens of each draft agree with the text; the
+        others count as rejected.
     """
 
     sent: np.ndarray
@@ -106,26 +106,26 @@ class Places:
 
 @dataclass(eq=False)
 class Cycles:
-    """The cycles of a setting on a text; arrays over the places where one may begin.
+    """The cycles of a setting on a text; arrays over the positions where one may start.
 
     Parameters
     ----------
     at : array of int
-        The place where it begins.
+        Position where the cycle starts.
     weight : array
-        How probable that is: 1 in a greedy text.
+        Probability that a cycle starts there; 1 in a greedy text.
     sent : array of int
     drafted : array
-        The mean of the bounds.
+        Mean of the bounds on the drafted tokens.
     full : array
-        The probability that all sent tokens are accepted, 0 where none is sent.
+        Probability that all sent tokens are accepted; 0 if none is sent.
     accepted : array
-        Tokens of the draft that are accepted, in the mean. A cycle whose draft holds the text's end adds none
-        to them.
+        Expected number of accepted draft tokens. A cycle whose draft reaches the text's end adds no bonus
+        token to them.
     variance : float
-        Of the number of cycles, given the text.
+        Variance of the number of cycles, given the text.
     certain : bool
-        Whether `drafted` is no mean of bounds.
+        Whether `drafted` is exact, not the mean of different bounds.
     """
 
     at: np.ndarray
@@ -139,31 +139,31 @@ class Cycles:
 
     @property
     def count(self) -> float:
-        """How many there are, in the mean."""
+        """Expected number of cycles."""
         return float(self.weight.sum())
 
 
 def look(replay: Replay, n: int) -> Places:
-    """A replay's cycle at every place of its text."""
+    """Replay a cycle at every position of a text."""
     steps = [replay.cycle(start, 0) for start in range(n)]
     columns = np.array([(s.sent, s.drafted, s.drafted_high, s.accepted) for s in steps], np.int64)
     return Places(*columns.reshape(n, 4).T)
 
 
 def lookup_places(reading: Reading, longest: int, shortest: int) -> Places:
-    """Of prompt lookup, greedy or sampled: what is copied was drawn with certainty, so it is accepted
-    where the text has it."""
+    """The cycles of prompt lookup, greedy or sampled: a copy has draft probability 1, so in a finished text
+    it is accepted where it agrees."""
     text = reading.text
     values = {"ngram_max": longest, "ngram_min": shortest, "draft_length": LONGEST}
     places = look(PromptLookupReplay(text.record(0), text.eos, NO_TIES, **values), len(text.tokens))
-    places.drafted = places.drafted_high = np.zeros_like(places.sent)  # it takes no pass of a drafter
+    places.drafted = places.drafted_high = np.zeros_like(places.sent)  # no drafter pass
     if reading.copied is not None:
         places.odds, places.agreeing = reading.copied, places.accepted
     return places
 
 
 def chain_places(reading: Reading, draft: str, stop: float) -> Places:
-    """Of a draft model's chains."""
+    """The cycles of a draft model's chains."""
     text, record = reading.text, reading.records[draft]
     if draft not in reading.odds:
         return look(SpeculativeReplay(record, text.eos, NO_TIES, LONGEST, stop), len(text.tokens))
@@ -175,7 +175,7 @@ def chain_places(reading: Reading, draft: str, stop: float) -> Places:
 
 
 def block_places(reading: Reading, draft: str) -> Places:
-    """Of heads, which guess a block from the state that wrote the last token."""
+    """The cycles of heads, which draft a block from the hidden state that wrote the last token."""
     text, guesses = reading.text, reading.guesses[draft]
     n, most = guesses.shape
     start = np.arange(n)
@@ -190,7 +190,7 @@ def block_places(reading: Reading, draft: str) -> Places:
 
 
 def walk(places: Places, length: int) -> Cycles:
-    """The cycles of a draft of at most so many tokens."""
+    """Walk along a text with drafts of at most `length` tokens."""
     sent = np.minimum(places.sent, length)
     low, high = np.minimum(places.drafted, length), np.minimum(places.drafted_high, length)
     drafted = (low + high) / 2
@@ -213,11 +213,11 @@ def walk(places: Places, length: int) -> Cycles:
 def _walk_sampled(
     sent: np.ndarray, drafted: np.ndarray, odds: np.ndarray, agreeing: np.ndarray | None = None
 ) -> Cycles:
-    """How probable a cycle at each place is, given the text, and the variance of their number."""
+    """Cycles of a sampled text: the probability of one at each position, and the variance of their number."""
     n = len(sent)
     visited, full, accepted = np.zeros(n + 1), np.zeros(n), np.zeros(n)
     visited[0] = 1
-    outcomes = []  # by place, the probability that 0, 1 ... tokens are accepted
+    outcomes = []  # by position, the probability that 0, 1 ... tokens are accepted
     for at in range(n):
         m = min(int(sent[at]), n - at)
         kept = np.concatenate([[1.0], odds[at : at + m].cumprod()])
@@ -229,7 +229,7 @@ def _walk_sampled(
         accepted[at] = p @ np.arange(m + 1)
         ends = np.minimum(at + 1 + np.arange(m + 1), n)
         np.add.at(visited, ends, visited[at] * p)
-    mean, square = np.zeros(n + 1), np.zeros(n + 1)  # of the cycles that are still to come
+    mean, square = np.zeros(n + 1), np.zeros(n + 1)  # moments of the number of remaining cycles
     for at in range(n - 1, -1, -1):
         p = outcomes[at]
         ends = np.minimum(at + 1 + np.arange(len(p)), n)
@@ -246,14 +246,14 @@ def plain(n: int) -> Cycles:
 
 
 def candidates(drafters: Mapping[str, str], most: Mapping[str, int], greedy: bool) -> Iterator[Candidate]:
-    """Every setting that is simulated.
+    """Yield every setting to simulate.
 
     Parameters
     ----------
     drafters : mapping of str to str
         Kind by name.
     most : mapping of str to int
-        Of heads, how many tokens they guess.
+        Largest block size of heads, by name.
     greedy : bool
     """
     yield Candidate(BASELINE)
@@ -275,7 +275,7 @@ def candidates(drafters: Mapping[str, str], most: Mapping[str, int], greedy: boo
 
 
 class Simulation:
-    """All settings on all texts.
+    """Simulates all settings on all texts.
 
     Parameters
     ----------
@@ -284,9 +284,9 @@ class Simulation:
     greedy : bool
         Whether the texts were written greedily.
     grown : mapping of Candidate to list of Cycles, optional
-        Of trees, which were grown along the texts, and of stores, which decoded them.
+        Cycles of trees, which were grown along the texts, and of stores, which decoded them.
     wide : bool
-        Whether models compute in float64: there no two of a tree's nodes are taken for a tie.
+        Whether models compute in float64, in which no two nodes of a tree count as a tie.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ class Simulation:
         return walk(self.at_places(candidate)[number], candidate.length)
 
     def at_places(self, candidate: Candidate) -> list[Places]:
-        """What a method and its drafter would do at each place of each text, with the longest draft."""
+        """Cycles of a method and its drafter at each position of each text, with the longest draft."""
         values = dict(candidate.values)
         rest = tuple((name, v) for name, v in values.items() if name not in ("draft_length", "k"))
         key = candidate.family, rest
@@ -327,11 +327,11 @@ class Simulation:
 
     @property
     def tokens(self) -> np.ndarray:
-        """Tokens of each text."""
+        """Number of tokens of each text."""
         return np.array([len(each.text.tokens) for each in self.readings])
 
     def counts(self, candidate: Candidate) -> np.ndarray:
-        """Cycles on each text."""
+        """Expected number of cycles on each text."""
         return np.array([each.count for each in self.cycles[candidate]])
 
     def tau(self, candidate: Candidate) -> float:
@@ -339,12 +339,12 @@ class Simulation:
         return float(self.tokens.sum() / self.counts(candidate).sum())
 
     def tau_bounds(self, candidate: Candidate) -> tuple[float, float]:
-        """Between which τ of a run on these prompts lies.
+        """Bounds on τ of a run on these prompts.
 
-        Where two tokens are nearer than passes of different shape round, a run may write or draft the other
-        one: such a text may take as few cycles as its length allows, or as many as it has tokens. A sampled
-        run writes other texts: four standard deviations on either side, over texts and over its chances, and
-        all that the draft's length allows where texts are too few to tell.
+        If two tokens are closer than the rounding between passes of different shape, a run may write or draft
+        the other one: only the draft length and the number of tokens then bound the cycles of that text. A
+        sampled run writes other texts: the bounds are four standard deviations on either side, over texts and
+        the run's randomness, or all that the draft length allows if there are too few texts.
         """
         counts, tokens = self.counts(candidate), self.tokens
         low, high = counts.copy(), counts.copy()
@@ -364,9 +364,9 @@ class Simulation:
         return float(total / most), float(total / least)
 
     def badge(self, candidate: Candidate) -> str:
-        """How sure τ is: exact, bounded, modelled, or counted in a run.
+        """How certain τ is: exact, bounded, modelled, or counted in a run.
 
-        Modelled where the text is not the target's own; and of trees, whose nodes may nearly tie.
+        Modelled if a text is not the target's own, and for trees unless in float64, as nodes may nearly tie.
         """
         if candidate.method in STORES:
             return COUNTED
@@ -376,7 +376,7 @@ class Simulation:
         return EXACT if low == high else BOUNDED
 
     def accepted_share(self, candidate: Candidate) -> float:
-        """Accepted tokens over sent ones; NaN where none is sent."""
+        """Accepted tokens over sent ones; NaN if none is sent."""
         cycles = self.cycles[candidate]
         sent = sum(float((each.weight * each.sent).sum()) for each in cycles)
         accepted = sum(float((each.weight * each.accepted).sum()) for each in cycles)

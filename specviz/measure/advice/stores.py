@@ -1,7 +1,7 @@
-"""Methods that learn as they go: they are decoded, for what they hold depends on what they drafted before.
+"""Methods that learn while decoding: they must decode, because their memory depends on earlier drafts.
 
-Token Recycling, UniSpec, Lookahead and SPECTRA keep what the target said at tokens that were rejected, too.
-No reading of the finished text holds that, so each setting takes a pass of the target a cycle: a run's.
+Token Recycling, UniSpec, Lookahead and SPECTRA also store the target's predictions at rejected tokens. No
+reading of the finished text contains those, so each setting needs a run, with one target pass per cycle.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SIZE = 16  # tokens of a draft
 
 
 def settings() -> list[Candidate]:
-    """The stores that are decoded."""
+    """One setting for each store."""
     return [Candidate(name, "", (("draft_size", SIZE),), SIZE) for name in STORES]
 
 
 def decoded(
     model: Model, candidate: Candidate, texts: Sequence[Text], done: Callable[[], None]
 ) -> list[Cycles]:
-    """The cycles of a setting on each text, one after the other: what one teaches serves the next."""
+    """Decode the texts in order with one method, which keeps its memory; return the cycles of each."""
     method, made = find(candidate.method)(**dict(candidate.values)), []
     for number, text in enumerate(texts):
         rows = []
@@ -36,7 +36,7 @@ def decoded(
             if cycle.number and cycle.draft is not None and cycle.verdict is not None:
                 judged = len(cycle.verdict.path)
                 rows.append((cycle.keep, len(cycle.draft), judged, min(judged, len(cycle.tokens))))
-        # What follows an end token in the draft is no longer accepted: it is cut.
+        # Draft tokens after an end token are cut from the output, so they do not count as accepted.
         at, sent, path, accepted = np.array(rows, np.int64).reshape(-1, 4).T
         full = ((path == sent) & (sent > 0)).astype(float)
         made.append(Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full, accepted))

@@ -1,8 +1,8 @@
-"""Advice against what happens: τ token for token in float64, and predicted speeds on prompts not advised on.
+"""Advice against measurement: cycles counted in float64, and predicted speeds on other prompts.
 
-Two questions. Does the simulation do what the methods do? In float64, where no two passes round differently
-enough to matter, each text's cycles are counted by the simulation and by a run. Do the prices hold? Ten
-settings are predicted from some prompts and measured on others.
+Does the simulation do what the methods do? In float64, where rounding changes no decision, each text's cycles
+are counted by the simulation and by a run. Do the prices hold? Ten settings are predicted from some prompts
+and measured on others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from specviz.suites import spread
 from specviz.suites import suite as load_suite
 from specviz.trace import Trace
 
-NEAR, SHARE, CLOSE = 0.1, 0.9, 0.95  # of speedups; of the pairs; of the best one's speed
+NEAR, SHARE, CLOSE = 0.1, 0.9, 0.95  # error of a speedup; share of settings; of the top speed
 TEMPERATURE = 0.8
 COLUMNS = [
     ("label", "setting", ""), ("tau", "τ predicted", "{:.2f}"), ("tau_measured", "measured", "{:.2f}"),
@@ -70,7 +70,7 @@ NOTES = [
 
 
 def ten(draft: str, heads: str) -> list[Candidate]:
-    """The settings that are predicted and measured."""
+    """The settings to predict and to measure."""
 
     def lookup(longest: int, shortest: int, length: int) -> Candidate:
         values = (("ngram_max", longest), ("ngram_min", shortest), ("draft_length", length))
@@ -109,19 +109,19 @@ def bench(
     Parameters
     ----------
     model : Model
-        A causal one.
+        A causal model.
     drafts : sequence of Model
         Drafters of the model; the first draft model and the first heads take part.
     entries : sequence of dict
-        Prompts; those to advise on and those to confirm on are spread alike over their kinds of work.
+        Prompts; those to advise on and those to confirm on are both spread over their kinds of work.
     number, max_new_tokens, rounds, exact_number, exact_tokens, batches
     rounds_file : Path, optional
-        A file that keeps the advice's predictions and each finished round.
+        A file that saves the predictions and each finished round.
     tick : callable
 
-    Bars: every τ that is called exact equal to the run's, every bounded one between its bounds; the predicted
-    speedup within 10 % of the measured one, and its interval around it, for nine of ten settings; the setting
-    that was predicted to be the fastest at least 0.95 times as fast as the fastest one.
+    Bars: every exact τ equals the run's, and every other τ's bounds contain it; for nine of ten settings the
+    predicted speedup is within 10 % of the measured one, and its interval contains it; the setting predicted
+    to be the fastest is at least 0.95 times as fast as the fastest one.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def _loads(
     model: Model, drafts: Sequence[Model], chosen: Sequence[Entry], others: Sequence[Entry], most: int,
     sizes: Sequence[int], tick: Tick,
 ) -> Iterator[Row]:  # fmt: skip
-    """The advice's table of loads, beside batches of other prompts that are decoded."""
+    """Compare the advice's table of loads with decoded batches of other prompts."""
     made = _advice(model, drafts, chosen, most, tick, sizes)
     by_name = {each.name: each for each in drafts}
     method, _, draft = made.loads[0]["method"].partition(" ")
@@ -263,7 +263,7 @@ def _loads(
 
 
 class _State:
-    """What was predicted and measured so far."""
+    """Predictions and measurements so far, saved in a file if one is given."""
 
     def __init__(self, path: Path | None, plan: Settings) -> None:
         self.path = path
@@ -287,7 +287,7 @@ class _State:
     def predictions(
         self, candidates: Sequence[Candidate], make: Callable[[], list[Prediction]]
     ) -> list[Prediction]:
-        """Of these settings, in their order."""
+        """Predictions of these settings, in their order: the saved ones, or else new ones."""
         if self.content["predictions"] is None:
             by_candidate = {each.candidate: each for each in make()}
             made = [by_candidate[each].as_dict() for each in candidates]
@@ -299,7 +299,7 @@ class _State:
         return [Prediction(candidate, **each) for candidate, each in pairs]
 
     def counted(self, number: int, tokens: int, make: Callable[[], list[Row]]) -> list[Row]:
-        """On so many prompts of so many tokens; counted anew if it was on others."""
+        """Cycles counted on `number` prompts of `tokens` tokens: the saved ones, or else counted now."""
         counted: Settings | None = self.content["counted"]
         if counted is None or (counted["number"], counted["tokens"]) != (number, tokens):
             self.content["counted"] = counted = {"number": number, "tokens": tokens, "rows": make()}
@@ -312,7 +312,7 @@ class _State:
 
 
 def _all_counted(model: Model, drafts: Sequence[Model], number: int, most: int, tick: Tick) -> Iterator[Row]:
-    """Of the model, and of the bundled town, where that is another one."""
+    """Count the cycles of the model, and of the bundled town if that is another model."""
     jobs = [(model, [each.name for each in drafts])]
     if model.name != "town":
         from specviz.models import load
@@ -329,13 +329,13 @@ def _all_counted(model: Model, drafts: Sequence[Model], number: int, most: int, 
 
 
 def _wide(model: Model) -> Model:
-    """A causal model on torch in float64, read anew from its file or folder, or copied."""
+    """A causal torch model in float64, loaded again from its path or copied; any other model unchanged."""
     from specviz.models import load
     from specviz.models.model import Model as Causal
 
     if model.dtype == torch.float64 or not isinstance(model, Causal):
         return model
-    if model.path is not None:  # a drafter knows its target by what was read
+    if model.path is not None:  # a drafter recognises its target by the loaded weights
         path = Path(model.path)
         packed = path.suffix == ".gguf"
         wide: Model = load(
@@ -356,7 +356,7 @@ def counted(
     sampling: Sampling,
     tick: Tick,
 ) -> Iterator[Row]:
-    """The cycles of some settings by simulation and by a run.
+    """Count the cycles of some settings by simulation and by a run.
 
     Parameters
     ----------
@@ -372,7 +372,7 @@ def counted(
     Yields
     ------
     dict
-        Of each setting: ``badge``, ``tau``, ``tau_run``, ``same`` (texts with as many cycles), ``held``.
+        For each setting: ``badge``, ``tau``, ``tau_run``, ``same`` (texts with equal counts), ``held``.
     """
     by_name: Mapping[str, Model] = {each.name: each for each in drafters}
     draft = next((name for name, each in by_name.items() if each.kind not in ("heads", "eagle")), "")
@@ -448,7 +448,7 @@ def _share(rows: list[Row]) -> float:
 
 
 def _misses(rows: list[Row]) -> list[str]:
-    """What was off where a prediction missed: the tokens of a cycle, or its time."""
+    """Explain each missed prediction: the error in tokens per cycle and in the time of a cycle."""
     lines = []
     for row in rows:
         if abs(row["off"]) <= NEAR and row["covered"]:

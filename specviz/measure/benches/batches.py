@@ -1,8 +1,8 @@
-"""Throughput and latency by the number of prompts decoded together (UniSpec's Table 8; CM-ASD's figure).
+"""Throughput and latency by batch size (UniSpec's Table 8; CM-ASD's figure).
 
-Every method decodes the same prompts with each batch size; in each round all of them take turns, beginning
-with another one, so that what else the machine does falls on all alike. Batch 1 is the plain loop. Nothing is
-recorded.
+Every method decodes the same prompts at each batch size. In each round all of them take turns, starting with
+a different method, so that other load on the machine affects all alike. Batch 1 is the plain loop. Nothing
+is recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from specviz.models.protocols import Model
 
 SIZES = (1, 2, 4, 8, 16)
 METHODS = ("autoregressive", "speculative", "cm_asd", "unispec")
-WANTED = 3.0  # times the throughput of batch 1, of autoregressive decoding at batch 8
+WANTED = 3.0  # throughput of autoregressive decoding at batch 8 over batch 1
 COLUMNS = [
     ("decoder", "decoder", ""), ("batch", "batch", "{:d}"), ("speed", "tokens/s", "{:,.0f}"),
     ("times", "times batch 1", "{:.2f}"), ("whole", "with prefill", "{:.2f}"),
@@ -62,28 +62,27 @@ def measure(
     ----------
     model, drafts : Model
     entries : list of dict
-        Prompts; of conversations the first turn. Best as many as the largest batch, or a multiple.
+        Prompts, best a multiple of the largest batch; only the first turn of a conversation is used.
     only : sequence of str
         Methods.
     sizes : sequence of int
-        The first is 1, which the others are compared with.
+        Batch sizes; the first is 1, the reference for the others.
     rounds : int
     max_new_tokens : int
     tick : callable
-        Told (measurements done, of how many, whose).
+        Called with (measurements done, of, decoder).
     values : mapping of str to mapping
-        By method its parameters.
+        Parameters by method.
 
     Returns
     -------
     Report
-        A row for each method and size: ``speed``, tokens of all texts per second of decoding, each moment
-        counted once; ``times`` that of batch 1, round by round, and ``whole`` the same with the prefill and
-        all else inside; ``latency``, median seconds from the start of a prompt's prefill to its end,
-        ``token`` the same for each of its tokens, in ms; ``tau``; how many texts are the ``same`` as with
-        batch 1.
+        A row for each method and size: ``speed``, tokens of all texts per second of decoding, where shared
+        time counts once; ``times``, its ratio to batch 1, round by round; ``whole``, the same with the
+        prefill and everything else included; ``latency``, median seconds from the start of a prompt's prefill
+        to its end; ``token``, the same per token, in ms; ``tau``; ``same``, texts equal to batch 1's.
     """
-    sizes = timing.counts(sizes, "batch sizes")  # texts from the command line
+    sizes = timing.counts(sizes, "batch sizes")  # strings from the command line
     if not sizes or sizes[0] != 1:
         raise ParameterError(f"the first batch size must be 1, the reference for the others, got {sizes}")
     ids = first_turns(model, entries)
@@ -91,7 +90,7 @@ def measure(
     runs = [(entrant, size) for entrant in timing.lineup(drafts, list(only)) for size in sizes]
     makes = {entrant: cold(entrant, values.get(entrant.method, {})) for entrant, _ in runs}
     results: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
-    for entrant, size in runs:  # warm
+    for entrant, size in runs:  # warm-up
         once(model, entrant, makes[entrant], ids[:size], size, min(8, max_new_tokens))
     step = timing.counter(tick, rounds * len(runs))
     with timing.settled():
@@ -116,11 +115,11 @@ def measure(
 
 
 class Once:
-    """All prompts decoded once: seconds, those after the prefills, each prompt's latency, tokens, texts."""
+    """All prompts decoded once: total and decoding seconds, latency of each prompt, tokens and texts."""
 
     def __init__(self, seconds: float, cycles: list[list[Cycle]], clock: Clock) -> None:
         self.seconds = seconds
-        # Rows that ran together share their marks.
+        # Rows of one batch share their marks: each span counts once.
         spans = {(c.marks[0], c.marks[-1]) for some in cycles for c in some[1:]}
         self.decoding = float(clock.seconds(*map(list, zip(*spans))).sum())
         self.latency = [float(clock.seconds([c[0].marks[0]], [c[-1].marks[-1]])[0]) for c in cycles]
@@ -154,20 +153,20 @@ def once(
 
 
 def bare(cycle: Cycle) -> Cycle:
-    """The cycle without its logits, which would fill the memory."""
+    """Drop a cycle's draft, verdict and scores, whose logits would fill the memory."""
     cycle.draft = cycle.verdict = cycle.scores = None
     return cycle
 
 
 def cold(entrant: Entrant, values: Values) -> Callable[[], Method]:
-    """Makes the method; one that remembers does so for one prompt, as the rows of a batch must."""
+    """A factory of the method; its memory, if any, lasts for one prompt, as the rows of a batch require."""
     kind = methods.find(entrant.method)
     own = {"keep": "prompt"} if kind().memory is not None else {}
     return lambda: kind(**own, **values)
 
 
 def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> Row:
-    """A line of the table."""
+    """A row of the table."""
     speeds, alone = ([each.tokens / each.decoding for each in some] for some in (made, single))
     whole = [b.seconds / a.seconds for a, b in zip(made, single)]
     latency = np.median([each.latency for each in made], axis=0).tolist()  # of each prompt

@@ -1,4 +1,4 @@
-"""Whether calibration is right: its draft sizes against trying every one on texts that it never saw."""
+"""Calibrated draft sizes against trying every size on texts that no calibration saw."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def bench(
     method: Annotated[str, "A method with a draft size."] = "unispec",
     tick: Tick = lambda done, of, what: None,
 ) -> Report:
-    """What every draft size really brings on texts that no calibration saw, and what calibrations chose.
+    """Measure every draft size on texts that no calibration saw, and compare the calibrated sizes.
 
-    `number` is how many of those texts and `rounds` how often each is timed at each size; of `entries`
-    calibrations of 1, 2, 5, 10 and 20 prompts take the first ones, and two more of 5 take others.
+    `number` is how many of these texts there are, and `rounds` how often each is timed at each size.
+    Calibrations of 1, 2, 5, 10 and 20 prompts use the first of `entries`, and two more of 5 use others.
     """
     if rounds < 2:
         raise ParameterError(
@@ -63,7 +63,7 @@ def bench(
     with tempfile.TemporaryDirectory() as place:
         for name, some in sets:
             made.append((name, calibrate(model, method, some, folder=place, **common, tick=tick)))
-        # The same measuring, of every size and without any fit, is the truth that they are held against.
+        # The same measurement at every size, without a fit, is the ground truth.
         every_size = [g for g in EVERY if g <= max(c.points[-1].g for _, c in made)]
         every_size = sorted({*every_size, *(fit.g for _, c in made for fit in c.fits.values())})
         truth = calibrate(
@@ -90,7 +90,7 @@ def bench(
 def judged(
     made: list[tuple[str, Calibration]], truth: Calibration, shares: dict[int, float], number: int
 ) -> tuple[list[Bar], list[str]]:
-    """The bars, and what every draft size brings on `number` texts."""
+    """The bars, and notes on the throughput of the draft sizes on `number` texts."""
     g, tau, s, _, _ = truth.measured()
     speed = tau / s
     five = next(c for name, c in made if name == "5")
@@ -116,10 +116,10 @@ def judged(
 
 
 def shares_of_best(truth: Calibration) -> dict[int, float]:
-    """Throughput at each size over the best one's.
+    """Throughput at each size relative to the best one.
 
-    The best of many noisy numbers is too good. So it is looked for in one half of the rounds, and the ratio
-    is taken in the other half; the mean of both ways.
+    The maximum of many noisy numbers is biased. So the best size is chosen in one half of the rounds and the
+    ratio is taken in the other half, both ways, and the two are averaged.
     """
     halves = []
     for half in (0, 1):
@@ -131,6 +131,6 @@ def shares_of_best(truth: Calibration) -> dict[int, float]:
 
 
 def _ranges(numbers: np.ndarray) -> str:
-    """1-4, 7"""
+    """Format ascending numbers as ranges, such as ``1-4, 7``."""
     parts = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts if len(p)) or "none"

@@ -1,7 +1,7 @@
-"""A masked-diffusion model: what SSD saves, what several canvases cost, what the texts are worth.
+"""SSD on a masked-diffusion model: passes saved, cost of several canvases, correctness of the texts.
 
-Gao et al. 2025 (Tables 1 and 3), asked of any diffusion model. Every way writes the same prompts, text by
-text in turns, whole canvases under one cache policy.
+Gao et al. 2025 (Tables 1 and 3), for any diffusion model. All ways decode the same prompts under one cache
+policy, text by text in turns.
 """
 
 from __future__ import annotations
@@ -69,17 +69,18 @@ def bench(
     ----------
     model : Diffusion
     entries : list of dict
-        Prompts; ``reference``, where there is one, is the right answer.
+        Prompts; ``reference``, if present, is the right answer.
     cells : sequence of int
         Lengths of canvases.
     block, refresh, cache, ended
-        The policy that all ways share.
+        Decoding policy of all ways.
     exact, number, rounds
 
     Returns
     -------
     Report
-        Bars: SSD with N = 4 saves 55 % of the passes and is 1.6 times as fast, at the first length.
+        Bars: SSD with N = 4 saves 55 % of the passes and is 1.6 times as fast as stepwise decoding, at the
+        first length.
 
     Raises
     ------
@@ -123,7 +124,7 @@ def bench(
 
 
 def row(each: Measured, base: Measured, length: int, model: TextModel, entries: Sequence[Entry]) -> Row:
-    """A way's line of the table."""
+    """A way's row of the table."""
     n = len(entries)
     same = sum(sorted(a.order) == sorted(b.order) for a, b in zip(each.texts[:n], base.texts[:n]))
     answers = [entry.get("reference") for entry in entries]
@@ -140,7 +141,7 @@ def row(each: Measured, base: Measured, length: int, model: TextModel, entries: 
 
 
 def pass_costs(model: Diffusion, prompt: list[int], length: int, policy: Values) -> list[Row]:
-    """Milliseconds of a pass over the state and so many canvases of a chain, after a refresh."""
+    """Milliseconds of a pass over the current canvas and up to five canvases of a chain, after a refresh."""
     wait, clock = synchroniser(model.device), quiet_clock(model.device)[0]
     sizes = [n for n in range(6) if n < min(policy["refresh"], policy["block"], length)]
     kept = {name: policy[name] for name in ("block", "cache", "refresh")}

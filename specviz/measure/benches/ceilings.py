@@ -1,8 +1,8 @@
-"""What this machine can do at most: its bandwidths and its computing rate, measured now and kept nowhere.
+"""The machine's ceilings: its memory bandwidths and compute rate, measured on each call and not saved.
 
-A ceiling is the median over rounds of the fastest kernel at hand. Bandwidth counts the bytes that a kernel is
-asked to read and write: a processor that fetches a line before it overwrites it moves more. Read-only is what
-a pass does with its weights.
+A ceiling is the median over rounds of the fastest available kernel. Bandwidth counts the bytes that a kernel
+reads and writes; a processor that fetches a cache line before overwriting it moves more. The read bandwidth
+is the one that matters for the weights of a pass.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from specviz.measure.report import Row
 from specviz.measure.timing import quiet_clock, settled, synchroniser
 from specviz.metrics import Ceilings
 
-BLOCK = 1 << 30  # bytes of the memory test, where the largest cache is not larger still
+BLOCK = 1 << 30  # bytes of the memory test, or twice the largest cache if that is more
 LEAST = 0.02  # seconds of one timing
-WIDE = 1024  # elements of a row, of the matrix that a vector is multiplied with
-SIDE = {"cpu": 1024, "mps": 4096, "cuda": 8192}  # of the square matrices whose product is timed
+WIDE = 1024  # columns of the matrix in the matrix-vector product
+SIDE = {"cpu": 1024, "mps": 4096, "cuda": 8192}  # side of the square matrices in the timed product
 COLUMNS = [
     ("what", "ceiling", ""), ("size", "block, MB", "{:.1f}"), ("kernel", "kernel", ""),
     ("median", "median", "{:.1f}"), ("q25", "25%", "{:.1f}"), ("q75", "75%", "{:.1f}"), ("unit", "", ""),
@@ -36,15 +36,15 @@ def measure(
     rounds: int = 11,
     block: int | None = None,
 ) -> tuple[Ceilings, list[Row]]:
-    """Measure the ceilings, with as many threads as torch has.
+    """Measure the ceilings with torch's current number of threads.
 
     Parameters
     ----------
     device : str or torch.device
     dtype : torch.dtype
-        Number format of the products, and of what is read.
+        Number format of the data.
     sizes : sequence of int
-        Bytes of blocks that are read again and again: those of models.
+        Bytes of blocks that are read repeatedly, such as the sizes of models.
     rounds : int
         Timings of each kernel; each lasts at least 20 ms.
     block : int, optional
@@ -106,12 +106,12 @@ def measure(
 
 
 def _timed(call: Callable[[], object], device: torch.device, rounds: int) -> list[float]:
-    """Seconds of one call, once a round; each round repeats it until the clock can tell."""
+    """Seconds of one call in each round; a round repeats the call to last long enough for the clock."""
     wait, (clock, _) = synchroniser(device), quiet_clock(device)
     events = EventClock(device)
 
     def seconds(times: int) -> float:
-        if device.type == "cuda":  # the device's own clock: what the host takes to ask is not its time
+        if device.type == "cuda":  # the device's own clock, which excludes the host's launches
             begin = events.mark()
             for _ in range(times):
                 call()
@@ -123,13 +123,13 @@ def _timed(call: Callable[[], object], device: torch.device, rounds: int) -> lis
         wait()
         return (clock() - start) / times
 
-    seconds(1)  # pages are touched, kernels are chosen
+    seconds(1)  # touches the pages and selects the kernels
     times = max(1, int(np.ceil(LEAST / max(seconds(2), 1e-7))))
     return [seconds(times) for _ in range(rounds)]
 
 
 def _largest_cache() -> int:
-    """Bytes of the processor's largest cache, where the system says them; else 0."""
+    """Bytes of the processor's largest cache; 0 if the system does not report it."""
     sizes = [0]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text(encoding="ascii").strip()

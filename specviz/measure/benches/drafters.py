@@ -1,9 +1,9 @@
 """Trained drafters by the protocol of `specviz.measure.benches.speed`: each method at its best setting.
 
 Every method that drafts with a model, with heads or with an EAGLE layer runs with each drafter that fits it.
-Its setting is chosen on prompts that are not timed: the fastest, and of a lossy method the fastest that
-writes few tokens other than the target's. What a lossy text costs is measured by the target, which reads it,
-and by sums in words whose answers are known. Installed engines decode the same prompts without drafts.
+Its setting is chosen on prompts that are not timed: the fastest one, or for a lossy method the fastest one
+that writes few tokens other than the target's. The target reads each lossy text to measure its loss, and word
+problems with known answers show its effect. Installed engines decode the same prompts without drafts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from specviz.suites import suite
 Values = tuple[tuple[str, Value], ...]
 LENGTHS = (1, 2, 3, 4, 6)
 EAGLE_SIZES = (2, 2, 1), (3, 1, 3), (3, 2, 2), (4, 2, 3), (6, 2, 4), (8, 3, 4), (12, 4, 3), (20, 5, 4)
-# Settings that are tried, by method.
+# Settings to try, by method.
 GRIDS: dict[str, list[dict[str, Value]]] = {
     "speculative": [{"draft_length": n} for n in LENGTHS],
     "specdec": [{"draft_length": n, "tau_base": gap} for n, gap in product((2, 4, 6), (0.1, 0.5, 1.0))],
@@ -57,7 +57,7 @@ GRIDS: dict[str, list[dict[str, Value]]] = {
     ],
 }
 ALIGNED = "-aligned"
-SUMS, SUM_TOKENS = 40, 64  # sums in words that lossy methods answer, and tokens for each
+SUMS, SUM_TOKENS = 40, 64  # word problems for lossy methods, and tokens for each
 NUMBER = re.compile(r"\d(?:[\d,]*\d)?(?:\.\d+)?")
 LOSS = 0.03  # the largest share of a lossy method's tokens that are not the target's argmax
 BARS = {"eagle": (1.6, 2.2), "speculative": (1.25, 1.6), "bild": (1.35, 1.8), "cm_asd": (1.3, 1.7)}
@@ -90,15 +90,15 @@ NOTES = [
 
 
 class Loss(NamedTuple):
-    """What a text lacks beside the target's own choice at each place."""
+    """Deviation of a text from the target's greedy choice at each position."""
 
     tokens: int
-    others: int  # that the target would not write greedily
+    others: int  # tokens that the target would not choose greedily
     lost: float  # nats
 
     @classmethod
     def of(cls, model: Model, prompt: Sequence[int], answer: Sequence[int]) -> Loss:
-        """Of an answer, which the target reads in one pass."""
+        """Loss of an answer, which the target reads in one pass."""
         if not answer:
             return cls(0, 0, 0.0)
         context = model.open([list(prompt)], len(answer))
@@ -109,13 +109,13 @@ class Loss(NamedTuple):
         return cls(len(answer), int((gaps > 0).sum()), float(gaps.sum()))
 
     def __add__(self, other: object) -> Loss:
-        """Of two texts."""
+        """Loss of both texts."""
         assert isinstance(other, Loss)
         return Loss(self.tokens + other.tokens, self.others + other.others, self.lost + other.lost)
 
     @property
     def share(self) -> float:
-        """Of tokens that the target would not write."""
+        """Share of tokens that the target would not choose greedily."""
         return self.others / self.tokens if self.tokens else 0.0
 
 
@@ -135,9 +135,9 @@ def bench(
     rounds_file: Path | None = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """What trained drafters gain: every method with each drafter that fits it, at its best setting.
+    """Measure trained drafters: every method with each drafter that fits it, at its best setting.
 
-    Greedy; a contender gets token ids and gives token ids; of a conversation the first turn.
+    Decoding is greedy, from token ids to token ids; only the first turn of a conversation is used.
 
     Parameters
     ----------
@@ -145,20 +145,21 @@ def bench(
     drafts : sequence of Model
         Drafters of any kind, bound to the model.
     entries : sequence of dict
-        Prompts: those that are timed, and five others on which settings are chosen.
+        Prompts: the timed ones, and five others on which settings are chosen.
     source : str
-        The file that they are from, or NAME=FILE: `ids` may state its digest.
+        The prompts' file, or NAME=FILE, whose digest `ids` may state.
     number, max_new_tokens, rounds, ids, rounds_file, tick
-        As of `specviz.measure.benches.speed.bench`.
+        As for `specviz.measure.benches.speed.bench`.
     only : sequence of str, optional
-        Methods. Default: all of `GRIDS` that a drafter is there for.
+        Methods. Default: all of `GRIDS` for which there is a drafter.
     loss : float
-        Of a lossy method, in [0, 1].
+        Largest share of a lossy method's tokens that are not the target's greedy choice, in [0, 1].
     sums : int
-        Of the suite ``sums``, 60 at most; not timed. None of an encoder-decoder, which answers no questions.
+        Untimed word problems from the suite ``sums``, 60 at most; an encoder-decoder answers none.
 
-    Bars, of ratios of summed times without the prefill: `BARS`, of each method's best drafter; BiLD with
-    an aligned draft over BiLD with the draft of the same name that is not.
+    Bars on ratios of summed times without the prefill: `BARS`, for each method's best drafter, and BiLD with
+    an aligned draft over BiLD with the unaligned draft of the same name. Exact methods must write
+    autoregressive decoding's texts, and lossy ones stay within `loss`.
 
     Raises
     ------
@@ -223,7 +224,7 @@ def bench(
 def _answered(
     model: Model, drafts: Mapping[str, Model], contender: Contender, questions: Sequence[Entry]
 ) -> list[bool]:
-    """Whether each sum comes out right."""
+    """Let a contender answer the word problems; return whether each answer is right."""
     trace = generate(
         model, list(questions), contender.build(), draft=drafts.get(contender.draft), record=None,
         max_new_tokens=SUM_TOKENS,
@@ -232,7 +233,7 @@ def _answered(
 
 
 def last_number(text: str) -> str | None:
-    """The last number of a text, without the commas of its thousands and a fraction of zeros."""
+    """The last number of a text, without thousands separators or a fraction of zeros."""
     numbers = NUMBER.findall(text)
     if not numbers:
         return None
@@ -267,11 +268,11 @@ def _tried(
     model: Model, drafts: Mapping[str, Model], contender: Contender, texts: list[list[int]], most: int,
     loss: float, tick: Tick,
 ) -> Settings:  # fmt: skip
-    """Speed and loss of every setting of the grid; which is chosen."""
+    """Measure speed and loss of every setting of the grid, and choose one."""
     draft = drafts[contender.draft]
     grid = [values for values in GRIDS[contender.method] if _fits(values, draft)]
     clock = timing.clock_of(model)[0]
-    prompts = [texts[0], *texts]  # the first time it warms up
+    prompts = [texts[0], *texts]  # the first one warms up
     decoders = [
         speed.Ours(
             Run(model, [{"prompt": ids} for ids in prompts], methods.find(contender.method)(**values),
@@ -304,7 +305,7 @@ def _tried(
 
 
 def _fits(values: Mapping[str, Value], draft: Model) -> bool:
-    """Whether a drafter has so many guesses."""
+    """Whether a drafter predicts as many tokens as the setting needs."""
     return int(values.get("k", 1)) <= getattr(draft, "most", math.inf)
 
 
@@ -379,7 +380,7 @@ def _row(model: Model, results: Results, contender: Contender, texts: list[list[
 
 
 def _sums(answers: Mapping[str, list[bool]], name: str) -> Row:
-    """How many sums came out right, and of greedy decoding's right ones how many were lost and won."""
+    """How many word problems are right, and how many were lost and gained relative to greedy decoding."""
     own, greedy = answers.get(name), answers.get(BASELINE)
     if own is None or greedy is None:
         return {"sums": None, "right": None, "shown_sums": None}
@@ -391,7 +392,7 @@ def _sums(answers: Mapping[str, list[bool]], name: str) -> Row:
 def _split(
     model: Model, drafts: Mapping[str, Model], contender: Contender, texts: list[list[int]], most: int
 ) -> Row:
-    """Acceptance, and each phase's share of the time, of a recorded run."""
+    """Acceptance, and each phase's share of the time, in a recorded run."""
     run = Run(
         model, [{"prompt": ids} for ids in texts], contender.build(), draft=drafts[contender.draft],
         max_new_tokens=most,
@@ -415,7 +416,7 @@ def _points(calibration: Mapping[str, Settings]) -> Iterator[Row]:
 
 
 def _bars(results: Results, lineup: list[Contender]) -> list[Bar]:
-    """The promises whose methods ran."""
+    """The bars of the methods that ran."""
     bars = []
     for name, (limit, goal) in BARS.items():
         ratios = {each.label: results.ratio(each.label).median for each in lineup if each.method == name}
@@ -437,7 +438,7 @@ def _bars(results: Results, lineup: list[Contender]) -> list[Bar]:
 
 
 def _losses(rows: list[Row], loss: float) -> Iterator[Bar]:
-    """That lossy methods stay within the loss on the timed prompts, too."""
+    """Bars that hold lossy methods to the loss limit on the timed prompts, too."""
     for row in rows[1:]:
         if row["method"] and _lossy(row["method"]):
             yield Bar(f"{row['contender']}: tokens that are not the target's", row["others"], loss, "at most")

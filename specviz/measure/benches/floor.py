@@ -1,4 +1,4 @@
-"""What a pass takes beside reading the weights once: the floor under every pass of a model in memory."""
+"""Time of a pass and of its parts, relative to reading the weights once, the lower bound of every pass."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ COLUMNS = [
 
 
 def measure(model: AnyModel, context: int, rounds: int) -> Part:
-    """Times of whole passes and of their parts, and the rate at which each reads its weights.
+    """Time whole passes and their parts, and the rate at which each reads its weights.
 
     Parameters
     ----------
     model : Model
-        Of the Llama family on torch, on one device.
+        A model of the Llama family on torch, on one device.
     context : int
         Tokens committed before the pass.
     rounds : int
@@ -75,7 +75,7 @@ def measure(model: AnyModel, context: int, rounds: int) -> Part:
     for g, own in zip(SIZES, times.reshape(rounds, len(SIZES), -1).transpose(1, 0, 2)):
         timed = {"the whole pass": (whole, passes[g])}
         timed |= {name: (moved, own[:, i]) for i, (name, (moved, _)) in enumerate(parts[g].items())}
-        # Of each round: a machine whose speed varies would give the difference of two of its moments.
+        # Subtract within each round, so that changes in the machine's speed cancel.
         timed["norms, positions, Python"] = (0, passes[g] - own.sum(1))
         rows += [_row(g, name, moved, float(np.median(ms)), rate) for name, (moved, ms) in timed.items()]
     return Part("The lower bound: reading the weights once", COLUMNS, rows)
@@ -103,7 +103,7 @@ def _products(lines: Sequence[Lines], g: int) -> Callable[[], None]:
 
 
 def _attention(model: Model, context: int, g: int) -> Callable[[], None]:
-    """Every layer's attention of `g` queries, over keys and values of random numbers."""
+    """A call that computes every layer's attention of `g` queries over random keys and values."""
     heads = model.heads * model.group
     query = torch.randn(1, g, heads, model.dim, dtype=model.dtype, device=model.device)
     shape = model.shape(1, context + g if not model.invariant else ordered.whole_blocks(context + g))
@@ -129,9 +129,9 @@ def _attention(model: Model, context: int, g: int) -> Callable[[], None]:
 def _rounds(
     model: Model, context: int, rounds: int, calls: Sequence[Callable[[], None]]
 ) -> tuple[dict[int, np.ndarray], np.ndarray]:
-    """Milliseconds of whole passes, by size, and of each call, [rounds, calls]; all take turns in each round.
+    """Milliseconds of whole passes by size, and of each call, [rounds, calls]; all take turns in each round.
 
-    One part alone would find its weights cached.
+    A part timed alone would have its weights in the cache.
     """
     wait, clock = synchroniser(model.device), quiet_clock(model.device)[0]
     times = []

@@ -58,7 +58,7 @@ NOTES = [
 
 @dataclass
 class Side:
-    """A file with what decodes it: ours by method, theirs by peer."""
+    """One model file: its texts, the times of all decoders, and the traces of ours."""
 
     name: str
     model: Any
@@ -76,20 +76,20 @@ def bench(
     rounds: Annotated[int, "How often all prompts are decoded."] = 1,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """Autoregressive decoding and prompt lookup on llama.cpp against its Python package's own.
+    """Compare autoregressive decoding and prompt lookup on llama.cpp with those of its Python package.
 
-    Greedy. A model in transformers' format is written as an F16 GGUF file first, in a temporary folder.
-    Each side gets token ids and gives token ids; the end token counts on both. Bars, medians over texts of
-    the ratio of tokens per second: decoding through our context over ``Llama.generate`` at least 0.95, on the
-    model's file and on a wider one of random weights; there the recorded run, too; ``prompt_lookup`` over
-    ``LlamaPromptLookupDecoding`` more than 1.
+    Decoding is greedy. A model in transformers' format is first written as an F16 GGUF file, in a temporary
+    folder. Both sides decode from token ids to token ids and count the end token. Bars on medians over texts
+    of the ratio of tokens per second: decoding through our context over ``Llama.generate`` at least 0.95, on
+    the model's file and on a wider one of random weights, and on the latter also the recorded run;
+    ``prompt_lookup`` over ``LlamaPromptLookupDecoding`` more than 1.
     """
     with TemporaryDirectory(prefix="specviz-") as home:
         native = hasattr(model, "gives_hidden")
         given: Any = model if native else _written(model, Path(home) / f"{model.name}.gguf")
         wide = _written(_wide(), Path(home) / "wide.gguf")
         ids = first_turns(given, spread(entries, number))
-        few = first_turns(wide, spread(entries, max(1, len(ids) // 3)))  # its tokenizer is another one
+        few = first_turns(wide, spread(entries, max(1, len(ids) // 3)))  # a different tokenizer
         step = timing.counter(tick, rounds * (5 * len(ids) + 3 * len(few)))
         sides = [
             _decoded(given, given.name, ids, rounds, max_new_tokens, [BASELINE, LOOKUP], step),
@@ -126,7 +126,7 @@ def _written(model: Model, path: Path) -> Any:
 
 
 def _wide() -> Any:
-    """Random weights after a bundled tokenizer, seeded."""
+    """A model of seeded random weights with a bundled tokenizer."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     like = load("town-draft")
@@ -139,7 +139,7 @@ def _decoded(
     model: Model, name: str, texts: list[list[int]], rounds: int, most: int, methods: list[str],
     step: Callable[[Any], None],
 ) -> Side:  # fmt: skip
-    """Every text by our methods and by their peers, in turns."""
+    """Decode every text with our methods and with their peers, in turns."""
     ids = texts * rounds
     values = find(LOOKUP)().values
     theirs = {GENERATE: Peer(model, most)}
@@ -172,9 +172,9 @@ class Peer:
     ----------
     model : LlamaCpp
     most : int
-        New tokens.
+        Maximum number of new tokens.
     lookup : (longest n-gram, tokens) or None
-        Of its prompt lookup.
+        Parameters of its prompt lookup, if used.
     """
 
     def __init__(self, model: Any, most: int, lookup: tuple[int, int] | None = None) -> None:
@@ -195,11 +195,11 @@ class Peer:
         return list(self.tokens(ids))
 
     def text(self, texts: list[list[int]], number: int) -> list[int]:
-        """What follows text `number`."""
+        """Continue text `number`."""
         return self(texts[number])
 
     def tokens(self, ids: list[int]) -> Iterator[int]:
-        """The new tokens, each when it is there."""
+        """Yield the new tokens as they are generated."""
         self.llama.reset()
         tokens = self.llama.generate(ids, temp=0.0, repeat_penalty=1.0)
         for number, token in enumerate(tokens, 1):
@@ -209,7 +209,7 @@ class Peer:
 
 
 def through(model: Model, ids: list[int], most: int) -> list[int]:
-    """Greedy decoding by the context's verbs alone."""
+    """Decode greedily with the context's methods alone."""
     context = model.open([ids], most)
     tokens: list[int] = []
     while True:
@@ -222,7 +222,7 @@ def through(model: Model, ids: list[int], most: int) -> list[int]:
 
 
 def _around(side: Side) -> str:
-    """What a token costs outside llama_decode, ours and theirs, in a sentence."""
+    """A sentence on the time per token spent outside llama_decode, ours and theirs."""
     clock = timing.clock_of(side.model)[0]
     ids = side.ids[:3]
     with _counted(Native, "decode", clock) as inside:
@@ -247,7 +247,7 @@ def _around(side: Side) -> str:
 
 @contextmanager
 def _counted(owner: Any, name: str, clock: Callable[[], float]) -> Iterator[list[float]]:
-    """The seconds of each call of a method."""
+    """Record the seconds of each call of a method."""
     spent: list[float] = []
     plain = getattr(owner, name)
 

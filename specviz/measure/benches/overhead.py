@@ -1,4 +1,4 @@
-"""What recording costs: the same texts with the default record and with none, in turns."""
+"""Cost of recording: the same texts with the default record and without one, in turns."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def bench(
     only: Annotated[Sequence[str] | None, "Methods, such as unispec,spectra."] = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """Pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
+    """Time pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
 
-    The two runs of a pair take turns at every text, and who begins rotates. A run's time is that of its texts
-    and of ending it, the record's conversion and its statistics included; what loads a model or checks a
-    prompt is outside. Ending a run costs a fixed 10 ms or so and is counted, which is why a run has many
-    texts. Bar: the median of the ratios of `rounds` pairs is at most 1.03 for every method.
+    The two runs of a pair take turns at every text, and the order rotates. A run's time covers its texts and
+    its end, including the record's conversion and statistics, but not loading the model or checking prompts.
+    Ending a run costs a fixed 10 ms or so, so a run has many texts. Bar: the median ratio over `rounds` pairs
+    is at most 1.03 for every method.
 
-    Every installed method runs that the model and the drafters serve, or those that `only` names.
+    Runs every installed method that the model and the drafters support, or those that `only` names.
     """
     chosen = spread(entries, number)
     rows, bars = [], []
@@ -90,7 +90,7 @@ def pair(
     model: Model, chosen: list[Entry], entrant: Entrant, turn: int, max_new_tokens: int,
     clock: Callable[[], float],
 ) -> tuple[dict[str, float], float, int]:  # fmt: skip
-    """Seconds of a run with a record and of one without, those of ending the former, and its tokens."""
+    """Seconds of a run with a record and of one without, seconds of ending the former, and its tokens."""
     options = {"draft": entrant.draft, "max_new_tokens": max_new_tokens}
     order = list(RECORDS) if turn % 2 else list(RECORDS)[::-1]
     runs = {name: Run(model, chosen, entrant.method, record=RECORDS[name], **options) for name in order}
@@ -98,7 +98,7 @@ def pair(
     with timing.closing(runs):
         decoders = {name: Texts(run) for name, run in runs.items()}
         times = timing.paired(decoders, texts, model.device, clock=clock)
-        # What is still held is written, and the tables are made: that is recording, too.
+        # Flushing the record and building its tables is part of recording.
         endings = {name: partial(_ending, decoder) for name, decoder in decoders.items()}
         ends = timing.paired(endings, 1, model.device, clock=clock)
     spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in RECORDS}

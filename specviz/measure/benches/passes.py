@@ -1,4 +1,4 @@
-"""s(g): what one pass over g tokens costs in units of a pass over one, in each layout and number format."""
+"""s(g): cost of a pass over g tokens in units of a pass over one, in each layout and number format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specviz.models.protocols import Context, Model
 
 SIZES = (1, 2, 4, 5, 8, 9, 16, 17, 32)
 FORMATS = (torch.float32, torch.bfloat16)
-REFERENCE = kernels.PLAIN, "float32"  # what the others are compared with, in the same rounds
+REFERENCE = kernels.PLAIN, "float32"  # baseline of the others, in the same rounds
 COLUMNS = [
     ("model", "model", ""), ("layout", "layout", ""), ("format", "format", ""), ("g", "g", "{:d}"),
     ("median", "ms", "{:.2f}"), ("q25", "25%", "{:.2f}"), ("q75", "75%", "{:.2f}"),
@@ -37,10 +37,10 @@ NOTES = [
     "int8 and int4 weights are rounded to integers, which makes a different model; they compute in "
     "bfloat16. int4 is listed if the weights came in 4 bits.",
 ]
-INVARIANT = ", invariant"  # after the layout's name
-# Of an invariant pass over the fastest other one in the same format.
+INVARIANT = ", invariant"  # suffix of a layout's name
+# By size: largest time of an invariant pass, relative to the fastest other one in the same format.
 COST = {1: 1.1, 9: 1.1}
-# Of the fastest layout in float32, over the plain product: what SmolLM2-135M must keep on one thread.
+# By model and size: largest time of the float32 layout in use, relative to the plain product, on one thread.
 BARS = {"smollm2": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66}}
 
 
@@ -51,7 +51,7 @@ def measure(model: Model, sizes: Sequence[int] = SIZES, context: int = 128, roun
     ----------
     model : Model
     sizes : sequence of int
-        Numbers of tokens in a pass; 1 is added where it is missing.
+        Numbers of tokens in a pass; 1 is added if missing.
     context : int
         Tokens committed before the pass.
     rounds : int
@@ -80,12 +80,12 @@ def measure_together(
     rows: int = 1,
     prefill: int = 0,
 ) -> dict[K, dict[int, np.ndarray]]:
-    """As `measure`, of several models that take turns within each round; a pass may hold several rows.
+    """Like `measure`, for several models that take turns within each round; a pass may hold several rows.
 
     Returns
     -------
     dict of label to dict of size to array [rounds]
-        Milliseconds; under -1 those of the prefill of so many tokens, if one is asked for.
+        Milliseconds; under -1 those of a prefill of `prefill` tokens, if any.
     """
     with closing(Rounds(models, sizes, context, rows, prefill)) as again, settled():
         for turn in range(rounds):
@@ -95,15 +95,15 @@ def measure_together(
 
 
 class Rounds(Generic[K]):
-    """Passes of models after one context, which stays open: rounds can be timed with other work between them.
+    """Passes of models after one context, kept open so that rounds can be timed with other work in between.
 
     Parameters
     ----------
     models, sizes, context, rows, prefill
         As for `measure_together`.
     text : sequence of int, optional
-        Its tokens are read, again and again; default: random ones. Which they are matters to a mixture, whose
-        neighbouring tokens choose the same experts more often than random ones do.
+        Tokens to read, repeated as needed; default: random ones. The choice matters for a mixture, as
+        neighbouring tokens of a text use the same experts more often than random ones do.
 
     Raises
     ------
@@ -160,7 +160,7 @@ class Rounds(Generic[K]):
             begun.close()
 
     def __call__(self) -> None:
-        """Time one round: every size once, of all models in turn; which size begins rotates."""
+        """Time one round: every size once, on all models in turn; the first size rotates."""
         first = self.turn % len(self.sizes)
         for g in self.sizes[first:] + self.sizes[:first]:
             for label, (_, passes) in self.open.items():
@@ -184,7 +184,7 @@ class Rounds(Generic[K]):
 
 
 def rows_of(spent: dict[int, np.ndarray], reference: dict[int, np.ndarray] | None = None) -> list[Row]:
-    """A row for each size; with a `reference` also its time over that one's, as an `Estimate`."""
+    """A row for each size; with a `reference` also the time relative to it, as an `Estimate`."""
     rows = []
     for g, times in spent.items():
         q25, median, q75 = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
@@ -196,9 +196,9 @@ def rows_of(spent: dict[int, np.ndarray], reference: dict[int, np.ndarray] | Non
 
 
 def variants(model: Model) -> dict[tuple[str, str], Any]:
-    """A model in each layout and number format that serve it here, by layout and format.
+    """A model in each layout and number format available for it here, by layout and format.
 
-    Only a causal model on torch has several; of another the one that was loaded comes back.
+    Only a causal torch model on the CPU has several; any other is returned as it was loaded.
     """
     from specviz.models.model import Model as Causal
 
@@ -219,27 +219,27 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
             kernels.round_to_halves(halves)
             made["packed", kernels.FP16] = Causal(halves, model.tokenizer, model.name, kernels=kernels.FP16)
         for layout in kernels.WHOLE_NUMBERS:
-            with suppress(ModelError):  # in bfloat16 alone, and int4 where the weights came so
+            with suppress(ModelError):  # only in bfloat16, and int4 only if the weights came so
                 whole = Causal(net, model.tokenizer, model.name, kernels=layout)
                 made.setdefault(_label(whole), whole)
         again = Causal(net, model.tokenizer, model.name, kernels=None)
-        with suppress(ModelError):  # where torch's products do not allow it
+        with suppress(ModelError):  # if torch's products do not allow it
             again.make_invariant()
             made.setdefault(_label(again), again)
     return made if own in made else {**made, own: model}
 
 
 def formats(model: Model) -> dict[str, Model]:
-    """A causal model on the CPU in each number format that serves it here, by its name.
+    """A causal model on the CPU in each number format available for it here, by the format's name.
 
-    float32 and bfloat16 in their fastest layouts; a float32 model that lies in float16 (``fp16``) so, and in
-    four bytes a weight; then weights in whole numbers, where torch multiplies them and, for ``int4``, where
-    they came so.
+    float32 and bfloat16 in their fastest layouts; a float32 model stored in float16 (``fp16``) both so and in
+    four bytes per weight; then integer weights, if torch multiplies them and, for ``int4``, if the weights
+    came so.
 
     Raises
     ------
     ModelError
-        If the model is none, or not on the CPU.
+        If the model is not causal or not on the CPU.
     """
     from specviz.models.model import Model as Causal
 
@@ -281,7 +281,7 @@ def bench(
     floor: Annotated[bool, "Also measure how fast a pass and its parts read the weights."] = False,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """s(g) of the target in each layout and number format, and of each draft model as it is."""
+    """Measure s(g) of the target in each layout and number format, and of each draft model as loaded."""
     # an EAGLE drafter has no passes of its own
     drafts = [each for each in drafts if find("speculative").suited([each])]
     models = [model, *drafts]
@@ -313,7 +313,7 @@ def bench(
 
 
 def _cost(model: Model, rows: list[Row]) -> list[Bar]:
-    """What an invariant pass costs over the fastest other one, in the model's format."""
+    """Bars on an invariant pass relative to the fastest other one, in the model's format."""
     number = _label(model)[1]
     mine = [row for row in rows if row["model"] == model.name and row["format"] == number]
     bars = []

@@ -64,19 +64,19 @@ def bench(
     rounds: Annotated[int, "How often all prompts are decoded."] = 1,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """Autoregressive and speculative decoding against transformers' own, text by text in turns.
+    """Compare autoregressive and speculative decoding with transformers' own, text by text in turns.
 
-    Greedy. Each side gets token ids and gives token ids, and tokens are counted from them; the end token
-    counts on both. Assisted generation drafts as many tokens as ours does, always (constant schedule, no
-    confidence threshold). Bars, medians over texts of the ratio of tokens per second: our autoregressive over
-    ``generate`` at least 1.0, ``prompt_lookup`` over transformers' own at least 1.0; ``speculative`` over
-    assisted generation at least 1.2 with each draft model;
-    ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
+    Decoding is greedy. Both sides decode from token ids to token ids and count the end token. Assisted
+    generation always drafts as many tokens as ours (constant schedule, no confidence threshold). Bars on
+    medians over texts of the ratio of tokens per second: our autoregressive over ``generate`` (on CUDA also
+    with a compiled static cache) at least 1.0, ``prompt_lookup`` over transformers' own at least 1.0;
+    ``speculative`` over assisted generation at least 1.2 with each draft model; ``speculative`` and ``bild``
+    with their best draft model over our autoregressive more than 1.
     """
     ids = first_turns(model, spread(entries, number))
     prompts = len(ids)
     ids *= rounds
-    # transformers assist with models, not with an EAGLE drafter, and read a row's number as its token
+    # transformers assists with models, not with EAGLE drafters, and takes a logit's index for its token id
     drafts = [each for each in drafts if find("speculative").suited([each])]
     narrow = [each.name for each in drafts if isinstance(each, TrimmedModel)]
     length = find("speculative")().values["draft_length"]
@@ -84,7 +84,7 @@ def bench(
     whole = [each for each in drafts if each.name not in narrow]
     theirs = opponents(Peer(model, max_new_tokens), ids, whole, length, cuda)
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
-    for decode in theirs.values():  # warm-up; the longest text first, so that what is compiled has its sizes
+    for decode in theirs.values():  # warm-up; the longest text first, so that compiled code covers its sizes
         decode(longest)
         decode(0)
     runs: dict[Side, Run] = {}
@@ -126,7 +126,7 @@ def bench(
 def opponents(
     peer: Peer, ids: list[list[int]], drafts: list[Model], length: int, cuda: bool
 ) -> dict[Side, Callable[[int], list[int]]]:
-    """transformers' own decoders of the texts, by number."""
+    """transformers' own decoders, each called with the number of a text."""
     theirs: dict[Side, Callable[[int], list[int]]] = {
         Side(GENERATE): lambda i: peer.generate(ids[i]),
         Side(COPIED): lambda i: peer.generate(ids[i], **lookup_options()),
@@ -143,7 +143,7 @@ def _assisted(peer: Peer, ids: list[list[int]], assistant: Any, length: int, num
 
 
 def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Trace | None) -> Row:
-    """A decoder's figures, over its peer and over our autoregressive decoding (None for what is missing)."""
+    """A decoder's figures, also relative to its peer and to our autoregressive decoding (None if missing)."""
     low, middle, high = np.quantile(timed.speeds(), (0.25, 0.5, 0.75)).tolist()
     return {
         "speed": middle, "q25": low, "q75": high, "peer": None if peer is None else timed.over(peer),
@@ -197,7 +197,7 @@ class Peer:
         }
 
     def generate(self, ids: list[int], **more: Any) -> list[int]:
-        """``generate``: the new tokens."""
+        """Call ``generate`` and return the new tokens."""
         given = torch.tensor([ids], device=self.net.device)
         out = self.net.generate(given, attention_mask=torch.ones_like(given), **self.options, **more)
         # An encoder-decoder's output begins with its own start token, and does not hold the prompt.
@@ -205,7 +205,7 @@ class Peer:
         return out[0, start:].tolist()
 
     def assisted(self, ids: list[int], assistant: Any, length: int) -> list[int]:
-        """``generate(assistant_model=...)`` that drafts `length` tokens each time."""
+        """Call ``generate(assistant_model=...)`` with drafts of `length` tokens."""
         config = assistant.generation_config
         config.num_assistant_tokens = length
         config.num_assistant_tokens_schedule = "constant"
@@ -214,7 +214,7 @@ class Peer:
 
 
 def lookup_options() -> dict[str, int]:
-    """What ``generate`` takes for a prompt lookup of as many tokens and as long n-grams as ours."""
+    """Options of ``generate`` for a prompt lookup with our draft length and longest n-gram."""
     ours = find(LOOKUP)().values
     return {"prompt_lookup_num_tokens": ours["draft_length"], "max_matching_ngram_size": ours["ngram_max"]}
 
@@ -225,7 +225,7 @@ def can_generate(model: Any) -> bool:
 
 
 def twin(model: Any) -> Any:
-    """A copy of a model as transformers lays out its weights: neither side runs on the other's layout.
+    """Copy a model with its weights in transformers' layout, so that neither side runs on the other's.
 
     Raises
     ------

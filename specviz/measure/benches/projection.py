@@ -1,8 +1,8 @@
-"""How far off a projection is: speedups in another format, layout and thread count, predicted and measured.
+"""Error of a projection: speedups in another format, layout and thread count, predicted and measured.
 
-A replay's page takes what was accepted here to other costs of a pass. Here the other costs are measured, too:
-each contender decodes the same prompts in both ways, and the speedup of the second is predicted from the
-first's cycles and from nothing but timed passes of the second.
+A replay's page combines the acceptance measured here with other costs of a pass. This bench also decodes at
+the other costs: each contender decodes the same prompts both here and there, and the speedup there is
+predicted from the cycles here and from timed passes there alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOTES = [
     "A page's presets have a roofline in place of timed passes: specviz bench roofline prints how far that "
     "is from the times of this machine.",
 ]
-MOST = 0.1  # the median error
+MOST = 0.1  # limit on the median error
 Sums = dict[str, float]
 
 
@@ -51,7 +51,7 @@ def bench(
     rounds: Annotated[int, "Passes of each size."] = 15,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """Speedups in other formats, layouts and thread counts: predicted from this one's, and measured."""
+    """Predict speedups in other formats, layouts and thread counts from those here, and measure them."""
     if torch.device(model.device).type != "cpu":
         raise ParameterError(
             f"{model.name} is on {model.device}: projections are checked on a CPU, load it there"
@@ -115,7 +115,7 @@ def contenders(model: Model, drafts: Sequence[Model]) -> list[Point]:
 
 
 def changes(model: Model) -> list[tuple[str, Model, int]]:
-    """What differs, in words, the model so, and its threads: another format, layout, number of threads."""
+    """Other formats, layouts and thread counts, each as (description, model, number of threads)."""
     number = str(model.dtype).removeprefix("torch.")
     made = variants(model)
     other = {"float32": "bfloat16", "bfloat16": "float32"}.get(number)
@@ -135,7 +135,7 @@ def changes(model: Model) -> list[tuple[str, Model, int]]:
 
 
 def total(measured: Measured) -> Sums:
-    """Sums over the texts."""
+    """Sums of counts and phases over the texts."""
     return {name: sum(each[name] for each in measured.phases) for name in measured.phases[0]}
 
 
@@ -145,7 +145,7 @@ def rate(sums: Sums) -> float:
 
 
 def predicted(mine: Sums, plain: Sums, there: Model, draft: Model | None, rounds: int) -> float:
-    """The speedup there: its passes are timed after the mean context, the loop's seconds are those here."""
+    """Predict the speedup there, from passes timed there at the mean context and the loop's seconds here."""
     per_pass = mine["fed"] / mine["passes"]
     low = int(per_pass)
     context = max(1, round(mine["context"] / mine["cycles"]))

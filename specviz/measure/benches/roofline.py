@@ -1,4 +1,4 @@
-"""What passes cost, what the machine's ceilings say that they take, and what they take."""
+"""FLOPs and bytes of passes, their time by the machine's ceilings, and their measured time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def bench(
     rounds: Annotated[int, "Number of passes of each kind."] = 31,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """Every kind of pass of the target and of each draft model, beside the machine's roofline."""
+    """Compare every kind of pass of the target and of each draft model with the machine's roofline."""
     # an EAGLE drafter has no passes of its own
     drafts = [each for each in drafts if find("speculative").suited([each])]
     models, shapes = [model, *drafts], []

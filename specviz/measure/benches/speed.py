@@ -1,9 +1,9 @@
-"""Speed by one protocol: our methods beside transformers and llama.cpp, prompt by prompt in turns.
+"""Speed by one protocol: our methods, transformers and llama.cpp, prompt by prompt in turns.
 
-One thread, greedy, the same number of new tokens for everybody, several rounds over prompts in a fixed order.
-A method that remembers starts each round with a fresh store (cold), or with a copy of one that was filled
-once by ten other prompts (warm), so that no store sees a prompt twice. Draft sizes are calibrated on other
-prompts again. Nothing is recorded while the clock runs.
+One thread, greedy, the same number of new tokens for all, several rounds over prompts in a fixed order. A
+method with a store starts each round with an empty one (cold), or with a copy of one that was filled once by
+ten other prompts (warm), so that no store sees a prompt twice. Draft sizes are calibrated on a third set of
+prompts. Nothing is recorded while the clock runs.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ COLD, WARM = "unispec-cold", "unispec-warm"
 GENERATE, GENERATE_LOOKUP = "transformers", "transformers-lookup"
 LLAMA, LLAMA_LOOKUP = "llama.cpp", "llama.cpp-lookup"
 ENGINES = (GENERATE, GENERATE_LOOKUP, LLAMA, LLAMA_LOOKUP)
-PLAIN = (GENERATE, LLAMA)  # of them, those that decode without drafts
+PLAIN = (GENERATE, LLAMA)  # engines that decode without drafts
 USUAL = (BASELINE, LOOKUP, TUNED, COLD, WARM, GENERATE, GENERATE_LOOKUP, LLAMA)
-EXTRA = ("lookahead", "spectra", "token_recycling", LLAMA_LOOKUP)  # only where --only names them
+EXTRA = ("lookahead", "spectra", "token_recycling", LLAMA_LOOKUP)  # only if --only names them
 WARM_UP = 10  # prompts that fill a warm store
-CALIBRATION = 5  # prompts that draft sizes are timed on
+CALIBRATION = 5  # prompts on which draft sizes are timed
 SIZES = (2, 4, 5, 8, 10, 16)  # draft sizes that calibration tries
 CALIBRATION_ROUNDS = 2
 QUIET = 0.3  # cores that other work may take in a quiet run
-BARS = [  # contender, over whom, at least, goal
+BARS = [  # contender, baseline, at least, goal
     (BASELINE, GENERATE, 1.1, 1.3),
     (LOOKUP, GENERATE_LOOKUP, 1.5, 2.0),
     (LOOKUP, BASELINE, 1.35, 1.7),
@@ -96,16 +96,16 @@ NOTES = [
 ]
 
 
-# ---------------------------------------------------------------- what is decoded
+# ---------------------------------------------------------------- prompts
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Prompts by what they are for; none is in two groups."""
+    """Prompts by purpose; no prompt is in two groups."""
 
     timed: list[Entry]
-    warm: list[Entry]  # they fill warm stores
-    calibration: list[Entry]  # draft sizes are timed on them
+    warm: list[Entry]  # to fill warm stores
+    calibration: list[Entry]  # to time draft sizes on
 
     @classmethod
     def of(
@@ -115,17 +115,17 @@ class Selection:
         ids: Sequence[str] | None = None,
         fits: Callable[[Entry], bool] = lambda entry: True,
     ) -> Selection:
-        """Choose, always alike: the timed prompts by id or spread over the kinds of work, then the others.
+        """Choose deterministically: the timed prompts by id or spread over kinds of work, then the others.
 
         Parameters
         ----------
         entries : sequence of dict
         number : int
-            Most prompts to time.
+            Maximum number of prompts to time.
         ids : sequence of str, optional
             The prompts to time, in this order. Default: spread over the kinds of work.
         fits : callable
-            Whether the model has room for a prompt; of the others only such are taken.
+            Whether the model has room for a prompt; required of the prompts that are not timed.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Selection:
 
 
 def leaves_room(model: Model, most: int) -> Callable[[Entry], bool]:
-    """Whether a prompt leaves room for so many new tokens."""
+    """A predicate: whether a prompt leaves room for `most` new tokens."""
     return lambda entry: model.left(len(first_turns(model, [entry])[0])) >= most
 
 
@@ -161,7 +161,7 @@ def chosen_ids(path: Path, prompts: str) -> list[str]:
     ----------
     path : Path
     prompts : str
-        The file of the questions, or NAME=FILE; it must have the digest that the list states, if it does.
+        The file of the questions, or NAME=FILE; it must have the digest that the list states, if any.
 
     Raises
     ------
@@ -187,29 +187,29 @@ def chosen_ids(path: Path, prompts: str) -> list[str]:
     return ids
 
 
-# ---------------------------------------------------------------- who decodes
+# ---------------------------------------------------------------- contenders
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A way to decode."""
+    """A way to decode the prompts."""
 
-    name: str  # as ``--only`` takes it
-    method: str = ""  # of ours; empty for another engine
+    name: str  # as in ``--only``
+    method: str = ""  # our method; empty for another engine
     memory: str = ""  # how a store starts: ``cold`` or ``warm``; empty without one
     g: int | None = None  # draft size; None for the method's default
     fixed: bool = False  # whether the size was given, not calibrated
-    calibrated: bool = False  # whether the size is calibrated where none is given
+    calibrated: bool = False  # whether the size is calibrated if none is given
     draft: str = ""  # the drafter's name; empty without one
     values: tuple[tuple[str, Value], ...] = ()  # further parameters
 
     @property
     def label(self) -> str:
-        """As the tables name it."""
+        """Name in the tables."""
         return f"{self.name}-{self.g}" if self.fixed else self.name
 
     def build(self) -> Method:
-        """A method that has seen nothing."""
+        """A new method with an empty memory."""
         kind = methods.find(self.method)
         return kind(**({kind.size: self.g} if self.g is not None else {}), **dict(self.values))
 
@@ -227,12 +227,12 @@ def lineup(
     chosen : dict of str to int, optional
         Calibrated draft sizes by method.
     sizes : sequence of int
-        Draft sizes at which UniSpec runs besides.
+        Additional draft sizes at which UniSpec runs.
 
     Raises
     ------
     ParameterError
-        If a name is none, or names what cannot run here.
+        If a name is unknown, or its contender cannot run here.
     """
     names = dict.fromkeys([BASELINE, *(USUAL if only is None else map(methods.name_of, only))])
     lacking, chosen = lacking_engines(model), chosen or {}
@@ -273,22 +273,22 @@ def lacking_engines(model: Model) -> dict[str, str]:
 
 
 def gguf_file(model: Model) -> Path | None:
-    """The GGUF file that a model was read from, whatever computes it."""
+    """The GGUF file that a model was read from, for any backend; None without one."""
     path = getattr(model, "path", None)
     return Path(path) if path is not None and Path(path).suffix == ".gguf" else None
 
 
 @dataclass(frozen=True)
 class Phases:
-    """How a text's time divides."""
+    """Division of a text's time."""
 
     prefill: float  # seconds until decoding begins
     head: int = 0  # new tokens that came with the prefill
-    passes: int | None = None  # the target's passes after it; None where nobody counts them
+    passes: int | None = None  # the target's passes after it; None if they are not counted
 
 
 class Ours(Phased):
-    """A run of ours that says how each text's time divides."""
+    """A run of ours with the division of each text's time."""
 
     @property
     def phases(self) -> list[Phases]:
@@ -297,7 +297,7 @@ class Ours(Phased):
 
 @dataclass
 class Transformers:
-    """transformers' own decoding of the same weights; a streamer notices when tokens come."""
+    """transformers' own decoding of the same weights; a streamer records when tokens arrive."""
 
     peer: peers.Peer
     texts: list[list[int]]
@@ -340,7 +340,7 @@ Decoder = Ours | Transformers | LlamaCpp
 
 
 class Stage:
-    """What is made once and serves every round: other engines' copies of the model, and filled stores."""
+    """Resources shared by all rounds: other engines' copies of the model, and filled stores."""
 
     def __init__(
         self,
@@ -368,8 +368,8 @@ class Stage:
             SimpleNamespace(
                 path=gguf_file(self.model), eos=self.model.eos, threads=thread_count(self.model),
                 gpu_layers=getattr(self.model, "gpu_layers", 0),
-                # No longer than needed: with prompt lookup a row of scores is kept for every place. Its
-                # drafts run over the last token, and nobody there checks.
+                # No longer than needed: with prompt lookup a row of scores is kept for every position. Its
+                # drafts run past the last token, which llama-cpp-python does not check.
                 max_length=longest + self.most + values["draft_length"],
             ),
             self.most,
@@ -377,7 +377,7 @@ class Stage:
         )  # fmt: skip
 
     def prepare(self, tick: Callable[[str], None]) -> None:
-        """Fill the warm stores by all other prompts; let everybody else decode one of them."""
+        """Fill the warm stores with all other prompts; every other contender decodes one of them."""
         for contender in self.lineup:
             method = contender.build() if contender.method else None
             texts = self.before(contender)
@@ -390,11 +390,11 @@ class Stage:
                 self.stores[contender.label] = method
 
     def before(self, contender: Contender) -> list[list[int]]:
-        """What a contender decodes before the rounds."""
+        """Prompts that a contender decodes before the rounds."""
         return self.others if contender.memory == "warm" else self.others[:1]
 
     def decoders(self) -> dict[str, Decoder]:
-        """Everybody, ready for a round: each with a fresh store, or with a copy of the filled one."""
+        """All contenders, ready for a round: each with an empty store, or with a copy of its filled one."""
         out: dict[str, Decoder] = {}
         for contender in self.lineup:
             method = contender.build() if contender.method else None
@@ -415,17 +415,17 @@ class Stage:
         return Transformers(self.peer, texts, self.clock, options)
 
 
-# ---------------------------------------------------------------- measuring
+# ---------------------------------------------------------------- measurement
 
 
 class Load:
-    """Other processes' use of the processor since this was made."""
+    """Use of the processor by other processes since the creation of this object."""
 
     def __init__(self) -> None:
         self.begin = time.perf_counter(), _busy(), time.process_time()
 
     def others(self) -> float | None:
-        """Cores that other work took, on average; None where the system does not say."""
+        """Cores that other work took, on average; None if the system does not report it."""
         wall, busy, own = self.begin
         now = _busy()
         passed = time.perf_counter() - wall
@@ -435,17 +435,17 @@ class Load:
 
 
 def _busy(path: Path = Path("/proc/stat")) -> float | None:
-    """Seconds that all cores together have worked since the machine started."""
+    """Busy seconds of all cores since the machine started; None if the system does not report them."""
     try:
         counts = [int(n) for n in path.read_text().splitlines()[0].split()[1:]]
     except (OSError, ValueError, IndexError):
         return None
-    user, nice, system, _, _, irq, soft, steal = counts[:8]  # idle and waiting for a disk are no work
+    user, nice, system, _, _, irq, soft, steal = counts[:8]  # without idle and I/O wait
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def quietness(loads: Sequence[float | None]) -> str:
-    """Whether a run was quiet, by the other work in each of its rounds."""
+    """Describe whether a run was quiet, from the other load in each of its rounds."""
     measured = [load for load in loads if load is not None]
     if len(measured) < len(loads) or not measured:
         return "unknown load (this system does not report other processes' CPU time)"
@@ -454,12 +454,12 @@ def quietness(loads: Sequence[float | None]) -> str:
 
 
 def loops(tokens: Sequence[int]) -> bool:
-    """Whether an output goes round in circles (`specviz.metrics.loops.cut_loop`)."""
+    """Whether an output repeats itself (`specviz.metrics.loops.cut_loop`)."""
     return cut_loop(tokens) < len(tokens)
 
 
 def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> Settings:
-    """Decode every text by everybody once; who begins differs from text to text and from round to round.
+    """Let every contender decode every text once; the order rotates over texts and rounds.
 
     Returns
     -------
@@ -486,12 +486,12 @@ def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> Settings:
 
 
 class Results:
-    """The rounds as arrays [rounds, texts], and the figures that come of them.
+    """The rounds as arrays [rounds, texts], and the figures derived from them.
 
     Parameters
     ----------
     rounds : list of dict
-        As `one_round` gives them.
+        As `one_round` returns them.
     """
 
     def __init__(self, rounds: list[Row]) -> None:
@@ -499,11 +499,11 @@ class Results:
         self.names = list(rounds[0]["measurements"])
 
     def of(self, name: str, key: Callable[[Row], float]) -> np.ndarray:
-        """A number of every measurement of a contender: [rounds, texts]."""
+        """`key` of every measurement of a contender: [rounds, texts]."""
         return np.array([[key(each) for each in r["measurements"][name]] for r in self.rounds], np.float64)
 
     def seconds(self, name: str, prefill: bool) -> np.ndarray:
-        """Time, with the prefill included or apart: [rounds, texts]."""
+        """Time, with or without the prefill: [rounds, texts]."""
         return self.of(name, lambda each: each["seconds"] - (0 if prefill else each["prefill"]))
 
     def tokens(self, name: str, prefill: bool) -> np.ndarray:
@@ -513,7 +513,7 @@ class Results:
     def pairs(
         self, name: str, base: str, prefill: bool, texts: Iterable[int] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of `base`, scaled to as many tokens, and of the contender: each [rounds, texts]."""
+        """Seconds of `base`, scaled to the contender's tokens, and of the contender: each [rounds, texts]."""
         chosen = slice(None) if texts is None else list(texts)
         own, theirs = self.tokens(name, prefill)[:, chosen], self.tokens(base, prefill)[:, chosen]
         good = (own > 0) & (theirs > 0)
@@ -524,12 +524,12 @@ class Results:
     def ratio(
         self, name: str, base: str = BASELINE, prefill: bool = False, texts: Iterable[int] | None = None
     ) -> Estimate:
-        """How many times as fast as `base`: the ratio of summed times, its interval over prompts."""
+        """How many times as fast as `base`: the ratio of summed times, with its interval over prompts."""
         above, below = self.pairs(name, base, prefill, texts)
         return pooled(above.sum(0), below.sum(0))
 
     def ratio_of_few(self, name: str, texts: Iterable[int]) -> Estimate:
-        """The same over a few prompts; the interval is over prompts and rounds."""
+        """Like `ratio` without the prefill, over a few prompts; the interval is over prompts and rounds."""
         above, below = self.pairs(name, BASELINE, False, texts)
         return pooled(above.ravel(), below.ravel())
 
@@ -544,7 +544,7 @@ class Results:
         return float(self.tokens(name, prefill).sum() / seconds) if seconds else float("nan")
 
     def tau(self, name: str, texts: Iterable[int] | None = None) -> float | None:
-        """Tokens per pass of the target; None where nobody counts passes."""
+        """Tokens per pass of the target; None if passes are not counted."""
         chosen = slice(None) if texts is None else list(texts)
         if any(each["passes"] is None for each in self.rounds[0]["measurements"][name]):
             return None
@@ -552,13 +552,13 @@ class Results:
         return float(self.tokens(name, False)[:, chosen].sum() / passes) if passes else None
 
     def same(self, name: str) -> list[bool]:
-        """Of each prompt: whether the text is autoregressive decoding's in every round."""
+        """For each prompt, whether the text is autoregressive decoding's in every round."""
         pairs = [(r["measurements"][name], r["measurements"][BASELINE]) for r in self.rounds]
         each = [[a["tokens"] == b["tokens"] for a, b in zip(own, base)] for own, base in pairs]
         return np.all(each, axis=0).tolist()
 
     def loops(self, name: str) -> list[bool]:
-        """Of each prompt: whether the output loops in some round."""
+        """For each prompt, whether the output loops in any round."""
         each = [[loops(m["tokens"]) for m in r["measurements"][name]] for r in self.rounds]
         return np.any(each, axis=0).tolist()
 
@@ -581,41 +581,41 @@ def bench(
     rounds_file: Path | None = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """How fast this package decodes, beside transformers and llama.cpp on the same weights.
+    """Measure decoding speed against transformers and llama.cpp on the same weights.
 
-    Greedy; a contender gets token ids and gives token ids; of a conversation the first turn.
+    Decoding is greedy, from token ids to token ids; only the first turn of a conversation is used.
 
     Parameters
     ----------
     model : Model
     entries : sequence of dict
-        Prompts: those that are timed, ten others that fill warm stores, five others to calibrate on.
+        Prompts: the timed ones, ten others that fill warm stores, and five others to calibrate on.
     source : str
-        The file that they are from, or NAME=FILE: `ids` may state its digest.
+        The prompts' file, or NAME=FILE, whose digest `ids` may state.
     number : int
-        How many are timed.
+        How many prompts to time.
     ids : Path, optional
-        A file that lists which ones, in this order (`chosen_ids`). Default: spread over the kinds of work.
+        A file that lists the prompts to time, in order (`chosen_ids`). Default: spread over kinds of work.
     only : sequence of str, optional
         Contenders of `USUAL` and `EXTRA`; autoregressive decoding always runs. Default: `USUAL`.
     size : sequence of int or str
-        Draft sizes at which ``unispec`` runs besides; ``"unispec=16"`` or ``"prompt_lookup=8"``: this draft
-        size in place of a calibrated one.
+        Additional draft sizes at which ``unispec`` runs; ``"unispec=16"`` or ``"prompt_lookup=8"`` replaces a
+        calibrated draft size.
     rounds_file : Path, optional
-        A file that keeps each finished round, so that the same call goes on after the last one.
+        A file that saves each finished round, so that the same call continues after the last one.
     tick : callable
         Called with (done, of, what).
 
-    Bars, of ratios of summed times without the prefill: `BARS`; the texts of ``prompt_lookup`` and
-    ``unispec`` all equal to autoregressive decoding's; their ratio's interval on each kind of work not below
-    0.9. They were set for SmolLM2 in float32.
+    Bars on ratios of summed times without the prefill: `BARS`, set for SmolLM2 in float32; for prompt lookup
+    and warm UniSpec the ratio's interval on each kind of work must not fall below 0.9. The texts of all our
+    methods must equal autoregressive decoding's.
 
     Raises
     ------
     ParameterError, PromptError
         Before any work, with one line that says what to do.
     KeyboardInterrupt
-        After Ctrl-C; its message says what is kept.
+        After Ctrl-C; with a `rounds_file` the message says how many rounds are saved.
     """
     sizes, given = checked_sizes(size)
     selection = Selection.of(
@@ -649,7 +649,7 @@ def bench(
 
 @contextmanager
 def going_on(state: Settings, rounds: int, rounds_file: Path | None) -> Iterator[None]:
-    """Let Ctrl-C say what is kept."""
+    """On Ctrl-C, say how many rounds are saved."""
     try:
         yield
     except KeyboardInterrupt:
@@ -660,7 +660,7 @@ def going_on(state: Settings, rounds: int, rounds_file: Path | None) -> Iterator
 
 
 def run_rounds(stage: Stage, state: Settings, rounds: int, keep: Callable[[], None], tick: Tick) -> None:
-    """Run the rounds that are missing; each is kept as it ends."""
+    """Run the missing rounds, and save each when it ends."""
     missing = rounds - len(state["rounds"])
     if missing <= 0:
         return
@@ -673,7 +673,7 @@ def run_rounds(stage: Stage, state: Settings, rounds: int, keep: Callable[[], No
 
 
 def checked_sizes(size: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
-    """UniSpec's further draft sizes, and those in place of calibration, checked."""
+    """Check UniSpec's additional draft sizes, and those that replace calibration."""
     sizes, given = draft_sizes(size)
     for name in given:
         if name not in (LOOKUP, "unispec"):
@@ -714,7 +714,7 @@ def encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
 
 
 def _calibrated(model: Model, name: str, selection: Selection, most: int, tick: Tick) -> Settings:
-    """A method's draft size by prompts that are not timed; kept nowhere but with the rounds."""
+    """Calibrate a method's draft size on untimed prompts; the result is saved with the rounds only."""
     with TemporaryDirectory(prefix="specviz-") as folder:
         measured = calibrate(
             model, name, _firsts(selection.calibration), SIZES, warm_up=_firsts(selection.warm),
@@ -731,7 +731,7 @@ def _firsts(entries: list[Entry]) -> list[Entry]:
 def plan_of(
     model: Model, contenders: list[Contender], texts: list[Any], warm: list[Any], most: int
 ) -> Settings:
-    """What must be the same for rounds to belong together."""
+    """Everything that must be equal for rounds to be combined."""
     circumstances = timing.setting(model, [])
     return {
         "model": identity(model) | computed_by(model),
@@ -743,7 +743,7 @@ def plan_of(
 
 
 def resumed(kept: Path | None, plan: Settings) -> Settings:
-    """The rounds that are kept, or none."""
+    """Load the saved rounds of the same plan, or start empty if there are none."""
     plan = json.loads(json.dumps(plan))
     empty: Settings = {"plan": plan, "calibration": {}, "rounds": []}
     if kept is None or not kept.exists():
@@ -762,7 +762,7 @@ def resumed(kept: Path | None, plan: Settings) -> Settings:
     return state
 
 
-# ---------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------- report
 
 
 def _report(
@@ -838,15 +838,15 @@ def _by_kind(results: Results, contenders: list[Contender], entries: list[Entry]
 
 @dataclass(frozen=True)
 class BestExact:
-    """The fastest exact method beside the fastest plain decoding of the same file."""
+    """The fastest exact method, compared with the fastest plain decoding of the same file."""
 
     contender: str
-    engine: str  # whose plain decoding is the fastest; `BASELINE`: ours
+    engine: str  # the engine with the fastest plain decoding; `BASELINE`: ours
     ratio: Estimate
 
     @property
     def line(self) -> str:
-        """In words, as the reports print it."""
+        """The comparison as the reports print it."""
         return (
             "best exact method relative to the fastest plain decoding of this file by any installed engine "
             f"({self.engine}): {self.contender}, {self.ratio.median:.2f}"
@@ -854,13 +854,13 @@ class BestExact:
 
 
 def best_over_plain(results: Results, exact: Sequence[str]) -> BestExact | None:
-    """Of some exact contenders that draft, and of the engines that ran; None: nobody drafted.
+    """Compare the fastest exact contender with the fastest engine that ran; None without contenders.
 
     Parameters
     ----------
     results : Results
     exact : sequence of str
-        Labels.
+        Labels of exact contenders that draft.
     """
     speed = lambda name: results.speed(name, prefill=False)
     if not exact:
@@ -875,7 +875,7 @@ def _columns(rows: list[Row], columns: list[tuple[str, str, str]]) -> list[Row]:
 
 
 def _bars(results: Results, contenders: list[Contender], by_kind: list[Row]) -> tuple[list[Bar], list[str]]:
-    """The promises whose contenders ran, and what could not be judged."""
+    """The bars of the contenders that ran, and notes on those that could not be judged."""
     ran = [contender.label for contender in contenders]
     bars = [
         Bar(f"{name} over {base}", results.ratio(name, base).median, limit, goal=goal)
@@ -909,7 +909,7 @@ def _lossy(method: str) -> bool:
 
 
 def _remarks(results: Results, contenders: list[Contender], circumstances: Settings) -> Iterator[str]:
-    """Sentences on this measurement."""
+    """Notes on this measurement."""
     sure = [each for each in contenders if each.method and not _lossy(each.method)]
     exact = [each.label for each in sure]
     best = max(exact, key=lambda name: results.speed(name, prefill=False))

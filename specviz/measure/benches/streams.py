@@ -1,7 +1,7 @@
 """Re-translation of texts that arrive a few words at a time, over SSBD's bias and masks.
 
-Zeng et al., Tables 2 to 4, asked of any translator: each setting decodes the same streams, text by text in
-turns. Without translations of a person's the yardstick is what re-translation writes last.
+Zeng et al., Tables 2 to 4, for any translator: each setting decodes the same streams, text by text in turns.
+There are no human translations, so the reference is the last output of re-translation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from specviz.paths import folder
 SENTENCES = folder("suites") / "sentences.txt"  # written for this package
 BETAS = (0.0, 0.1, 0.2, 0.3, 0.5)
 MASKS = (3, 5)
-BETA = 0.2  # the paper's, of which the bars are
+BETA = 0.2  # the paper's bias, to which the bars apply
 COLUMNS = [
     ("setting", "setting", ""), ("passes", "passes", "{:,.0f}"), ("tau", "tokens per pass", "{:.2f}"),
     ("ad", "A/D", "{:.3f}"), ("ne", "NE [95%]", ""), ("bleu", "BLEU", "{:.1f}"), ("chrf", "chrF", "{:.1f}"),
@@ -63,34 +63,34 @@ def bench(
     ] = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """Re-translation from scratch, and SSBD at each bias and with each mask; greedy.
+    """Measure re-translation from scratch, and SSBD at each bias and with each mask; greedy.
 
     Parameters
     ----------
     model : Model
         A translator: causal or an encoder-decoder.
     text : Path, optional
-        UTF-8, one line per text. Without one: thirty sentences that come with the package.
+        UTF-8, one line per text. Default: thirty sentences that come with the package.
     words : int
-        That each update brings.
+        Words per update.
     language : str
-        Of the output, as the model's prompt names it; a translator of one pair needs none.
+        Output language, as the model's prompt names it; a translator of one language pair needs none.
     number, max_new_tokens, rounds : int
     betas : sequence of float, optional
-        Default: `BETAS`; 0 and 0.2 are always among them.
+        Biases; 0 and 0.2 are always added. Default: `BETAS`.
     template : str, optional
-        The prompt, as ``retranslate`` takes it.
+        The prompt template, as for ``retranslate``.
 
     Returns
     -------
     Report
-        Bars, of SSBD against RT: at β = 0 updates that differ and are no ties (by the audit); at β = 0.2
-        tokens/s, the share of NE that is left, and BLEU of the last outputs.
+        Bars of SSBD against RT: at β = 0 the updates that differ and are not ties (by the audit); at β = 0.2
+        tokens/s, the remaining share of NE, and BLEU of the last outputs.
 
     Raises
     ------
     ParameterError
-        If a bias is no probability, or the model cannot read the prompt.
+        If a bias is not a probability, or the model cannot read the prompt.
     PromptError
         If the file cannot be read or has too few lines.
     """
@@ -153,7 +153,7 @@ def settings(betas: Sequence[float]) -> list[Setting]:
 def bars(
     decoded: dict[str, Decoded], base: Decoded, bleu: Callable[[np.ndarray], np.ndarray], bugs: int
 ) -> list[Bar]:
-    """What must hold."""
+    """The bars of the bench."""
     biased = decoded[f"β = {BETA:g}"]
     erased = [float(ratio(*(each.sums[n].sum() for n in ("erased", "final")))) for each in (biased, base)]
     return [

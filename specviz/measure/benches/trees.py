@@ -1,7 +1,7 @@
-"""The training-free methods side by side: equal draft sizes, cold and warm, and where each cycle's time goes.
+"""The training-free methods compared: equal draft sizes, cold and warm, and where each cycle's time goes.
 
-UniSpec's comparison (Do et al., Table 1 and Appendix A) at one draft size g for all, and at a size of its own
-for a method where one is given, as a calibration finds it.
+UniSpec's comparison (Do et al., Table 1 and Appendix A) at one draft size g for all methods, and also at a
+method's own size, if one is given or calibrated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from specviz.suites import spread
 from specviz.trace import Trace
 
 FAMILY = ("prompt_lookup", "lookahead", "token_recycling", "spectra", "unispec")
-WARM = 70  # prompts for practice that a warm method has decoded before
+WARM = 70  # practice prompts that a warm method decodes first
 GOAL = 1.4
 PHASES = ("draft", "forward", "verify", "commit", "between")
 COLUMNS = [
@@ -57,7 +57,7 @@ NOTES = [
 
 @dataclass(frozen=True)
 class Side:
-    """A contender: a method, how its memory begins (empty: it has none), its draft size, if it has one."""
+    """A contender: a method, how its memory starts (empty: it has none), and its draft size, if any."""
 
     method: str
     memory: str = ""
@@ -80,7 +80,7 @@ class Side:
 
 
 def sides(size: int, own: Mapping[str, int]) -> list[Side]:
-    """Autoregressive decoding and every installed method of the family, at `size` and at sizes of their own.
+    """Autoregressive decoding and every installed method of the family, at `size` and at any size of its own.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def sides(size: int, own: Mapping[str, int]) -> list[Side]:
 
 
 def draft_sizes(given: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
-    """Draft sizes for all methods, and those of single ones: ``24`` or ``"24"``, ``"unispec=16"``.
+    """Parse draft sizes for all methods (``24`` or ``"24"``), and for single ones (``"unispec=16"``).
 
     Raises
     ------
@@ -132,19 +132,19 @@ def bench(
     ] = (24,),
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """Autoregressive decoding and the training-free family, text by text in turns; greedy.
+    """Compare autoregressive decoding and the training-free family, text by text in turns; greedy.
 
     Parameters
     ----------
     number : int
-        Prompts, as evenly over the kinds of work as they come; of a conversation the first turn.
+        Prompts, spread evenly over the kinds of work; only the first turn of a conversation is used.
     size : sequence of int or str
-        The draft size g of all, and draft sizes of single methods (``"unispec=16"``), which run at that size,
-        too. Default of these: each method's calibrated one, where one is stored (`specviz calibrate`).
+        The draft size g of all, and draft sizes of single methods (``"unispec=16"``), which also run at that
+        size. Default of the latter: each method's calibrated size, if one is stored (`specviz calibrate`).
 
     Bars, all warm: at equal g, τ(unispec) > τ(token_recycling) > τ(prompt_lookup), means over kinds of work;
-    ``unispec``, at a size of its own where it has one, faster than each other method at its best, and at
-    least 1.4 times autoregressive decoding.
+    ``unispec``, at its own size if it has one, faster than each other method at its best, and at least 1.4
+    times as fast as autoregressive decoding.
     """
     common, own = draft_sizes(size)
     if not own:
@@ -190,7 +190,7 @@ def bench(
 
 
 def groups(texts: list[Entry], name: str) -> dict[str, list[int]]:
-    """Numbers of the texts of each kind or language; of those that say none, under a dash."""
+    """Numbers of the texts of each kind or language; texts without one are under a dash."""
     numbers: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
         numbers.setdefault(str(text.get(name, "–")), []).append(i)
@@ -224,7 +224,7 @@ def _grouped(
         by_method: dict[tuple[str, int | None], Settings] = {}
         for side in lineup[1:]:
             row = by_method.setdefault((side.method, side.g), {"method": side.method, "g": side.g})
-            state = side.memory or "cold"  # without a memory every text is
+            state = side.memory or "cold"  # without a memory every text is cold
             over = only(times[side], numbers).over(only(times[lineup[0]], numbers))
             tau = metrics.tau(traces[side].select(prompt=numbers))
             row |= {f"tau_{state}": tau, f"speedup_{state}": over}
@@ -236,7 +236,7 @@ def _grouped(
 
 
 def _split(side: Side, trace: Trace) -> Settings:
-    """Milliseconds of each phase a cycle, and the share of a cycle that is not the target's pass."""
+    """Milliseconds of each phase per cycle, and the share of a cycle that is not the target's pass."""
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0]
     count = max(len(steps), 1)
@@ -256,7 +256,7 @@ def _split(side: Side, trace: Trace) -> Settings:
 
 
 def _bars(rows: dict[Side, Row], times: dict[Side, Timed], size: int) -> list[Bar]:
-    best: dict[str, Side] = {}  # of each method, warm: at its own size where it ran at one
+    best: dict[str, Side] = {}  # of each method when warm: at its own size if it ran at one
     equal: dict[str, Side] = {}
     for side in rows:
         if side.memory != "cold":
