@@ -234,7 +234,7 @@ def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> tuple
     timing.finish(first)
     decoder, begin = Phased(second), time.perf_counter()
     tokens = len(decoder())
-    prefill = decoder.prefills[0]
+    prefill = sum(decoder.prefills)  # of all its turns
     each = (time.perf_counter() - begin - prefill) / max(tokens, 1)
     texts = sum(len(entry.get("turns", [0])) for entry in entries)
     reading = prefill * sum(lengths) / max(lengths)  # extrapolated by characters from the longest text

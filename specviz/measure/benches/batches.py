@@ -95,7 +95,7 @@ def measure(
     step = timing.counter(tick, rounds * len(runs))
     with timing.settled():
         for turn in range(rounds):
-            first = turn * len(sizes) % len(runs)
+            first = turn * len(runs) // rounds  # each run is early in some rounds and late in others
             for entrant, size in runs[first:] + runs[:first]:
                 made = once(model, entrant, makes[entrant], ids, size, max_new_tokens)
                 results[entrant, size].append(made)
