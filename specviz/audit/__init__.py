@@ -1,9 +1,10 @@
 """The audit: is a method's text the target's own, are its decisions right, is its distribution the target's?
 
-`run` compares texts and passes with the target computed independently, `streams` those of each update of a
-stream; `batches` compares the rows of a batch with their prompts' single runs; `canvases` the order in which
-a diffusion model's methods write with stepwise decoding's; `law` checks sampling; `answers` compares another
-program's text with the target. `soak` audits random settings for hours and keeps a ledger.
+`run` compares texts and passes with the target computed independently, and `streams` does so for each update
+of a stream. `batches` compares the rows of a batch with their prompts' single runs, and `canvases` compares
+the order in which a diffusion model's methods write with that of stepwise decoding. `law` checks sampling;
+`answers` compares another program's text with the target. `soak` audits random settings for hours and keeps a
+ledger.
 """
 
 from __future__ import annotations

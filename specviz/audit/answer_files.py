@@ -1,4 +1,4 @@
-"""Answers that another program wrote, as audit and advice take them: JSON lines, each checked before use."""
+"""Answers that another program wrote, for the audit and the advice: JSON lines, checked before use."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..trace.files import Record
 
 Text = Annotated[str, AfterValidator(whole_text)]
 Ids = list[Annotated[int, Field(ge=0, lt=2**31)]]
-Given: TypeAlias = "str | Path | Sequence[Record]"  # a file, or what its lines hold
+Given: TypeAlias = "str | Path | Sequence[Record]"  # a file, or the objects on its lines
 
-# What engines call an answer that ended by itself, and one that was cut.
+# Engines' names for an answer that ended by itself, and for one that was cut off.
 STOPPED = ("stop", "eos", "end_turn", "eosFound")
 CUT = ("length", "max_tokens", "maxPredictedTokensReached")
-REPLACED = "\ufffd"  # what stands for bytes that are no character
+REPLACED = "\ufffd"  # replaces bytes that are not a character
 
 
 class Line(TypedDict, total=False):
@@ -49,24 +49,24 @@ class Line(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer and how it is said to have come about.
+    """An answer and the settings stated for it.
 
     Parameters
     ----------
     where : str
         The line, for errors and reports.
     prompt : str, list of int or list of messages
-        Messages are put through the model's chat template, a text is read as it stands.
+        Messages go through the model's chat template; a text is used unchanged.
     chat : bool
-        Whether it is messages.
+        Whether the prompt is messages.
     answer : str
-        Empty where only ids are given.
+        Empty if only ids are given.
     ids : list of int or None
-        The answer's tokens; None where the text alone is there.
+        The answer's tokens; None if only the text is given.
     end : {"stop", "length", "other", ""}
-        Why it ended; empty where the line does not say.
+        Why it ended; empty if the line does not say.
     limit : int or None
-        Most tokens that it could have.
+        Maximum number of tokens that it could have.
     engine : str
     temperature, top_p : float
     top_k : int
@@ -88,21 +88,20 @@ class Answer:
 
 
 def read(given: Given) -> list[Answer]:
-    """The answers of a file of JSON lines, or such in memory.
+    """Read answers from a file of JSON lines, or from such objects in memory.
 
     Parameters
     ----------
     given : str, Path or sequence of dict
-        Each with ``messages`` or ``turns``, whose first is answered (through the chat template), or
-        ``prompt`` (a text as it stands, or token ids);
-        ``answer`` or ``token_ids``, or both; ``finish_reason`` and ``max_tokens``; optionally ``engine``,
-        ``temperature``, ``top_p``, ``top_k``, ``stop`` (texts that end an answer), ``id`` and ``kind`` (of
-        work).
+        Each has ``messages`` or ``turns`` (only the first turn is answered), which go through the chat
+        template, or ``prompt`` (a text, used unchanged, or ids); and ``answer`` or ``token_ids``, or both.
+        Optional: ``finish_reason``, ``max_tokens``, ``engine``, ``temperature``, ``top_p``, ``top_k``,
+        ``stop`` (texts that end an answer), ``id`` and ``kind`` (of work).
 
     Raises
     ------
     PromptError
-        If there is none, or one is not what it should be; the line is named.
+        If there is no answer, or one is invalid; the message names its line.
     """
     if isinstance(given, str | Path):
         path = Path(given)
@@ -158,7 +157,7 @@ def _answer(where: str, entry: Record) -> Answer:
 
 
 def tokenised(answer: Answer, model: Model) -> tuple[list[int], list[int], str]:
-    """Token ids of the prompt and of the answer without its end token; or why there are none."""
+    """Token ids of the prompt and of the answer without its end token; and why it cannot be judged, if so."""
     text = model.text
     if answer.chat and not getattr(text.tokenizer, "chat_template", None) and not text.source:
         return [], [], f"its template is unknown: {model.name} has none"
@@ -181,9 +180,10 @@ def tokenised(answer: Answer, model: Model) -> tuple[list[int], list[int], str]:
 
 
 def to_its_end(answer: Answer, model: Model) -> tuple[Answer, int | None]:
-    """The answer up to its first end token, which says how it ended; and where its ids go on after that.
+    """The answer up to its first end token; and the place where its ids continue after it, or None.
 
-    The place is None where they do not. What another stop cut off, or a limit, stays as the line has it.
+    Repeated end tokens are padding, not a continuation. An answer without an end token is left unchanged; so
+    is a stated reason for its end, unless the ids continue.
     """
     ids = answer.ids or []
     if max(ids, default=0) >= model.vocabulary:
@@ -204,7 +204,7 @@ def _given(answer: Answer, model: Model) -> list[int]:
     Raises
     ------
     PromptError
-        If they are not ids of this vocabulary, or spell another text.
+        If they are not ids of this vocabulary, or spell a different text than the answer.
     """
     ids = list(answer.ids or ())
     if (beyond := max(ids, default=0)) >= model.vocabulary:

@@ -1,4 +1,4 @@
-"""What an audit of somebody else's answers found: a verdict a text, and what the set as a whole says."""
+"""The results of an audit of another program's answers: one verdict per text, and tests of the set."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from specviz.errors import plural
 
 from .result import Plain, finite
 
-FLOOR = 0.01  # an envelope is at least so many logits
+FLOOR = 0.01  # minimum of an envelope, in logits
 
 OWN, NOISE, OTHER, UNSURE = "the target's own", "within the noise", "not the target's", "cannot tell"
 VERDICTS = (OWN, NOISE, OTHER, UNSURE)
-CHANCE = 1e-4  # a test on the set is wrong this often
+CHANCE = 1e-4  # how often a test on the set is wrong
 DOUBTFUL = 0.01  # below this a set that passes is not called likely
-LEAST_TOKENS = 100  # of a set, for a likelihood test
-FLIPS = 20_000  # of a sign-flip test
+LEAST_TOKENS = 100  # minimum number of tokens of a set for a likelihood test
+FLIPS = 20_000  # number of random flips of a sign-flip test
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Envelope:
     Parameters
     ----------
     engine : str
-        Whose answers it holds for; empty: of all that have none of their own.
+        Engine whose answers it applies to; empty: all engines that have none of their own.
     value : float
         In logits.
     largest : float or None
-        The largest such margin of the honest answers that it was measured on; None: it was not measured.
+        Largest margin of the honest answers on which it was measured; None: it was not measured.
     texts, tokens : int
-        How many honest answers, and their tokens.
+        Numbers of honest answers and of their tokens.
     """
 
     engine: str
@@ -65,21 +65,21 @@ class TextVerdict:
     verdict : str
         One of `VERDICTS`.
     reason : str
-        One sentence; empty where every token is the target's first choice.
+        One sentence; empty if every token is the target's first choice.
     engine : str
     tokens : int
-        Tokens that were read.
+        Number of tokens read.
     place : int or None
-        Index of the first token that is not the target's first choice, or that follows an end token; `tokens`
-        is the end of the answer.
+        Index of the first token that is not the target's first choice, or that follows an end token; equal to
+        `tokens` for the end of the answer.
     expected, actual : str
-        What the target writes there (empty: nothing), and what the answer has.
+        The target's token there (empty: none), and the answer's.
     margin : float or None
         Logit of the first choice minus that of the answer's token there, in float64.
     largest : float or None
         The largest such margin of the answer.
     mean_margin : float or None
-        Mean margin of all its tokens, of a greedy answer.
+        Mean margin of all tokens of a greedy answer.
     """
 
     where: str
@@ -102,8 +102,8 @@ class TextVerdict:
 class Likelihood:
     """Whether sampled answers are as likely as the target's own would be, at a stated temperature and top-p.
 
-    Each token's log probability, less what is expected of it at its place, has mean 0 and a variance that
-    follows from the distribution there, whatever the token before; so does the sum over all of them.
+    Each token's log probability, less its expectation at its place, has mean 0 and a variance that follows
+    from the distribution there, whatever tokens precede it. The same holds for the sum over all tokens.
 
     Parameters
     ----------
@@ -113,11 +113,11 @@ class Likelihood:
     mean : float
         Mean log probability of the tokens.
     expected : float
-        What it would be.
+        Its expectation.
     z : float
-        Their distance in standard deviations.
+        Difference of the two in standard deviations.
     p : float
-        Chance of one as large, were the answers drawn so.
+        Chance of a difference as large if the answers were drawn with these settings.
     """
 
     temperature: float
@@ -132,7 +132,7 @@ class Likelihood:
 
     @property
     def verdict(self) -> str:
-        """Of the set."""
+        """The verdict on the set."""
         if self.tokens < LEAST_TOKENS:
             return UNSURE
         return OTHER if self.p < CHANCE else OWN
@@ -172,8 +172,8 @@ class Sibling:
     nearer : int
         Texts with the smaller mean margin under the sibling.
     error : float
-        Chance of a difference as large in that direction were the two as near: of a test that flips signs,
-        at least one in `FLIPS`.
+        Chance of a difference as large in that direction if the two were equally near, from a sign-flip test;
+        at least about 1 / `FLIPS`.
     """
 
     name: str
@@ -186,7 +186,7 @@ class Sibling:
 
     @classmethod
     def of(cls, name: str, target: str, margins: Sequence[float], others: Sequence[float]) -> Sibling:
-        """From the mean margin of each text under the target and the sibling."""
+        """Compare the mean margins of each text under the target and the sibling."""
         own, other = np.asarray(margins, np.float64), np.asarray(others, np.float64)
         difference = own - other
         sign = 1.0 if difference.sum() >= 0 else -1.0
@@ -201,7 +201,7 @@ class Sibling:
 
     @property
     def like(self) -> str:
-        """The name of the nearer one; empty where they cannot be told apart."""
+        """The name of the nearer one; empty if the two cannot be distinguished."""
         if self.error >= 0.01:
             return ""
         return self.name if self.margin > self.sibling_margin else self.target
@@ -220,19 +220,19 @@ class Sibling:
 
 @dataclass
 class AnswersResult:
-    """What `specviz.audit.answers` found.
+    """The result of `specviz.audit.answers`.
 
     Parameters
     ----------
     against : dict of str to str
         What the answers were compared with: ``model``, ``weights``, ``format``, ``computed``, ``template``,
-        ``tokenizer``, ``end tokens``, ``defaults``.
+        ``tokenizer``, ``end tokens``, ``defaults``; and ``hint``, if the prompts look misread.
     envelopes : list of Envelope
         Those of engines first, the one for all others last.
     texts : list of TextVerdict
-        One an answer, in their order.
+        One per answer, in their order.
     drawn : list of Likelihood
-        One a setting of sampled answers.
+        One per setting of sampled answers.
     sibling : Sibling or None
     """
 
@@ -244,8 +244,7 @@ class AnswersResult:
 
     @property
     def holds(self) -> bool:
-        """Whether some answer could be judged, and nothing speaks against them: no text, no set, no sibling
-        that they look like."""
+        """Whether some answer could be judged, and no text, set or sibling speaks against the answers."""
         verdicts = [each.verdict for each in self.texts] + [each.verdict for each in self.drawn]
         judged = any(verdict != UNSURE for verdict in verdicts)
         return judged and not (
@@ -255,18 +254,18 @@ class AnswersResult:
         )
 
     def count(self, verdict: str) -> int:
-        """How many answers have a verdict."""
+        """Number of answers with a verdict."""
         return sum(text.verdict == verdict for text in self.texts)
 
     @property
     def head(self) -> list[str]:
-        """What the answers were compared with, a line each."""
+        """The model and envelopes that the answers were compared with, one per line."""
         lines = [f"{name}: {value}" for name, value in self.against.items()]
         return lines + [f"envelope: {envelope}" for envelope in self.envelopes]
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The result in one line."""
         counts = ", ".join(f"{self.count(v)} {v}" for v in VERDICTS if self.count(v))
         tokens = sum(text.tokens for text in self.texts)
         many = plural(len(self.texts), "answer")
@@ -278,7 +277,7 @@ class AnswersResult:
         return "\n".join([*self.head, "", *texts, *more, self.summary])
 
     def to_json(self) -> str:
-        """All of it as JSON."""
+        """The whole result as JSON."""
         result: Plain = asdict(self) | {"holds": self.holds, "summary": self.summary}
         for part, plain in zip(self.drawn, result["drawn"]):
             plain["verdict"] = part.verdict

@@ -1,13 +1,13 @@
-"""Is somebody else's text the target's own? One teacher-forced pass an answer, and one verdict.
+"""Is another program's text the target's own? One teacher-forced pass and one verdict per answer.
 
-A greedy answer is the target's own if each of its tokens is the first choice after those before it, and what
-ends it is too. Another engine computes the same weights with other roundings, so a token may be a little less
-than the first choice: how much less is measured on honest answers of that engine, or a stated default. Where
-a token is not the first choice, its margin (first choice's logit minus its own) is computed in float64.
+A greedy answer is the target's own if each of its tokens, and its end, is the first choice after the tokens
+before it. Another engine computes the same weights with other roundings, so a token may be slightly below the
+first choice; how far is measured on honest answers of that engine, or a stated default. If a token is not the
+first choice, its margin (first choice's logit minus its own) is computed in float64.
 
-Of an answer without token ids the tokens are those of the model's own tokenizer; an engine may have spelled
-the same text in others, so where a token is too far from the first choice, near choices that spell the same
-bytes are followed instead. Sampled answers are tested as a set, by their likelihood.
+An answer without token ids is tokenised by the model's own tokenizer. The engine may have spelled the same
+text with other tokens, so if a token is too far from the first choice, near choices that spell the same bytes
+are followed instead. Sampled answers are tested as a set, by their likelihood.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from .answer_report import (
 )
 from .reference import Reference, Stepwise, reference_of
 
-DEFAULT = 0.5  # logits, where no honest answers of the engine are given
-# Of engines with more noise. llama.cpp rounds what a product reads to 8 bits; one of 100 honest answers had a
-# margin of 0.518. Set after that one, and not tried on others.
+DEFAULT = 0.5  # logits, if no honest answers of the engine are given
+# For engines with more noise. llama.cpp rounds the inputs of products to 8 bits; one of 100 honest answers
+# had a margin of 0.518. The value was set after that answer and was not tried on others.
 DEFAULTS = {"llama.cpp": 0.75}
 FACTOR = 2.0  # the envelope is this many times the largest margin of the honest answers ...
-FOREIGN = 2.0  # a margin in an honest answer from which on it is not honest
-HONEST = 8  # honest answers that an envelope wants
+FOREIGN = 2.0  # margin above which an answer cannot be honest
+HONEST = 8  # minimum number of honest answers for an envelope
 TIE = 1e-6  # float64 margin below which two tokens tie
-SPELLINGS = 12  # ways to spell an answer that are tried
+SPELLINGS = 12  # maximum number of spellings of an answer that are tried
 BLOCK = 1024  # tokens of an answer whose logits are held at once
 MISSING = 4  # tokens that a cut answer's text may lack: blanks and half characters are left out
-NEAR = 8  # choices of a place that are looked at for another spelling
+NEAR = 8  # likeliest tokens at a place that are tried for another spelling
 
 
 def run(
@@ -82,13 +82,13 @@ def run(
     model : Model or what `specviz.load` takes
         Loaded in float32 unless `dtype` is given.
     honest : str, Path or list of dict, optional
-        Greedy answers that are surely this model's, at least 8 of each engine: twice their largest margin is
-        the engine's envelope.
+        Greedy answers that are certainly this model's, at least 8 of each engine: twice their largest margin
+        is the engine's envelope.
     envelope : float, optional
-        Of engines that no honest answers are of, in logits. Default: 0.5, and 0.75 of llama.cpp, which rounds
-        what its products read to 8 bits.
+        In logits, for engines without honest answers. Default: 0.5, and 0.75 for llama.cpp, which rounds the
+        inputs of products to 8 bits.
     sibling : Model, what `specviz.load` takes, or ``template:FILE``, optional
-        Another quantisation of the weights, or another chat template: which of the two the set is nearer to.
+        Another quantisation of the weights, or another chat template, to test which one the set is nearer to.
     dtype, device : str, optional
     threads : int, optional
         Threads of the backend during the audit.
@@ -102,7 +102,7 @@ def run(
     Raises
     ------
     ParameterError, ModelError, PromptError
-        Before any work.
+        Before any work, except for a PromptError about honest answers or the sibling.
     """
     lines, sure = read(answers), [] if honest is None else read(honest)
     if envelope is not None and not 0 < envelope < 100:
@@ -145,14 +145,14 @@ def run(
 
 @dataclass
 class Reading:
-    """An answer's tokens after a prompt, and what was read of them.
+    """An answer's tokens after a prompt, and what was computed from them.
 
     Parameters
     ----------
     prompt, ids : list of int
     mean_margin : float
     moments : tuple of float, optional
-        Of a sampled answer: tokens, and sums of the log probabilities, their expectations and variances.
+        For a sampled answer: tokens, and sums of the log probabilities, their expectations and variances.
     """
 
     prompt: list[int]
@@ -170,7 +170,7 @@ class Places:
     margin : array [tokens]
         The first choice's logit minus the token's.
     first : array [tokens + 1]
-        The first choice after each token, and at the answer's end.
+        The first choice in place of each token, and at the answer's end.
     end : float
         The first choice's logit at the end minus the largest of an end token.
     near : array [tokens + 1, NEAR]
@@ -189,7 +189,7 @@ class _Judge:
 
     def __init__(self, target: Model, text: Text | None = None, name: str = "") -> None:
         self.target, self.name = target, name or target.name
-        self.text = target.text if text is None else text  # another template may be its own
+        self.text = target.text if text is None else text  # a sibling may have another template
         self.reference: Reference | Stepwise = reference_of(target)
         self.ends = sorted(set(target.eos))
 
@@ -198,15 +198,15 @@ class _Judge:
     def blocks(
         self, read: Callable[[list[int], list[int]], Tensor], prompt: list[int], ids: list[int]
     ) -> Iterator[Tensor]:
-        """Logits after the prompt and each token, some at a time: tensors [n, vocabulary]."""
+        """Logits after the prompt and each token, in blocks: tensors [n, vocabulary]."""
         fed = [*ids, self.ends[0] if self.ends else 0]  # the last one is not read, only predicted
-        # An encoder-decoder's prompt is its source, which no token of the answer prolongs.
+        # An encoder-decoder's prompt is its source, which the answer's tokens do not extend.
         block = len(fed) if self.target.kind == "encoder-decoder" else BLOCK
         for start in range(0, len(fed), block):
             yield read([*prompt, *fed[:start]], fed[start : start + block])
 
     def places(self, prompt: list[int], ids: list[int], double: bool = False) -> Places:
-        """One pass over an answer."""
+        """The margins of an answer, from one pass over it."""
         read = self.reference.double if double else self.reference.rows
         margin, first, near, gap, end = [], [], [], [], float("inf")
         start = 0
@@ -219,7 +219,7 @@ class _Judge:
             gap.append(best[:, None] - top.values)
             first.append(top.indices[:, 0])
             if self.ends:
-                end = float(best[-1] - rows[-1, self.ends].max())  # of the last block it is the end's
+                end = float(best[-1] - rows[-1, self.ends].max())  # that of the last block is the end's
             start += len(rows)
         joined = [torch.cat(each).cpu().numpy() for each in (margin, first, near, gap)]
         return Places(joined[0].astype(np.float64), joined[1], end, joined[2], joined[3])
@@ -227,7 +227,7 @@ class _Judge:
     def moments(
         self, prompt: list[int], ids: list[int], sampling: Sampling, ended: bool, envelope: float
     ) -> tuple[tuple[float, float, float, float], int | None]:
-        """Sums of tokens, log probabilities, their expectations and variances; the first impossible token."""
+        """Sums of tokens, log probabilities, expectations and variances; and the first impossible token."""
         count = total = expected = variance = 0.0
         start, impossible = 0, None
         for rows in self.blocks(self.reference.rows, prompt, ids):
@@ -237,13 +237,11 @@ class _Judge:
             mean = (p * log).sum(-1)
             spread = (p * log**2).sum(-1) - mean**2
             own = ids[start : start + len(rows)]
-            if start + len(rows) > len(ids) and ended and self.ends:  # the end is a token that was drawn
+            if start + len(rows) > len(ids) and ended and self.ends:  # the end token was drawn, too
                 own = [*own, max(self.ends, key=lambda token: float(logits[-1, token]))]
             at = torch.tensor(own)[:, None]
             n = len(own)
-            least = (
-                logits[:n].masked_fill(p[:n] == 0, torch.inf).amin(-1)
-            )  # the least likely one that is kept
+            least = logits[:n].masked_fill(p[:n] == 0, torch.inf).amin(-1)  # of the tokens that are kept
             below = least - logits[:n].gather(1, at)[:, 0]
             outside = torch.nonzero(below > envelope)[:, 0]
             if impossible is None and len(outside):
@@ -260,7 +258,7 @@ class _Judge:
 
     @cached_property
     def pieces(self) -> dict[bytes, int]:
-        """The tokens that are no special ones, by what they spell."""
+        """The tokens that are not special, by the bytes that they spell."""
         special = self.target.text.special
         return {self.target.piece(i): i for i in range(self.target.vocabulary) if i not in special}
 
@@ -270,8 +268,7 @@ class _Judge:
         return b"".join(map(self.target.piece, self.target.text.plain("a"))) == b" a"
 
     def continued(self, text: str) -> list[int] | None:
-        """Tokens of a text that goes on, without the blank that its tokenizer puts in front; None where it
-        has none."""
+        """Tokens of a continuation, without the tokenizer's blank in front; None if there are none."""
         ids = self.target.text.plain(text)
         if self.target.text.special & set(ids):
             return None
@@ -286,7 +283,7 @@ class _Judge:
         return None if None in alone else [*[each for each in alone if each is not None], *ids[1:]]
 
     def tokens(self, rest: bytes) -> list[int] | None:
-        """Tokens of some bytes as the tokenizer cuts them; those of half a character in front one by one."""
+        """Tokenise bytes; those of an incomplete character in front one by one. None if impossible."""
         ids: list[int] = []
         while rest:
             try:
@@ -309,9 +306,9 @@ class _Judge:
     def respelled(
         self, ids: list[int], places: Places, last: int, envelope: float, ended: bool
     ) -> list[list[int]]:
-        """The same text in other tokens, each beginning with a near choice at one of the first places.
+        """The same text in other tokens, each spelling with a near choice at one of the first places.
 
-        A blank in front or at the end, which engines strip, may come back.
+        A blank in front or at the end, which engines strip, may be restored.
         """
         result = []
         for place in range(min(last, len(ids)), -1, -1):
@@ -331,7 +328,7 @@ class _Judge:
         return result
 
     def _after(self, piece: bytes, rest: bytes, first: bool, ended: bool) -> bytes | None:
-        """What of `rest` follows a piece that begins it; None where it does not."""
+        """The part of `rest` after a piece that begins it; None if the piece does not."""
         if piece and rest.startswith(piece):
             return rest[len(piece) :]
         if first and piece[:1].isspace() and not rest[:1].isspace() and rest.startswith(piece.lstrip()):
@@ -343,7 +340,7 @@ class _Judge:
     def best(
         self, prompt: list[int], ids: list[int], envelope: float, end: str
     ) -> tuple[list[int], Places, bool]:
-        """The spelling of an answer that is nearest to the target's own; whether others were left untried."""
+        """The spelling of an answer nearest to the target's own; and whether others were left untried."""
         open_ones = [ids]
         tried: set[tuple[int, ...]] = set()
         nearest: tuple[int, list[int], Places] | None = None
@@ -368,7 +365,7 @@ class _Judge:
     # -- verdicts ----------------------------------------------------------------------------------
 
     def measured(self, answers: Sequence[Answer], tick: Callable[[], None]) -> list[Envelope]:
-        """The envelope of each engine that honest answers are of."""
+        """Measure the envelope of each engine that has honest answers."""
         groups: dict[str, list[tuple[Answer, Places, int]]] = defaultdict(list)
         for answer in answers:
             if answer.temperature:
@@ -402,7 +399,7 @@ class _Judge:
         return sorted(result, key=lambda each: not each.engine)
 
     def verdict(self, answer: Answer, envelope: float) -> tuple[TextVerdict, Reading | None]:
-        """The verdict on one answer, and what was read."""
+        """The verdict on one answer, and its reading."""
         begun, past = to_its_end(answer, self.target)
         result, reading = self._judged(begun, envelope)
         if past is None or answer.ids is None or reading is None or result.verdict == OTHER:
@@ -473,7 +470,7 @@ class _Judge:
         return ""
 
     def _at(self, result: TextVerdict, ids: list[int], places: Places, place: int) -> TextVerdict:
-        """The verdict with what stands at a place."""
+        """The verdict, with the place and the tokens there."""
         end = place == len(ids)
         words = "the end" if end else self._words(ids[place])
         margin = places.end if end else float(places.margin[place])
@@ -510,7 +507,7 @@ def _differs(result: TextVerdict) -> str:
 
 
 def _likelihoods(lines: Sequence[Answer], readings: Sequence[Reading | None]) -> list[Likelihood]:
-    """The test of each setting of sampled answers."""
+    """Test the sampled answers of each setting as a set."""
     groups: dict[tuple[float, float, int], list[tuple[float, float, float, float]]] = defaultdict(list)
     for line, reading in zip(lines, readings):
         if reading is not None and reading.moments is not None:
@@ -530,7 +527,7 @@ def _likelihoods(lines: Sequence[Answer], readings: Sequence[Reading | None]) ->
 
 
 def _loaded(model: Loadable, device: str | None, dtype: str | None) -> Model:
-    """A model that answers can be compared with: of a name in float32, unless another format is asked for."""
+    """Load the model to compare with; a named one in float32, unless `dtype` is given."""
     named = isinstance(model, str | Path) and not str(model).startswith("gguf:")
     target = load_if_needed(model, device, dtype or ("float32" if named else None))
     target = setup.audited_model(target, None, None)
@@ -539,7 +536,7 @@ def _loaded(model: Loadable, device: str | None, dtype: str | None) -> Model:
 
 
 def _sibling(target: Model, sibling: Loadable, device: str | None, dtype: str | None) -> _Judge:
-    """What reads with the sibling's weights, or through its template."""
+    """A judge with the sibling's weights or its template."""
     if not (isinstance(sibling, str) and sibling.startswith("template:")):
         other = _loaded(sibling, device, dtype)
         target.check_vocabulary(other)
@@ -564,7 +561,7 @@ def _compared(
     target: Model, other: _Judge, lines: Sequence[Answer], texts: Sequence[TextVerdict],
     readings: Sequence[Reading | None], tick: Callable[[], None],
 ) -> Sibling:  # fmt: skip
-    """Which of the two the greedy answers are nearer to."""
+    """Test whether the greedy answers are nearer to the target or to the sibling."""
     margins, others = [], []
     for line, text, reading in zip(lines, texts, readings):
         if reading is not None and reading.moments is None and reading.ids and text.mean_margin is not None:
@@ -583,7 +580,7 @@ def _compared(
 
 
 def _against(target: Model) -> dict[str, str]:
-    """What the answers are compared with, in words."""
+    """Describe what the answers are compared with."""
     tokenizer = target.text.tokenizer
     template = getattr(tokenizer, "chat_template", None)
     backend = getattr(target, "backend", {})
@@ -612,7 +609,7 @@ def _digest(text: str) -> str:
 
 
 def _opening(target: Model) -> str:
-    """What the template puts in front of a user's first words: a system message, often."""
+    """The text that the template puts in front of a user's first words, often a system message."""
     mark = "QUESTION"
     try:
         ids = target.encode([{"role": "user", "content": mark}])

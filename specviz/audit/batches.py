@@ -1,10 +1,10 @@
-"""The audit of batches: is every row what its prompt gives when it is decoded alone?
+"""The audit of batches: does every row equal the result of its prompt decoded alone?
 
-Both are decoded with the same seed, so a row's random numbers are those of its single run. Where the texts
-are equal, the rows of logits that judging read must agree within the bound. Where they part greedily, the
-place is judged as the text audit does it. Where a sampled text or that of a lossy method parts, or its draft,
-the first cycle that differs must have drawn the same uniforms and read (of drafter and target) the same rows
-within the bound: then rounding has turned a decision. Anything else is a bug.
+Both are decoded with the same seed, so a row's random numbers are those of its single run. If the texts are
+equal, the logits that verification read must agree within the bound. If greedy texts diverge, the place is
+judged as in the text audit. If a sampled text or that of a lossy method diverges, or its draft, the first
+cycle that differs must have drawn the same uniforms and read the same logits (of drafter and target) within
+the bound: then rounding has changed a decision. Anything else is a bug.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .reference import distance, reference_of
 from .result import AuditResult, Difference, Row
 from .text import Decoding, Text, _Audit, _measure, _rows_read, _text, result_of
 
-ROUNDS = 4  # batches' worth of prompts that are decoded in one go, so that rows come and go
+ROUNDS = 4  # batches' worth of prompts per run: more than one, so that rows end and begin
 
 
 def run(
@@ -59,16 +59,16 @@ def run(
     ----------
     model, drafts, prompts, max_new_tokens, dtype, device, threads, sampled, temperature, progress, top_k,
     top_p, seed
-        As `specviz.audit.run` takes them.
+        As in `specviz.audit.run`.
     methods : list of str, class, Method or factory, optional
-        Lossy ones too. Default: every method that decodes prompts. Those that remember do so for one prompt.
+        Also lossy ones. Default: every method that decodes prompts. A memory lasts for one prompt.
     batch : int
-        Rows.
+        Number of rows.
 
     Returns
     -------
     AuditResult
-        Without laws: those are the single run's.
+        Without laws: `specviz.audit.run` tests those.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def run(
         ids = setup.encoded(target, prompts)
         given = catalogue.names("prompt") if methods is None else methods
         factories = [_cold(catalogue.factory(each)) for each in catalogue.as_list(given)]
-        if methods is None:  # a pass that leaves early is one row's own: no batch is run so
+        if methods is None:  # early exits are decided per row, so they cannot run in a batch
             factories = [make for make in factories if make().exit_rule is None]
         for make in factories:
             check_batchable(make(), [])
@@ -111,7 +111,7 @@ class _Rows(_Audit):
     """Compares rows with single runs."""
 
     def method(self, make: Make, drafter: Model | None, prompts: list[list[int]], batch: int) -> Row:
-        """One method with one draft, all prompts."""
+        """Audit one method with one draft on all prompts."""
         name = f"{law.spell(self.sampling)}, {batch} rows"
         row = Row(setup.label(make()), drafter.name if drafter else "", name, self.bound, spared=1)
         options: dict[str, Any] = {
@@ -141,7 +141,7 @@ class _Rows(_Audit):
     def compare(
         self, number: int, prompt: list[int], row: list[Cycle], alone: list[Cycle], exact: bool
     ) -> list[Difference]:
-        """Judge a row beside its single run; `exact`: it is greedy, and the text the target's own."""
+        """Compare a row with its single run; `exact`: it must be the target's own greedy text."""
         text, other = (Text(number, prompt, _text(each), _rows_read(each)) for each in (row, alone))
         if exact and self.invariant and (parted := self.bits(text, other)):
             return parted
@@ -161,7 +161,7 @@ class _Rows(_Audit):
         return []
 
     def turned(self, text: Text, part: int, row: list[Cycle], alone: list[Cycle]) -> Difference:
-        """Whether rounding alone can have parted two texts: judged at the first cycle that differs."""
+        """Judge, at the first cycle that differs, whether rounding alone can explain two texts."""
         worst = 0.0
         for one, other in zip(row, alone):
             worst = max(worst, _between(one, other))
@@ -177,7 +177,7 @@ class _Rows(_Audit):
 
 
 def _cold(make: Make) -> Make:
-    """The method, remembering for one prompt only where it would for all."""
+    """The method, with a memory that lasts for only one prompt."""
     method = make()
     if method.streams:
         raise ParameterError(f"{method.name} decodes streams, which cannot be batched")
@@ -187,7 +187,7 @@ def _cold(make: Make) -> Make:
 
 
 def _between(one: Cycle, other: Cycle) -> float:
-    """Largest difference of what two cycles read before they part: rows after the same tokens."""
+    """Largest difference between the rows that two cycles read after the same tokens."""
     if one.verdict is None or other.verdict is None or one.draft is None or other.draft is None:
         return 0.0
     shared = common_prefix(one.verdict.tokens, other.verdict.tokens)

@@ -1,17 +1,17 @@
 """The audit of canvases: are the same cells unmasked, with the same tokens, in the same order?
 
-The reference of an exact method is stepwise decoding under the same cache policy (block, cache, refresh
-interval, where it ends), one prompt at a time. Stepwise decoding is itself compared with transformers' own
-forward, at passes that compute every position: without a cache all do, with one those that refresh.
+The reference for an exact method is stepwise decoding under the same cache policy (block, cache, refresh
+interval, end), one prompt at a time. Stepwise decoding is itself compared with transformers' own forward, at
+passes that compute every position: all passes without a cache, and those that refresh with one.
 
-Where two orders part, the state is the same up to there, and two candidates stand against each other, each a
-cell and its token. The pass of that state is computed again by stepwise decoding alone, from the same
-placements, in the model's format and in float64. Rounding has turned the choice, if the log-odds of both
-candidates are nearer than rounding may move them, and both passes are off by no more than the bound; anything
-else is a bug. Of an invariant model the logits of every step are compared first, bit for bit.
+Up to the place where two orders diverge, the state is the same, and there are two candidates, each a cell and
+its token. The pass at that state is computed again by stepwise decoding alone, from the same placements, in
+the model's format and in float64. Rounding explains the choice if the log-odds of both candidates are closer
+than rounding may move them, and both passes are off by no more than the bound; anything else is a bug. For an
+invariant model, the logits of every step are first compared bit for bit.
 
-Lossy methods are listed with how many of their texts differ, the order left aside. In batches their rows are
-compared with their single runs.
+Lossy methods are listed with the number of their texts that differ, whatever the order. In batches, their
+rows are compared with their single runs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .result import AuditResult, Difference, Row
 from .text import SAMPLE, TIE, result_of, spread
 
 STATES = 4  # passes of a text that are compared with the stock module's
-Make: TypeAlias = Callable[[], Unmasking]  # makes a method anew
+Make: TypeAlias = Callable[[], Unmasking]  # makes a fresh method
 Named: TypeAlias = Mapping[str, Any]  # a method's name and its parameters
 Logits: TypeAlias = dict[int, Tensor]  # by cell
 
@@ -58,9 +58,9 @@ class CanvasRow(Row):
     Parameters
     ----------
     passes, steps : int
-        Passes that it took, and those of stepwise decoding under the same policy.
+        Passes of the method, and those of stepwise decoding under the same policy.
     lossy : bool
-        Whether another text is no fault: `differ` then counts them.
+        Whether a different text is allowed; `differ` then counts these texts.
     """
 
     passes: int = 0
@@ -69,7 +69,7 @@ class CanvasRow(Row):
 
     @property
     def differ(self) -> int:
-        """Prompts with another text."""
+        """Number of prompts with a different text."""
         return self.prompts - self.equal
 
     @property
@@ -88,7 +88,7 @@ class Written:
     placed: list[tuple[int, int]] = field(default_factory=list)  # cell and token
     cycle: list[int] = field(default_factory=list)  # the pass that decided it ...
     canvas: list[int] = field(default_factory=list)  # ... and which of its canvases
-    # Log-odds of every masked cell of the current block, as that canvas had them.
+    # Log-odds of every masked cell of the current block in that canvas.
     odds: list[dict[int, float]] = field(default_factory=list)
     bits: list[dict[int, bytes]] = field(default_factory=list)  # hashes of those cells' logits
     passes: int = 0
@@ -96,7 +96,7 @@ class Written:
     refreshed: list[int] = field(default_factory=list)  # entries whose pass computed every position
 
     def add(self, cycle: Cycle, block: int) -> None:
-        """A cycle more."""
+        """Add a cycle."""
         self.end = cycle.end
         verdict, read = cycle.verdict, cycle.cells_read
         if not isinstance(verdict, Unmasked) or read is None:
@@ -117,7 +117,7 @@ class Written:
             self.bits.append(dict(zip(cells, map(_hashed, read.logits[torch.as_tensor(mine)]))))
 
     def same_text(self, other: Written) -> bool:
-        """Whether both have the same tokens in the same cells, in whatever order."""
+        """Whether both have the same tokens in the same cells, in any order."""
         return dict(self.placed) == dict(other.placed)
 
 
@@ -129,21 +129,21 @@ class Canvases(Reference):
         self.model = model
 
     def forward(self, net: Net, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """Logits of each cell of a canvas `text` (masks where nothing stands), by one call of the module."""
+        """Logits of each cell of a canvas `text` (with masks in empty cells), by one call of the module."""
         ids = torch.tensor([[*prompt, *text]], device=net.device)
         sees = torch.zeros((1, 1, ids.shape[1], ids.shape[1]), dtype=net.dtype, device=net.device)
         logits = net(input_ids=ids, attention_mask=sees, use_cache=False).logits[0]
-        logits[:, self.model.mask] = -torch.inf  # no cell ends as a mask
+        logits[:, self.model.mask] = -torch.inf  # a mask is never written
         begin = len(prompt) - self.model.shift
         return logits[begin : begin + len(text)]
 
     def measured(self, prompt: list[int], text: list[int]) -> tuple[list[int], list[int]]:
-        """All of a canvas."""
+        """The part of a canvas over which rounding is measured: all of it."""
         return prompt, text
 
     @cached_property
     def wide(self) -> Diffusion:
-        """The model in float64, run by our own code: the stock module has no form of the cache."""
+        """The model in float64, run by our own code: the stock module has no such cache."""
         return Diffusion(self.wide_net, None, self.model.name, mask=self.model.mask, shift=self.model.shift)
 
 
@@ -169,11 +169,11 @@ def run(
         ``"ssd:draft_length=3,cache=dual"``, or ``{"method": "ssd", "draft_length": 3, "cache": "dual"}``.
         Default: every method, with and without a cache; ssd with both trees.
     batch : int
-        So many prompts are decoded together. What they are compared with is decoded alone.
+        Number of prompts that are decoded in one batch. Their references are decoded alone.
     max_new_tokens : int
         Cells of a canvas.
     dtype, device, threads, progress
-        As `specviz.audit.run` takes them.
+        As in `specviz.audit.run`.
 
     Returns
     -------
@@ -198,7 +198,7 @@ def run(
         for make in makers:
             make().fits(length)
         for prompt in ids:
-            target.open([prompt], length).close()  # one that is too long is refused before any work
+            target.open([prompt], length).close()  # a prompt that is too long is refused before any work
         audit = _Audit(target, length, ids)
         named = "greedy" + (f", {batch} rows" if batch > 1 else "")
         rows = [
@@ -226,9 +226,9 @@ DEFAULT = tuple(
 
 
 class _Audit:
-    """Decodes and judges; what stepwise decoding writes is kept for the prompts at hand.
+    """Decodes and judges canvases.
 
-    The bound is measured over canvases spread evenly among the prompts (`picks`), each at several states.
+    The bound is measured over canvases spread evenly among the prompts (`picks`), each in several states.
     """
 
     def __init__(self, target: Diffusion, length: int, ids: list[list[int]]) -> None:
@@ -244,17 +244,17 @@ class _Audit:
 
     @property
     def most(self) -> float:
-        """How far apart the log-odds of two candidates may lie where rounding has turned a choice.
+        """The largest difference between the log-odds of two candidates that rounding can explain.
 
-        A logit off by at most b moves the log-odds of a token by at most 2 b, and those of two candidates
-        apart by 4 b; the grid then moves each by half a step.
+        Logits off by at most b move the log-odds of a token by at most 2 b, and those of two candidates apart
+        by at most 4 b; the grid then moves each by half a step.
         """
         return 4 * self.bound.value + self.grid
 
     def decode(
         self, prompts: list[list[int]], method: Unmasking, keep: int = 0
     ) -> tuple[list[Written], list[Cycle]]:
-        """The canvases of the prompts, written together; and the cycles of row `keep`."""
+        """Write the canvases of the prompts in one batch; also return the cycles of row `keep`."""
         written = [Written() for _ in prompts]
         kept = []
         for cycles in decode_canvases(self.target, prompts, method, max_new_tokens=self.length):
@@ -265,7 +265,7 @@ class _Audit:
         return written, kept
 
     def alone(self, prompt: list[int], method: Unmasking) -> Written:
-        """One prompt."""
+        """Write the canvas of one prompt."""
         return self.decode([prompt], method)[0][0]
 
     def prompts(
@@ -310,7 +310,8 @@ class _Audit:
     ) -> Logits:
         """Logits of each masked cell of the current block before step `part`, by the passes of `method`.
 
-        Every pass up to there is run again: the cache holds what they left. Without a cache one is enough.
+        With a cache, every earlier pass is repeated, because the cache depends on them. Without one, a single
+        pass is enough.
         """
         wide = Wide() if model.dtype == torch.float64 else nullcontext()
         with wide, closing(model.open([prompt], self.length, **method.policy())) as canvas:
@@ -327,7 +328,7 @@ class _Audit:
             return rows_of(canvas.forward(Draft.empty())[0], -1, method.block)
 
     def stock(self, number: int, prompt: list[int], method: Unmasking) -> list[Difference]:
-        """Whether passes over every position say what transformers' own forward says."""
+        """Compare passes over every position with transformers' own forward."""
         (written,), cycles = self.decode([prompt], method.again())
         by_number = {cycle.number: cycle for cycle in cycles}
         for step in (written.refreshed[i] for i in spread(len(written.refreshed), STATES)):
@@ -342,7 +343,7 @@ class _Audit:
         return []
 
     def cells(self, placed: list[tuple[int, int]]) -> list[int]:
-        """The cells of a canvas in which these tokens were placed."""
+        """The cells of a canvas after these placements."""
         cells = [self.target.mask] * self.length
         for cell, token in placed:
             cells[cell] = token
@@ -351,7 +352,7 @@ class _Audit:
 
 @dataclass
 class _Pair:
-    """A prompt's canvas as it was written (in row `i` of `prompts`), and as it was expected."""
+    """A prompt's canvas as it was written (in row `i` of `prompts`) and as expected."""
 
     audit: _Audit
     number: int
@@ -394,7 +395,7 @@ class _Pair:
         return []
 
     def place(self, part: int) -> Difference:
-        """Judge the first step at which two orders part: tie, noise, reference noise, or bug."""
+        """Judge the first step at which two orders diverge: tie, noise, reference noise, or bug."""
         audit, stepwise, prompt = self.audit, like(self.method), self.prompts[self.i]
         rows = self.own(self.written.cycle[part], self.written.canvas[part])
         alone = audit.at(audit.target, prompt, stepwise, self.expected, part)
@@ -429,10 +430,10 @@ class _Pair:
         return result
 
     def turned(self, part: int) -> Difference:
-        """Whether rounding alone can have parted a lossy method's row from its single run.
+        """Judge whether rounding alone can explain a lossy method's row that differs from its single run.
 
-        Judged at the first pass that placed something else: after equal states both must have read the same
-        logits within the bound.
+        The first pass that placed something else decides: the states were equal, so both must have read the
+        same logits within the bound.
         """
         number = min(self.written.cycle[part], self.expected.cycle[part])
         step = self.expected.cycle.index(number)
@@ -451,7 +452,7 @@ class _Pair:
         return Difference(self.number, part, verdict, f"{words}(bound {bound:.1e})", distance=apart)
 
     def own(self, number: int, canvas: int) -> Logits:
-        """Logits of each masked cell of the current block that a method's own pass read of a canvas."""
+        """Logits of each masked cell of a canvas' current block, from the method's own pass."""
         _, cycles = self.audit.decode(self.prompts, self.method.again(), keep=self.i)
         cycle = next(cycle for cycle in cycles if cycle.number == number)
         return rows_of(cycle.cells_read, canvas, self.method.block)
@@ -468,12 +469,12 @@ def like(method: Unmasking) -> Stepwise:
 
 
 def cells_in_work(read: Read, canvas: int, block: int) -> np.ndarray:
-    """Which entries of a pass are of a canvas' current block."""
+    """Indices of a pass's entries in a canvas' current block."""
     return np.flatnonzero((read.canvas == canvas) & in_work(read, block))
 
 
 def rows_of(read: Read | None, canvas: int, block: int) -> Logits:
-    """Logits of each cell that a pass read of a canvas' current block."""
+    """Logits of each cell of a canvas' current block that a pass read."""
     assert read is not None
     return {int(read.cell[i]): read.logits[int(i)] for i in cells_in_work(read, canvas, block)}
 
@@ -484,7 +485,7 @@ def _hashed(row: Tensor) -> bytes:
 
 
 def log_odds(row: Tensor, token: int) -> float:
-    """log p - log (1 - p) of a token by its cell's logits, without the loss of a p near 1."""
+    """log p - log (1 - p) of a token from its cell's logits, accurate even for p near 1."""
     row = row.cpu().double()
     others = row.clone()
     others[token] = -torch.inf
@@ -492,7 +493,7 @@ def log_odds(row: Tensor, token: int) -> float:
 
 
 def _made(given: setup.Given | Named) -> Make:
-    """As `factory`, of a method that writes canvases, or of a dict of its name and parameters."""
+    """As `factory`, for a method that writes canvases; also takes a dict of its name and parameters."""
     if isinstance(given, Mapping):
         values = {name: value for name, value in given.items() if name != "method"}
         given = partial(catalogue.find(given["method"]), **values)

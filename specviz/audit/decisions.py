@@ -1,4 +1,4 @@
-"""Recorded decisions: can each be decided again, and are the recorded probabilities the target's?"""
+"""Checks of recorded decisions: can each be repeated, and are the recorded probabilities the target's?"""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..trace import Trace
 from .result import Difference
 
 Decoded: TypeAlias = tuple[int, Trace, dict[int, list[int]]]  # first prompt, trace, texts by its prompts
-Faults: TypeAlias = Iterator[tuple[Any, str]]  # prompts, each with a sentence
+Faults: TypeAlias = Iterator[tuple[Any, str]]  # pairs of a prompt and a sentence
 ROUNDING = 1e-6  # probabilities are recorded in float32
-LOGS = 1e-4  # and their logarithms differ from the logits' difference by what a softmax rounds
+LOGS = 1e-4  # a softmax's rounding, in differences of log probabilities
 TINY = 1e-30  # below it float32 keeps fewer digits
 
 
 class Records:
-    """The traces that a method left, and what they get wrong.
+    """A method's traces, and the faults in them.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ class Records:
     sampling : Sampling
         As decoded; recorded probabilities of tested and drawn tokens are warped by it.
     bound : float
-        Of a logit's error. A probability then moves by no more than half as much, over the temperature.
+        Bound on a logit's error. A probability is then off by at most half as much, over the temperature.
     most : int
-        Texts whose recorded probabilities are compared with the stock module's.
+        Number of texts whose recorded probabilities are compared with the stock module's.
 
     Attributes
     ----------
@@ -53,12 +53,12 @@ class Records:
                     self._texts[first + prompt] = prompts[prompt], texts[prompt], trace, prompt
 
     def compare(self, number: int, rows_of: Callable[[list[int], list[int]], Tensor]) -> None:
-        """Whether the probabilities recorded of a prompt, if it is among the compared ones, are the target's.
+        """Compare a prompt's recorded probabilities with the target's, if it is among those to compare.
 
         Parameters
         ----------
         number : int
-            Of the prompt.
+            Index of the prompt.
         rows_of : callable
             The target's logits that predict each token of a text after a prompt: `Reference.rows`.
         """
@@ -68,7 +68,7 @@ class Records:
         rows = rows_of(prompt, text)
         plain = rows.softmax(-1).cpu().numpy()
         warped = plain if self.sampling.greedy else self.sampling.probabilities(rows).cpu().numpy()
-        # What logits over a temperature are softened or sharpened to moves by as much more.
+        # Dividing logits by a temperature scales the error of the probabilities.
         drawn = self.bound if self.sampling.greedy else self.bound * max(1, 0.5 / self.sampling.temperature)
         worst = _compare(_tables(trace.select(prompt=place)), plain, warped, self.bound, drawn)
         if worst is not None:
@@ -76,7 +76,7 @@ class Records:
 
 
 def _again(trace: Trace, texts: dict[int, list[int]]) -> Faults:
-    """Decisions that the record does not repeat, and recorded texts that are not what was emitted."""
+    """Decisions that the record does not repeat, and recorded texts that differ from the emitted ones."""
     again = trace.recheck()
     for prompt, some in again[~again["agrees"]].groupby("prompt", observed=True):
         first = some.iloc[0]
@@ -92,7 +92,7 @@ def _again(trace: Trace, texts: dict[int, list[int]]) -> Faults:
 
 
 def _gaps(trace: Trace) -> Faults:
-    """Gaps that do not follow from the recorded probabilities, thresholds not from the confidences."""
+    """Gaps that do not follow from the recorded probabilities, or thresholds not from the confidences."""
     nodes, run = trace.nodes, trace.run
     nodes = nodes[nodes["gap"].notna() & (nodes["p"] > TINY)]
     if not len(nodes):
@@ -113,7 +113,7 @@ def _gaps(trace: Trace) -> Faults:
 
 
 def _wrong(nodes: pd.DataFrame, column: str, expected: np.ndarray, limit: float, words: str) -> Faults:
-    """Where a column is not what was expected, up to a relative error."""
+    """Prompts in which a column differs from the expected values by more than a relative error."""
     off = np.abs(expected - nodes[column]) > limit * (1 + nodes[column].abs())
     for prompt, some in nodes[off].groupby("prompt", observed=True):
         first = some.iloc[0]
@@ -133,7 +133,7 @@ def _windows(trace: Trace) -> Faults:
         over = chain["token"].isin(ends).cumsum().shift(fill_value=0) > 0  # after an end token
         drafted = chain[~over]
         claim = given["alpha"] * given["k_max"] * drafted["score"].mean()
-        # The mean was taken in float64 of float32 numbers; a claim at a whole number may fall on either side.
+        # The mean was taken in float64 of float32 numbers: a claim near an integer may fall on either side.
         windows = {
             min(given["k_max"], max(given["k_min"], int(np.floor(claim + away))))
             for away in (-ROUNDING * given["k_max"], ROUNDING * given["k_max"])
@@ -145,13 +145,13 @@ def _windows(trace: Trace) -> Faults:
 
 
 def _tables(trace: Trace) -> dict[str, pd.DataFrame]:
-    """Recorded probabilities, with what their places in a text follow from."""
+    """Recorded probabilities, with the columns that locate them in a text."""
     keep = trace.cycles[["prompt", "cycle", "keep"]]
     nodes = trace.nodes
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].merge(keep, on=["prompt", "cycle"])
     name = trace.run["method"]
     kind = find(name) if name in names() else of_session(name)
-    # A younger sibling's p is what the elder ones left of it.
+    # A younger sibling's p is reduced by the elder ones.
     if kind is not None and issubclass(kind, SampledTreeMethod):
         nodes = nodes[~nodes.duplicated(["prompt", "cycle", "parent"])]
     tops = trace.tops("pred").merge(keep, on=["prompt", "cycle"])
@@ -164,11 +164,11 @@ def _tables(trace: Trace) -> dict[str, pd.DataFrame]:
 def _compare(
     tables: dict[str, pd.DataFrame], plain: np.ndarray, warped: np.ndarray, bound: float, drawn: float
 ) -> tuple[int, str, str] | None:
-    """The worst recorded probability of a text, if it is beyond its bound: position, verdict, reason.
+    """The worst recorded probability of a text, if it exceeds its bound: position, verdict, reason.
 
-    `drawn` bounds those of tokens that were tested and drawn, which are warped.
+    `drawn` is the bound for tested and drawn tokens, whose probabilities are warped.
     """
-    worst = (0.0, 0.0, -1, "")  # beyond its limit, off, where, of what
+    worst = (0.0, 0.0, -1, "")  # excess over the limit, error, position, table
     for name, p, limit, at in (
         ("outputs", warped, drawn + ROUNDING, lambda t: t["position"]),
         ("nodes", warped, drawn + ROUNDING, lambda t: t["keep"] + t["depth"] - 1),

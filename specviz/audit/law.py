@@ -34,32 +34,32 @@ if TYPE_CHECKING:
     from ..loop.cycle import Target
 
 Words: TypeAlias = tuple[int, ...]  # the tokens of a text
-Law: TypeAlias = dict[Words, float]  # by text its probability
-Key: TypeAlias = tuple[int, int, int]  # of a uniform number: its cycle, its use and its place
+Law: TypeAlias = dict[Words, float]  # probability by text
+Key: TypeAlias = tuple[int, int, int]  # of a uniform number: its cycle, its use and its index
 Numbers: TypeAlias = dict[Key, float]
-Trail: TypeAlias = tuple[tuple[Hashable, ...], ...]  # by cycle everything that the method did
+Trail: TypeAlias = tuple[tuple[Hashable, ...], ...]  # everything that the method did, by cycle
 
 TOLERANCE = 1e-9
-STEP = 1e-13  # how finely a cell's edge is found
-GRID = 5  # cells that are looked into before any edge is known
-FILLING = 32  # tokens that a method which remembers has decoded before, where it is to be warm
+STEP = 1e-13  # precision with which a cell's edge is located
+GRID = 5  # places at which outcomes are compared before any edge is located
+FILLING = 32  # tokens of each text that warms a method with a memory
 GREEDY = Sampling()
 SETTINGS = (Sampling(1.0), Sampling(0.6), Sampling(0.9, top_k=2), Sampling(1.2, top_p=0.9))
-EXPECTED = 5.0  # draws that a cell of the chi-square test should expect; rarer ones are pooled
+EXPECTED = 5.0  # minimum expected draws of a chi-square test's cell; rarer cells are pooled
 
 
 class OutsideVocabulary(ParameterError):
-    """A method drafts ids that a toy vocabulary does not have, so its law cannot be enumerated there."""
+    """A method drafted ids outside a toy vocabulary, so its law cannot be enumerated there."""
 
 
 class Table:
-    """A language model that is a table: float64 logits, a fixed random function of the whole text.
+    """A toy language model: its float64 logits are a fixed random function of the whole text.
 
     Parameters
     ----------
     vocabulary, seed : int
     near : Table, optional
-        Logits are a mixture with this model's, so that one can draft for the other.
+        The logits are the mean of random ones and this model's, so that one can draft for the other.
     eos : tuple of int
         Ids that end a text.
     """
@@ -75,7 +75,7 @@ class Table:
         self._rows: dict[Words, Tensor] = {}
 
     def logits(self, text: Sequence[int]) -> Tensor:
-        """What follows `text`, [vocabulary]."""
+        """Logits after `text`, [vocabulary]."""
         key = tuple(text)
         if key not in self._rows:
             row = torch.from_numpy(np.random.default_rng([self.seed, *key]).normal(0, 1, self.vocabulary))
@@ -83,7 +83,7 @@ class Table:
         return self._rows[key]
 
     def left(self, prompt: int) -> int:
-        """How many tokens can follow a prompt of so many."""
+        """Number of tokens that can follow a prompt of `prompt` tokens."""
         return self.max_length - prompt
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> _Text | _Pairs:
@@ -96,17 +96,17 @@ class Table:
 
 
 class Reader(Table):
-    """A table that drafts as EAGLE does: it reads tokens, and states that it needs nothing of."""
+    """A table that drafts as EAGLE does: it reads tokens, and states that it ignores."""
 
     kind, apart, layers = "eagle", True, (0,)
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> _Pairs:
-        """A context of one row; nothing but the first token is read."""
+        """A context of one row; only the first token is read."""
         return _Pairs(self, list(prompts[0][:1]))
 
 
 class _Pairs:
-    """A context of pairs over a table (`specviz.models.eagle_model.EagleContext`)."""
+    """A context over a table that reads pairs (`specviz.models.eagle_model.EagleContext`)."""
 
     def __init__(self, model: Table, text: list[int]) -> None:
         self.model, self.text = model, text
@@ -182,15 +182,15 @@ def check(
 ) -> list[LawResult]:
     """Compare the exact law of a method's texts with the target's, on a toy vocabulary.
 
-    A method that remembers is run from an empty memory and from a filled one: in texts this short an empty
-    one hardly drafts.
+    A method with a memory is run with an empty and with a filled one: in texts this short, it hardly drafts
+    from an empty memory.
 
     Parameters
     ----------
     make : str, class, Method or callable
-        The method, or what makes it anew.
+        The method, or a function that makes a fresh one.
     settings : sequence of Sampling
-        The first is enumerated over one token more than the others.
+        The first is enumerated over texts that are one token longer.
     vocabulary, length : int
         The law is that of all texts of `length` tokens after a fixed prompt.
 
@@ -216,7 +216,7 @@ def check(
 
 
 def enumerable(make: Make) -> Make:
-    """The method as a toy vocabulary takes it, without files and a memory of another vocabulary."""
+    """Adapt a method to a toy vocabulary: small parameters, no files, no memory of another vocabulary."""
     method = make()
     if method.law_check_params:
         return partial(type(method), **(method.values | method.law_check_params))
@@ -234,7 +234,7 @@ def apart(one: Law, other: Law) -> float:
 def warm(
     make: Make, target: Target, drafter: Target | None, prompts: Sequence[list[int]], length: int
 ) -> Make | None:
-    """Makes the method with what it learnt from texts of `length` tokens; None if it keeps nothing."""
+    """A function that makes the method with a memory of texts of `length` tokens; None if it keeps none."""
     full = make()
     if full.memory is None or full.memory["keep"] != "run":
         return None
@@ -256,7 +256,7 @@ def law_of_target(
 ) -> Law:  # fmt: skip
     """Probability of each text of at most `length` tokens under the target alone.
 
-    With `beta` by equation 3 (Zeng et al.): while a text is the beginning of the draft its next token has the
+    `beta` is that of equation 3 (Zeng et al.): while a text is a prefix of the draft, its next token has the
     law (1 - β) p + β δ.
     """
     law: Law = {(): 1.0}
@@ -278,14 +278,14 @@ def law_of(
     make: Make, target: Table, drafter: Table, prompt: list[int], length: int, sampling: Sampling,
     previous: Sequence[int] = (), edges: np.ndarray | None = None,
 ) -> tuple[Law, int]:  # fmt: skip
-    """Probability of each text that the method writes in the real loop, and the cells that were run.
+    """Probability of each text that the method writes in the real loop, and the number of cells run.
 
-    `previous` is what a stream's update before has left, for methods that draft from it; `edges` are guesses
-    of where outcomes change.
+    `previous` is the output of a stream's previous update, for methods that draft from it; `edges` are
+    guesses of where outcomes change.
 
-    What a method does is a step function of its uniform numbers. One number after another, in the order in
-    which the method takes them, [0, 1) is cut where the outcome changes; edges are searched by bisection,
-    wherever they lie. So the method is judged by its behaviour alone, and a wrong one has a wrong law.
+    A method's behaviour is a step function of its uniform numbers. For one number after another, in the order
+    in which the method takes them, [0, 1) is cut where the outcome changes; bisection locates the edges. So
+    the method is judged by its behaviour alone, and a wrong method has a wrong law.
     """
     places = _guesses(target, drafter, prompt, length, sampling) if edges is None else edges
     guesses = np.unique(places[(places > 0) & (places < 1)])
@@ -314,7 +314,7 @@ def law_of(
 def _play(
     make: Make, target: Table, prompt: list[int], length: int, fixed: Numbers, **options: Any
 ) -> tuple[list[Key], Trail, Words]:
-    """Decode with some uniform numbers fixed: which others the method took, all that happened, the text."""
+    """Decode with some uniform numbers fixed; return the others taken, what happened, and the text."""
     taken: dict[Key, None] = {}
 
     def uniforms(cycle: int, use: int, n: int) -> np.ndarray:
@@ -334,7 +334,7 @@ def _play(
 def _cut(outcome: Callable[[float], Hashable], guesses: np.ndarray) -> list[tuple[float, float]]:
     """Midpoints and widths of the cells of [0, 1) in which `outcome` is constant.
 
-    `guesses` are places where an edge may well lie; they save bisection steps and decide nothing.
+    `guesses` are likely places of edges; they save bisection steps and do not affect the result.
     """
     at = cache(outcome)
     edges: list[float] = []
@@ -351,7 +351,7 @@ def _cut(outcome: Callable[[float], Hashable], guesses: np.ndarray) -> list[tupl
             search(low, middle - STEP)
             search(middle - STEP, middle + STEP)
             search(middle + STEP, high)
-        else:  # between two guesses: one step halves them
+        else:  # cut between the two middle guesses, which halves their number
             half = len(near) // 2
             middle = float(near[half - 1 : half + 1].mean()) if len(near) else (low + high) / 2
             search(low, middle)
@@ -365,13 +365,13 @@ def _cut(outcome: Callable[[float], Hashable], guesses: np.ndarray) -> list[tupl
 
 
 def _guesses(target: Table, drafter: Table, prompt: list[int], length: int, sampling: Sampling) -> np.ndarray:
-    """Where edges lie for methods that draw by inverse CDF and accept by p/q, over all texts."""
+    """Likely edges, over all texts, for methods that draw by inverse CDF and accept by p/q."""
     places: list[Tensor] = []
     for text in target.texts(length):
         p, q = (sampling.probabilities(m.logits([*prompt, *text])) for m in (target, drafter))
         rest = (p - q).clamp(min=0)
         places += [p.cumsum(0), q.cumsum(0), (p / q).clamp(max=1), rest.cumsum(0) / rest.sum()]
-        if drafter.kind == "eagle":  # a second sibling's draw, and its trial
+        if drafter.kind == "eagle":  # a second sibling's draw and test
             for gone in range(target.vocabulary):
                 other = q.index_fill(0, torch.tensor([gone]), 0.0)
                 other, left = other / other.sum(), rest / rest.sum()
@@ -381,7 +381,7 @@ def _guesses(target: Table, drafter: Table, prompt: list[int], length: int, samp
 
 
 def spell(sampling: Sampling) -> str:
-    """The settings in words."""
+    """The sampling settings in words."""
     if sampling.greedy:
         return "greedy"
     words = f"temperature {sampling.temperature:g}"
@@ -395,7 +395,7 @@ def chi_square(
 ) -> ChiSquare:  # fmt: skip
     """Test the distribution of the first tokens over many seeds against the target's own.
 
-    The target's probabilities come from the stock transformers module. Cells that expect fewer than
+    The target's probabilities come from the audit's reference. Cells that expect fewer than
     `EXPECTED` draws are pooled into one.
 
     Parameters
@@ -403,22 +403,22 @@ def chi_square(
     model, draft : Model
     prompt : as `Model.encode` takes it
     n : int
-        Draws, one a seed: `seed`, `seed` + 1, ...
+        Draws, one per seed: `seed`, `seed` + 1, ...
     method : str, class, Method or callable
-        The method, or what makes it anew.
+        The method, or a function that makes a fresh one.
     tokens : int
-        1 or 2 tokens make a cell.
+        Number of first tokens that make a cell, 1 or 2.
     sampling : Sampling
 
     Raises
     ------
     ParameterError
-        If n is too small for two cells, or the text ends before a cell is whole too often to compare.
+        If the draws fill only one cell: `n` is too small, or the distribution too narrow.
     """
     make = factory(method)
     ids = list(model.encode(prompt))
     law = first_tokens(model, reference_of(model), ids, n, tokens, sampling)
-    # One token more than is looked at, so that the cell's last one may be a draft's.
+    # One token more than a cell has, so that the cell's last one may come from a draft.
     drawn = partial(decode, model, ids, drafter=draft, sampling=sampling, max_new_tokens=tokens + 1)
     counts: Counter[Words] = Counter()
     context: Context | None = None
@@ -442,7 +442,7 @@ def chi_square(
 def first_tokens(
     model: Model, reference: Reference | Stepwise, ids: list[int], n: int, tokens: int, sampling: Sampling
 ) -> Law:
-    """Probabilities of a chi-square test's cells by the stock module, without those of few expected draws."""
+    """Probabilities of a chi-square test's cells by the reference, without cells of few expected draws."""
 
     def after(text: list[int]) -> np.ndarray:
         p = sampling.probabilities(reference.rows(ids, [*text, 0])[-1])  # the row that predicts the 0
@@ -453,7 +453,7 @@ def first_tokens(
         return [(int(token), float(p[token])) for token in np.flatnonzero(p * n >= EXPECTED)]
 
     law: Law = {}
-    for token, p in often(after([])):  # what begins with another one lands in the pool
+    for token, p in often(after([])):  # texts that begin with another token go into the pool
         if tokens == 1 or token in model.eos:
             law[(token,)] = p
         else:
@@ -462,7 +462,7 @@ def first_tokens(
 
 
 def cells_of(law: Law, n: int) -> Law:
-    """Of so many draws, how many each cell expects that is not a part of the pool."""
+    """Expected number of `n` draws for each cell that is not pooled."""
     return {cell: p * n for cell, p in law.items() if p * n >= EXPECTED}
 
 
@@ -474,7 +474,7 @@ def _test(counts: Counter[Words], law: Law, n: int) -> ChiSquare:
     if pool >= EXPECTED or not own:
         drawn.append(left)
         expected.append(pool)
-    elif left or pool > 0:  # too little for a cell of its own: it joins the smallest
+    elif left or pool > 0:  # too few for a separate cell: they join the smallest
         least = int(np.argmin(expected))
         drawn[least] += left
         expected[least] += pool

@@ -1,7 +1,7 @@
 """The target computed without any of our code: stock transformers, whole texts, no cache; and in float64.
 
-A GGUF file has no float64, and no stock module: there the reference is the same file read one token at a
-time in a fresh context, without drafts, trees or rewinding (`Stepwise`).
+A GGUF file has neither float64 nor a stock module: its reference is the same file read one token at a time in
+a separate context, without drafts or trees (`Stepwise`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Value: TypeAlias = Any  # an argument or the result of any function of torch
 FACTOR = 8.0  # the bound is this many times the largest rounding error that was measured ...
 FLOOR, CAP = 2.0, 1024.0  # ... between these multiples of eps times the largest logit ...
 SHARE = 0.05  # ... and never more than this share of the largest logit
-WIDTHS = (2, 4, 16, 64)  # tokens of a pass at which llama.cpp's kernels are compared with the one for one
+WIDTHS = (2, 4, 16, 64)  # tokens per pass at which llama.cpp's kernels are compared with that for one
 
 
 class Wide(TorchFunctionMode):
     """Turns every cast to float32 into one to float64.
 
-    Norms, rotary angles and attention weights ask for float32 by name, whatever the model's own format; a
-    model cast to float64 would still round there.
+    Norms, rotary angles and attention weights are cast to float32 explicitly, whatever the model's format, so
+    a model in float64 would still round there.
     """
 
     def __torch_function__(
@@ -79,7 +79,7 @@ class Bound:
 
     @classmethod
     def of(cls, measured: float, scale: float, rows: int, eps: float, against: str = "float64") -> Bound:
-        """The bound that a measured error makes, for logits as large as `scale`."""
+        """The bound for a measured error, with logits as large as `scale`."""
         low, high = FLOOR * eps * scale, min(CAP * eps, SHARE) * scale
         return cls(min(max(FACTOR * measured, low), high), measured, rows, low, high, against)
 
@@ -104,7 +104,7 @@ class Reference:
     Parameters
     ----------
     model : Model
-        Its transformers module (`net`) is used; nothing else of it.
+        Its transformers module (`net`) is used, and none of our code.
 
     Raises
     ------
@@ -132,7 +132,7 @@ class Reference:
         return net(input_ids=tokens, use_cache=False, logits_to_keep=len(text)).logits[0]
 
     def measured(self, prompt: list[int], text: list[int]) -> tuple[list[int], list[int]]:
-        """The part of a text whose predictions tell the rounding error: all but its first token."""
+        """The part of a text over which rounding is measured: prompt and output, except the first token."""
         ids = [*prompt, *text]
         return ids[:1], ids[1:]
 
@@ -143,24 +143,24 @@ class Reference:
 
     @torch.inference_mode()
     def double(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """The same in float64 on the CPU."""
+        """As `rows`, in float64 on the CPU."""
         with Wide():
             return self.forward(self.wide_net, prompt, text)
 
     @cached_property
     def wide_net(self) -> Net:
         """A copy of the module in float64 on the CPU."""
-        with torch.inference_mode(False):  # our own code may read it too, and looks at versions
+        with torch.inference_mode(False):  # our own code may read it, and needs version counters
             net = copy.deepcopy(self.net).to("cpu", torch.float64).eval()
         if net.config._attn_implementation not in ("eager", "sdpa"):
             net.set_attn_implementation("eager")
-        experts = getattr(net, "_can_set_experts_implementation", None)  # which our own modules lack
+        experts = getattr(net, "_can_set_experts_implementation", None)  # our own modules lack it
         if experts is not None and experts():
-            net.set_experts_implementation("eager")  # grouped products have no float64
+            net.set_experts_implementation("eager")  # grouped matrix products do not support float64
         return net
 
     def bound(self, texts: Sequence[tuple[list[int], list[int]]]) -> Bound:
-        """Measure the rounding error over (prompt, text) pairs, every place of them."""
+        """Measure the rounding error at every place of (prompt, text) pairs."""
         measured, scale, count = 0.0, 0.0, 0
         for prompt, text in texts:
             part = self.measured(prompt, text)
@@ -174,7 +174,7 @@ class Reference:
         return self._bound
 
     def bound_at(self, ids: Sequence[int]) -> float:
-        """How far rounding may move a logit after `ids`: everywhere as far as `bound` measured."""
+        """How far rounding may move a logit after `ids`: the last value of `bound`, for any `ids`."""
         return self._bound.value
 
 
@@ -198,21 +198,21 @@ class Crossed(Reference):
         return net(input_ids=source, decoder_input_ids=tokens, use_cache=False).logits[0][-len(text) :]
 
     def measured(self, prompt: list[int], text: list[int]) -> tuple[list[int], list[int]]:
-        """The part of a text whose predictions tell the rounding error: what was written."""
+        """The part of a text over which rounding is measured: the whole output."""
         return prompt, text
 
 
 class Stepwise:
-    """A GGUF file's predictions, read one token at a time: what a pass of one computes, and nothing else.
+    """A GGUF file's predictions, read one token at a time.
 
-    llama.cpp computes one token and many by different kernels, so a verified text may part from a
-    token-by-token one. How far the kernels differ is measured: over whole texts by `bound`, and at the place
-    where two texts part by `bound_at`.
+    llama.cpp uses different kernels for one token and for many, so a verified text may diverge from one
+    written token by token. The difference between the kernels is measured over whole texts by `bound`, and at
+    the place where two texts diverge by `bound_at`.
 
     Parameters
     ----------
     model : LlamaCpp
-        Its file is used, through a context of its own.
+        Its file is read, in a separate context.
     """
 
     name, exactly = "the file read token by token", "token by token"
@@ -227,20 +227,20 @@ class Stepwise:
     def rows(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
         """Logits that predict each token of `text` after `prompt`: float32 [len(text), vocabulary]."""
         ids = [*prompt, *text[:-1]]
-        # What was read before the same way need not be read again.
+        # Tokens that were read before in the same way need not be read again.
         shared = min(common_prefix(self._ids, ids), len(prompt) - 1)
         self._native.remove(0, shared)
-        self._ids = []  # until all is read
+        self._ids = []  # invalid until all is read
         rows = [self._read(i, ids[i : i + 1], i >= len(prompt) - 1) for i in range(shared, len(ids))]
         self._ids = ids
         return torch.cat([row for row in rows if row is not None])
 
     def double(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """The same numbers as float64: this file has no better ones."""
+        """As `rows`, converted to float64: a GGUF file has no more exact values."""
         return self.rows(prompt, text).double()
 
     def bound(self, texts: Sequence[tuple[list[int], list[int]]]) -> Bound:
-        """Measure how far the kernels for many tokens are from that for one, over (prompt, text) pairs."""
+        """Measure how far the kernels for many tokens differ from that for one, over (prompt, text) pairs."""
         measured, scale, count = 0.0, 0.0, 0
         for prompt, text in texts:
             if not text:
@@ -269,7 +269,7 @@ class Stepwise:
         return torch.cat([part for part in parts if part is not None])
 
     def _read(self, place: int, ids: Sequence[int], wanted: bool) -> Tensor | None:
-        """One pass over `ids` after the `place` tokens read before."""
+        """Run one pass over `ids` after the `place` tokens read before."""
         native, n = self._native, len(ids)
         native.tokens[:n] = ids
         native.positions[:n] = range(place, place + n)
@@ -279,7 +279,7 @@ class Stepwise:
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Largest difference; infinite where one is not a number."""
+    """Largest absolute difference; infinite if a value is NaN."""
     gap = (a.cpu().double() - b.cpu().double()).abs()
     gap = torch.where(a.cpu() == b.cpu(), 0.0, gap)  # equal infinities
     return float(gap.nan_to_num(torch.inf).max())

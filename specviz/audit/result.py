@@ -1,4 +1,4 @@
-"""What an audit found: differences, rows, and the one rule."""
+"""The results of an audit: differences, rows, and the rule by which a method holds."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from .reference import Bound
 
 CHANCE = 1e-4  # a chi-square test fails by chance this often
 
-SHARE = 0.01  # of the prompts may differ by ties and noise
-VERDICTS = ("equal", "tie", "noise", "reference noise", "bug")  # the worst last
+SHARE = 0.01  # share of the prompts that may differ by ties and noise
+VERDICTS = ("equal", "tie", "noise", "reference noise", "bug")  # worst last
 
 
 @dataclass
 class Difference:
-    """A place where something is not as the target alone has it.
+    """A place where something differs from the target alone.
 
     Parameters
     ----------
     prompt, position : int
-        Index of the prompt; place in the output (0 is the first generated token), -1 where there is none.
+        Index of the prompt; place in the output (0 is the first generated token), -1 if there is none.
     verdict : str
-        tie; noise (of kernels: float64 sides with what was compared with); reference noise (float64 sides
-        with the method, and the other row is off within the bound); or bug.
+        tie; noise (of kernels: float64 does not agree with the method, whose row is off within the bound);
+        reference noise (float64 agrees with the method, and the other row is off within the bound); or bug.
     reason : str
         One sentence.
     expected, actual : int or None
-        The two tokens, and what they read (`expected_text`, `actual_text`).
+        The two tokens; `expected_text` and `actual_text` are their texts.
     gap, gap_alone, gap_double : float or None
         Logit of `expected` minus that of `actual`: in the method's own pass, in a pass of width 1 over the
         committed prefix, in float64.
     distance : float or None
         Largest difference between the row that the method read there and the float64 row.
     update : int or None
-        Of a stream, which update; `prompt` is then the stream's index.
+        In a stream, the update; `prompt` is then the stream's index.
     cells : (int, int) or None
-        Of a canvas, the cells of `expected` and `actual`; `position` then counts steps of unmasking, and the
-        gaps are of log-odds.
+        In a canvas, the cells of `expected` and `actual`; `position` then counts steps of unmasking, and the
+        gaps are differences of log-odds.
     """
 
     prompt: int
@@ -71,7 +71,7 @@ class Difference:
 
 
 class Judged(ABC):
-    """A result that holds, or does not."""
+    """A result that holds or does not hold."""
 
     @property
     @abstractmethod
@@ -84,7 +84,7 @@ class Judged(ABC):
 
 @dataclass
 class Row(Judged):
-    """What the audit found of one method with one draft.
+    """The audit's result for one method with one draft.
 
     Parameters
     ----------
@@ -99,10 +99,10 @@ class Row(Judged):
     streams : bool
         Whether its prompts are the updates of streams.
     spared : int
-        So many prompts may differ by ties and noise however few there are: one in batches, where passes have
-        other shapes than alone, so that no method is more than exact up to ties; and all autoregressive texts
-        of an invariant model in 16 bits, which the stock module rounds otherwise. Other methods are compared
-        with these texts, bit for bit.
+        Number of prompts that may differ by ties and noise, however few there are: one in batches, where
+        passes have other shapes than in single runs, so that no method is more than exact up to ties; and all
+        autoregressive texts of an invariant model in 16 bits, which the stock module rounds differently.
+        Other methods are compared with these texts, bit for bit.
     """
 
     method: str
@@ -122,7 +122,7 @@ class Row(Judged):
 
     @property
     def holds(self) -> bool:
-        """The one rule: no bug, and ties and noise in at most 1 % of the prompts, or in those spared."""
+        """Whether there is no bug, and ties and noise in at most 1 % of the prompts or `spared` prompts."""
         small = self.tie + self.noise + self.reference_noise
         return self.bug == 0 and small <= max(self.spared, SHARE * self.prompts) and self.prompts > 0
 
@@ -130,14 +130,14 @@ class Row(Judged):
         return _with_draft(self)
 
     def count(self, differences: list[Difference]) -> None:
-        """Enter one prompt with all its differences."""
+        """Count one prompt with all its differences."""
         worst = max((d.verdict for d in differences), key=VERDICTS.index, default="equal")
         self.prompts += 1
         self._move(worst, 1)
         self.differences += differences
 
     def blame(self, bugs: list[Difference]) -> None:
-        """Enter bugs that the records showed after the prompts were counted."""
+        """Add bugs that the records showed after the prompts were counted."""
         ranked = sorted(self.differences, key=lambda d: VERDICTS.index(d.verdict))
         worst = {d.prompt: d.verdict for d in ranked}
         for prompt in {d.prompt for d in bugs}:
@@ -152,7 +152,7 @@ class Row(Judged):
 
 @dataclass(frozen=True)
 class LawResult(Judged):
-    """How far a law is from the target's.
+    """The distance of a method's law from the target's.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class LawResult(Judged):
     error : float
         Largest difference between the probabilities of a text under the method and under the target.
     bound : float
-        What it may be.
+        Maximum error allowed.
     cells : int
         Cells of the uniform space that were run.
     reason : str
@@ -249,14 +249,14 @@ class Drawn(Judged):
 
 
 COLUMNS = ("method", "draft", "sampling", "prompts", "tokens", *VERDICTS, "bound", "verdict")
-Line: TypeAlias = dict[str, str | int | float | None]  # of a table: a cell by column
+Line: TypeAlias = dict[str, str | int | float | None]  # of a table: value by column
 Plain: TypeAlias = Any  # what JSON holds
 R = TypeVar("R", LawResult, Drawn)
 
 
 @dataclass
 class AuditResult:
-    """What `run` found.
+    """The result of an audit.
 
     Parameters
     ----------
@@ -270,12 +270,12 @@ class AuditResult:
     drawn : list of Drawn
         The law of sampling on the model itself, by chi-square; empty where no prompt's first tokens vary.
     kernels : str or None
-        How the target's matrices lay; None of a model that is not torch's.
+        Layout of the target's matrices; None if the model does not run on torch.
     left_out : dict of str to str
-        Methods that nobody named and the model cannot serve, or that no drafter was given for; each with the
-        reason.
+        Methods that the caller did not name and that the model cannot serve or that have no drafter; each
+        with the reason.
     invariant : bool
-        Whether the target's rows do not depend on what shares their pass: bits were compared then.
+        Whether the target's rows are the same in every pass; then they were compared bit for bit.
     """
 
     model: str
@@ -298,7 +298,7 @@ class AuditResult:
 
     @property
     def failed(self) -> list[Row | LawResult | Drawn]:
-        """What does not hold."""
+        """All results that do not hold."""
         results: list[Row | LawResult | Drawn] = [*self.rows, *self.laws, *self.drawn]
         return [each for each in results if not each.holds]
 
@@ -309,22 +309,22 @@ class AuditResult:
 
     @property
     def parted(self) -> tuple[int, int]:
-        """How many greedy texts, or updates, differ from the reference, whatever the reason; of how many."""
+        """Number of greedy texts or updates that differ from the reference for any reason, and of all."""
         greedy = [row for row in self.rows if row.sampling.startswith("greedy")]
         return sum(row.prompts - row.equal for row in greedy), sum(row.prompts for row in greedy)
 
     def joined(self, other: AuditResult) -> AuditResult:
-        """This one with another's rows, laws and tests of the same model after its own."""
+        """This result followed by another's rows, laws and tests of the same model."""
         return replace(
             self, rows=self.rows + other.rows, laws=self.laws + other.laws, drawn=self.drawn + other.drawn,
             left_out=self.left_out | other.left_out,
         )  # fmt: skip
 
     def table(self) -> list[Line]:
-        """Rows to print, keys `COLUMNS`.
+        """Rows to print, with keys `COLUMNS`.
 
-        A law has no prompts, and its bound is of probabilities; a chi-square test's bound is the p-value
-        below which it fails. Of each method the ones that hold are one row, with the worst of them.
+        A law has no prompts, and its bound is on probabilities; a chi-square test's bound is the p-value
+        below which it fails. Those of a method that hold share one row, which shows the worst of them.
         """
         lines: list[Line] = [
             {name: getattr(row, name.replace(" ", "_")) for name in COLUMNS} for row in self.rows
@@ -347,7 +347,7 @@ class AuditResult:
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The result in one line."""
         sizes = []
         for word, streams in (("prompt", False), ("update", True)):
             if some := [row.prompts for row in self.rows if row.streams == streams]:
@@ -368,7 +368,7 @@ class AuditResult:
         )
 
     def to_json(self) -> str:
-        """All of it as JSON."""
+        """The whole result as JSON."""
         result = asdict(self) | {"holds": self.holds, "summary": self.summary, "parted": self.parted}
         for name in ("rows", "laws", "drawn"):
             for each, plain in zip(getattr(self, name), result[name]):
@@ -377,18 +377,18 @@ class AuditResult:
 
 
 def _with_draft(of: Row | Drawn) -> str:
-    """What was audited, in words."""
+    """The method, draft and sampling, in words."""
     return f"{of.method}{f' with {of.draft}' if of.draft else ''}, {of.sampling}"
 
 
 def _line(of: LawResult | Drawn) -> Line:
-    """A line of the table of something that has no prompts to count."""
+    """A row of the table for a result without prompts to count."""
     verdict: Line = {"method": of.method, "bug": int(not of.holds), "verdict": of.verdict}
     return dict.fromkeys(COLUMNS) | verdict
 
 
 def _alike(results: list[R]) -> list[list[R]]:
-    """The results that hold, by method and draft; each of the others by itself."""
+    """Group results that hold by method and draft; each of the others is a group by itself."""
     groups: dict[tuple[str, str, int], list[R]] = {}
     for number, each in enumerate(results):
         key = each.method, getattr(each, "draft", ""), -1 if each.holds else number

@@ -1,4 +1,4 @@
-"""Models, prompts, methods and drafters: as a caller names them, and as an audit takes them."""
+"""Models, prompts, methods and drafters: from what a caller passes to what an audit uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Progress: TypeAlias = Callable[[int, int], None] | None
 
 @dataclass
 class Lineup:
-    """Which methods are audited with which drafters; `left_out`: the names of the others with the reasons."""
+    """The methods to audit and their drafters; `left_out` has the other methods' names and the reasons."""
 
     target: Model
     factories: list[Make]
@@ -42,12 +42,12 @@ class Lineup:
         cls, target: Model, factories: list[Make], drafts: Loadable | None, named: bool, device: str | None,
         dtype: str | None,
     ) -> Lineup:  # fmt: skip
-        """The methods that the target can serve, and the drafters; `named`: a person named the methods.
+        """Choose the methods that the target can serve, and drafters; `named`: the caller named the methods.
 
         Raises
         ------
         ParameterError, ModelError
-            If a named method cannot be served.
+            If a named method cannot be served, or no suitable draft is given for it.
         """
         if not named and isinstance(drafts, list | tuple) and not drafts:
             factories = [make for make in factories if not make().needs_draft]
@@ -65,14 +65,14 @@ class Lineup:
         return cls(target, able, drafters, left_out)
 
     def pairs(self, factories: Sequence[Make] | None = None) -> Iterator[tuple[Make, Model | None]]:
-        """The methods, or some of them, each with every drafter that suits it."""
+        """Each method, of all or of `factories`, with every drafter that suits it."""
         for make in self.factories if factories is None else factories:
             for drafter in make().suited(self.drafters):
                 yield make, drafter
 
 
 def served(target: Model, methods: Sequence[G], named: bool = False) -> tuple[list[G], dict[str, str]]:
-    """Which of some methods a model can serve, and why not the others.
+    """Split methods into those that a model can serve and the others, with the reasons.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def served(target: Model, methods: Sequence[G], named: bool = False) -> tuple[li
     methods : sequence of str, Method or factory
         As `run` takes them.
     named : bool
-        Whether a person named them: then the first one that cannot be served is refused.
+        Whether the caller named them: then the first one that cannot be served is refused.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def served(target: Model, methods: Sequence[G], named: bool = False) -> tuple[li
     Raises
     ------
     ParameterError, ModelError
-        If `named`.
+        If `named`, and one cannot be served.
     """
     able, left_out = [], {}
     for each in methods:
@@ -127,7 +127,7 @@ def _drafters(
 
 
 def factories_of(given: Sequence[Given] | Given | None, dtype: str, streams: bool = False) -> list[Make]:
-    """Functions that make each method anew; all of them decode prompts, or all of them streams."""
+    """Functions that make each method afresh; all must decode prompts, or all streams."""
     if given is None:
         names = ("autoregressive", *(n for n in catalogue.names("prompt") if n != "autoregressive"))
         settings = [[partial(kind), partial(kind, **kind.exact)] for kind in map(catalogue.find, names)]
@@ -151,17 +151,17 @@ def factories_of(given: Sequence[Given] | Given | None, dtype: str, streams: boo
 
 
 def is_lossy(method: Method, dtype: str, sampling: Sampling = law.GREEDY) -> bool:
-    """Whether a method, as it is set, makes no claim that could be audited."""
+    """Whether a method, with its parameters, guarantees nothing that could be audited."""
     return method.exactness(sampling, dtype) == "lossy"
 
 
 def audited_model(model: Loadable, device: str | None, dtype: str | None) -> Model:
-    """A model that can be audited, loaded if need be.
+    """Load a model if needed, and check that it can be audited.
 
     Raises
     ------
     ModelError
-        If it only drafts for another model, or its generation config sets what no method decodes with.
+        If it only drafts for another model, or its generation config has settings that no method supports.
     """
     target = load_if_needed(model, device, dtype)
     check_alone(target)
@@ -176,7 +176,7 @@ def check_causal(target: Model) -> None:
 
 
 def encoded(target: Model, prompts: Sequence[Entry]) -> list[list[int]]:
-    """The prompts as token ids (`ParameterError`, if there is none)."""
+    """The prompts as token ids (`ParameterError` if there are none)."""
     if not prompts:
         raise ParameterError("the audit needs at least one prompt")
     ids = []
@@ -190,7 +190,7 @@ def encoded(target: Model, prompts: Sequence[Entry]) -> list[list[int]]:
 
 
 def counter(progress: Progress, total: int) -> Callable[[], None]:
-    """A function that reports one more of `total` steps as done."""
+    """A function that reports one more finished step of `total`."""
     done = count(1)
 
     def tick() -> None:
@@ -201,7 +201,7 @@ def counter(progress: Progress, total: int) -> Callable[[], None]:
 
 
 def label(method: Method) -> str:
-    """The method's name, with the parameters that are not the default."""
+    """The method's name, with the parameters that differ from the default."""
     changed = []
     for p in method.parameters:
         if (value := getattr(method, p.name)) != p.default:
@@ -218,7 +218,7 @@ def raised(error: Exception) -> str:
 
 @contextmanager
 def on_backend(threads: int | None) -> Iterator[None]:
-    """So many threads, and float32 products in float32 (TF32 off), until the audit is over."""
+    """Set the threads, and compute float32 products in float32 (TF32 off), during the audit."""
     before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     if threads is not None:
         torch.set_num_threads(check_threads(threads))

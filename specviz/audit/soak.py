@@ -1,9 +1,9 @@
-"""The soak: audits of drawn settings, one after another, for as long as one likes.
+"""The soak: audits of random settings, one after another, for any length of time.
 
-An entry is one small audit: a model in one layout of its matrices, some methods with drawn parameters, some
-prompts (bundled ones and odd ones), greedy and sampled. What an entry audits follows from the seed and its
-number alone. Its result is a line of the ledger, with the setting that repeats it; the ledger is written anew
-after each entry, whole or not at all, so a kill loses the entry in work and nothing else.
+An entry is one small audit: a model with one layout of its matrices, some methods with random parameters,
+some prompts (bundled ones and odd ones), greedy and sampled. An entry's setting depends only on the seed and
+its number. Its result is a line of the ledger, with the setting that repeats it. The ledger is rewritten
+after each entry, completely or not at all, so a kill loses only the entry in progress.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ DRAFTS = {
     "town-t5": ("town-t5-small", "town-t5-small-aligned", "town-t5-heads"),
 }
 TARGETS = ("town", "town-t5", "town-t5-calm", "town-diffusion", "town-translator", "gguf:town-translator")
-LONGEST = 400  # tokens of a prompt
-SHARE = 0.3  # of a method's parameters that are drawn
-TRIES = 20  # settings that are drawn before a method keeps its own
-WIDEST = 16  # of a whole number without a nearer limit: a tree of more nodes only takes longer
+LONGEST = 400  # maximum number of tokens of a prompt
+SHARE = 0.3  # share of a method's parameters that are drawn at random
+TRIES = 20  # number of random settings tried before a method keeps its own
+WIDEST = 16  # cap on random integers: larger trees only take longer
 FOREIGN = (
     "你好，世界！请继续讲这个故事。", "مرحبا بالعالم، كيف حالك اليوم؟", "नमस्ते दुनिया, आज क्या हुआ?",
     "こんにちは。東京は今日も雨です。", "Привет, мир! Который час?", "שלום עולם", "สวัสดีชาวโลก",
@@ -118,22 +118,22 @@ def soak(
     device: str | None = None,
     dtype: str | None = None,
 ) -> Iterator[Entry]:
-    """Audit drawn settings until the time is over, and keep the results in a ledger.
+    """Audit random settings until the time is up, and record the results in a ledger.
 
     Parameters
     ----------
     ledger : str or path
-        A file of JSON lines; one that exists is gone on with.
+        A file of JSON lines; an existing one is continued.
     models : sequence of str, optional
-        What `specviz.load` takes. Default: the bundled targets, and SmolLM2 where it was downloaded.
+        What `specviz.load` takes. Default: the bundled targets, and SmolLM2 if it was downloaded.
     minutes : float, optional
         No entry begins later than this. Default: until interrupted.
     seed : int
-        Another seed draws other entries.
+        A different seed gives different entries.
     drafts : sequence of str, optional
-        Drafters for all of `models`. Default: those that are bundled for each.
+        Drafters for all of `models`. Default: those bundled for each.
     device, dtype : str, optional
-        Of all models; float32 on the CPU.
+        For all models. Default: float32 on the CPU.
 
     Yields
     ------
@@ -145,7 +145,7 @@ def soak(
     Raises
     ------
     TraceError
-        If the ledger cannot be read or written, or another soak writes it.
+        If the ledger cannot be read or written, or another soak is writing it.
     ParameterError
         If minutes is not above 0.
     """
@@ -191,7 +191,7 @@ def repeat(setting: Setting) -> AuditResult:
 
 
 def read_ledger(path: str | Path) -> list[Entry]:
-    """The entries of a ledger.
+    """Read the entries of a ledger.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def read_ledger(path: str | Path) -> list[Entry]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise TraceError(f"cannot read the ledger {path}: {reason}") from None
-    lines = text.removesuffix("\n").split("\n") if text else []  # a prompt may hold other line ends
+    lines = text.removesuffix("\n").split("\n") if text else []  # a prompt may contain other line separators
     entries = []
     for i, line in enumerate(lines, 1):
         where = f"{path}, line {i}"
@@ -215,7 +215,7 @@ def read_ledger(path: str | Path) -> list[Entry]:
 
 
 def sums(entries: Sequence[Entry]) -> list[dict[str, str | int]]:
-    """The table of a ledger: a row for each model and method, whatever its parameters, and one for all."""
+    """The table of a ledger: a row for each model and method, whatever its parameters, and a total."""
     rows: dict[tuple[str, str], list[tuple[int, Sums]]] = {}
     for number, entry in enumerate(entries):
         for row in entry["rows"]:
@@ -226,7 +226,7 @@ def sums(entries: Sequence[Entry]) -> list[dict[str, str | int]]:
 
 
 def _summed(model: str, method: str, rows: list[tuple[int, Sums]]) -> dict[str, str | int]:
-    """A line of the table: the sums of rows, each with the number of its entry."""
+    """A row of the table: the sums of rows, each given with the number of its entry."""
     counts: dict[str, str | int] = {name: sum(row[name] for _, row in rows) for name in COUNTS}
     return {"model": model, "method": method, "entries": len({number for number, _ in rows}), **counts}
 
@@ -237,7 +237,7 @@ def _summed(model: str, method: str, rows: list[tuple[int, Sums]]) -> dict[str, 
 def draw(
     random: Random, models: Sequence[str], drafts: Sequence[str] | None, options: dict[str, str | None]
 ) -> Setting:
-    """The setting of an entry: plain values, which JSON keeps."""
+    """Draw the setting of an entry, of plain values that JSON can hold."""
     device, dtype = options["device"], options["dtype"]
     setting: Setting = {"model": random.choice(list(models)), "device": device, "dtype": dtype}
     given = DRAFTS.get(setting["model"], ()) if drafts is None else drafts
@@ -258,7 +258,7 @@ def draw(
     if setting["audit"] == "run":
         setting["methods"] = ["autoregressive", *(m for m in setting["methods"] if m != "autoregressive")]
     setting["max_new_tokens"] = random.choice((1, 2, 8, 24, 64))
-    if setting["audit"] == "canvases":  # a canvas is whole blocks
+    if setting["audit"] == "canvases":  # a canvas consists of whole blocks
         setting["max_new_tokens"] = 64
     setting["temperature"] = random.choice((0.05, 0.3, 0.7, 1.0, 1.6))
     setting["top_k"] = random.choice((0, 0, 1, 2, 5, 50))
@@ -271,7 +271,7 @@ def draw(
 
 
 def _kind(random: Random, target: Model) -> str:
-    """Which of the audits: canvases for a model that writes them; batches and streams where they can be."""
+    """Draw the audit: canvases for a diffusion model; batches and streams only if the target can."""
     if target.kind == "diffusion":
         return "canvases"
     drawn = random.choice(("run", "run", "run", "batches", "streams"))
@@ -309,7 +309,7 @@ def _exactly(base: str) -> str:
 
 
 def _spelled(random: Random, base: str, target: Model, drafters: Sequence[Model], audit: str) -> str:
-    """The method with some parameters drawn, as `specviz audit --method` takes it."""
+    """The method with some random parameters, as `specviz audit --method` takes it."""
     base = base if audit in ("batches", "canvases") else _exactly(base)
     name, _, fixed = base.partition(":")
     kind: type[Method] = catalogue.find(name)
@@ -325,7 +325,7 @@ def _spelled(random: Random, base: str, target: Model, drafters: Sequence[Model]
 
 
 def _value(random: Random, parameter: Parameter) -> str | float:
-    """A legal value of a parameter."""
+    """Draw a legal value of a parameter."""
     if parameter.choices:
         return random.choice(parameter.choices)
     if isinstance(parameter.default, bool):
@@ -338,7 +338,7 @@ def _value(random: Random, parameter: Parameter) -> str | float:
 
 
 def _prompt(random: Random) -> str:
-    """A prompt: a bundled one, or one that is short, long, repeated, of any script, or full of marks."""
+    """Draw a prompt: bundled, short, long, repetitive, in any script, or with special tokens."""
     chats = frozen("audit")
     words = random.choice(chats)["messages"][-1]["content"]
     return random.choice((
@@ -355,7 +355,7 @@ def _prompt(random: Random) -> str:
 
 
 def _fitting(target: Model, text: str) -> str:
-    """The beginning of a text that is not too long for an entry; a text that has no token is a full stop."""
+    """Shorten a text until it fits an entry; a text that cannot be encoded becomes a full stop."""
     try:
         while len(target.encode(text)) > min(LONGEST, target.max_length // 2):
             text = text[: len(text) // 2]
@@ -368,7 +368,7 @@ def _fitting(target: Model, text: str) -> str:
 
 
 def _audited(setting: Setting) -> Outcome:
-    """An entry without its number: the sums of its rows, and the bugs."""
+    """Run an entry's audit; return the sums of its rows, and the bugs."""
     begin = time.monotonic()
     outcome: Outcome = {"setting": setting, "seconds": 0.0, "rows": [], "bugs": [], "refused": ""}
     try:
@@ -377,7 +377,7 @@ def _audited(setting: Setting) -> Outcome:
             outcome["bugs"] += [_bug(row, str(d)) for d in row.differences if d.verdict == "bug"]
     except SpecvizError as error:
         outcome["refused"] = str(error)
-    except Exception as error:  # an exception that ends an audit is a bug of it
+    except Exception as error:  # an exception that ends an audit counts as a bug
         row = Row(" + ".join(setting["methods"]), "", "", 0.0, bug=1)
         outcome["rows"].append(_sums(row))
         outcome["bugs"].append(_bug(row, f"the audit raised {setup.raised(error)}"))
@@ -408,7 +408,7 @@ def _model(name: str, device: str | None, dtype: str | None, layout: str | None)
     given = layout if not name.startswith("gguf:") else None
     try:
         return load(name, device, dtype, kernels=given)
-    except ModelError:  # one that runs through transformers' modules has no other layout
+    except ModelError:  # a model that runs through transformers' modules has no other layout
         if given is None:
             raise
         return load(name, device, dtype)
@@ -421,7 +421,7 @@ def _drafter(target: str, name: str, options: tuple[str | None, str | None, str 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One soak at a time; the system frees the lock of one that was killed."""
+    """Allow one soak at a time; the system frees the lock of one that was killed."""
     from filelock import FileLock, Timeout
 
     try:

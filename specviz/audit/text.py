@@ -1,12 +1,12 @@
 """The text audit: every token, every pass and every recorded decision against the target computed alone.
 
-For each prompt the target's own greedy text (our autoregressive loop, itself checked against stock
-transformers) is compared with each method's. Then the method's whole text goes through one pass of
-the stock module: each token must be the argmax of its row, and each row of the method's own passes must
-be that row within the bound. Where something differs the place is recomputed alone and in float64.
+For each prompt, the target's own greedy text (from our autoregressive loop, itself checked against stock
+transformers) is compared with each method's. Then the method's whole text goes through one pass of the stock
+module: each token must be the argmax of its row, and each row of the method's own passes must equal that row
+within the bound. If something differs, the place is recomputed alone and in float64.
 
-An invariant model computes a row to the same bits in every pass. There a method's text and rows must be the
-autoregressive ones bit for bit, and only the autoregressive text is held against the stock module's argmax.
+An invariant model computes a row to the same bits in every pass. A method's text and rows must then equal the
+autoregressive ones bit for bit, and only the autoregressive text is compared with the stock module's argmax.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .result import AuditResult, Difference, Drawn, LawResult, Row
 
 TIE = 1e-6  # float64 gap below which two tokens tie
 SAMPLE = 8  # texts over which the bound is measured
-PLACES = 3  # places looked at in one text
+PLACES = 3  # maximum number of places judged in one text
 RECORDED = 32  # texts whose recorded probabilities are compared
-DRAWS = 300  # of the chi-square test
-LOOKED = 16  # prompts among which that test looks for a varied one
+DRAWS = 300  # draws of the chi-square test
+LOOKED = 16  # prompts among which that test picks the most varied one
 
-Place: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # a prompt, and what was read after it
-Rows: TypeAlias = list[Tensor | None]  # by token the row of logits that it was read from, if one was
+Place: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # a prompt, and the tokens read after it
+Rows: TypeAlias = list[Tensor | None]  # for each token, the row of logits that predicted it, if any
 
 
 def run(
@@ -69,34 +69,34 @@ def run(
     Parameters
     ----------
     model : Model or what `specviz.load` takes
-    drafts : one or a list of the like, optional
-        Each method that needs a draft model is run with each. Default: the bundled target's own. An empty
-        list leaves such methods out of the default ones.
+    drafts : the same or a list of these, optional
+        Each method that needs a draft model is run with each of them. Default: those bundled with the target.
+        An empty list leaves such methods out of the default ones.
     prompts : list of str, token ids, chat messages, or dicts with ``prompt`` or ``turns``
-        Of several turns the first is decoded.
+        Of several turns, the first is decoded.
     methods : list of str, class, Method or factory, optional
-        ``"bild:rollback=0,cap=3"`` sets parameters; a callable makes a fresh `Method`; one that remembers
-        begins with its memory. Default: every method that is not lossy by default, and every lossy one in the
-        setting that it declares as exact, of those that the model can serve; the result names the others.
+        ``"bild:rollback=0,cap=3"`` sets parameters; a callable makes a fresh `Method`; an instance starts
+        with its memory. Default: of the methods that the model can serve, every one that is not lossy by
+        default, and every lossy one with the parameters that it declares exact; the result names the others.
     max_new_tokens : int
     dtype, device : str, optional
-        For models that are still to be loaded; float32 on the CPU.
+        For models that are not yet loaded. Default: float32 on the CPU.
     threads : int, optional
         Threads of the backend during the audit.
     sampled : int
-        So many of the prompts are decoded again with sampling; passes, records and accepts are rechecked.
+        Number of prompts that are decoded again with sampling, to recheck passes, records and accepts.
         0: nothing is drawn from the model.
     temperature : float
-        Of those.
+        Temperature for those.
     laws : bool
-        Whether the law of sampling is tested too: enumerated on a toy vocabulary, and by chi-square on this
+        Whether to test the law of sampling, too: enumerated on a toy vocabulary, and by chi-square on this
         model, at the prompt (of the first few) whose first tokens vary most.
     draws : int
-        Of the chi-square test.
+        Draws of the chi-square test.
     progress : callable, optional
-        Called with (prompts and chi-square tests done, how many there are).
+        Called with (prompts and chi-square tests done, their total).
     top_k, top_p, seed
-        Of the prompts that are sampled, as `specviz.generate` takes them.
+        For the sampled prompts, as in `specviz.generate`.
 
     Returns
     -------
@@ -136,12 +136,12 @@ class Decoding:
     """How the texts of a row of the table are decoded and judged."""
 
     sampling: Sampling
-    limit: int  # most new tokens of a text
+    limit: int  # maximum number of new tokens of a text
     bound: float  # how far rounding may move a logit
     seed: int = 0
 
     def options(self) -> dict[str, Any]:
-        """The keywords of a run."""
+        """Keyword arguments for a run."""
         sampling = self.sampling
         return {
             "max_new_tokens": self.limit, "temperature": sampling.temperature, "top_k": sampling.top_k,
@@ -153,7 +153,7 @@ def result_of(
     target: Model | Diffusion, limit: int, bound: Bound, rows: Sequence[Row], laws: Sequence[LawResult] = (),
     drawn: Sequence[Drawn] = (), left_out: dict[str, str] | None = None,
 ) -> AuditResult:  # fmt: skip
-    """The result of an audit of this model."""
+    """Assemble the result of an audit of this model."""
     return AuditResult(
         target.name, str(target.device), number_format(target), thread_count(target), limit, bound,
         list(rows), list(laws), list(drawn), getattr(target, "kernels", None), left_out or {},
@@ -164,7 +164,7 @@ def result_of(
 def _rows(
     audit: _Audit, lineup: setup.Lineup, prompts: list[list[int]], tick: Callable[[], None]
 ) -> list[Row]:
-    """A row for each method and draft that decodes exactly under the audit's sampling."""
+    """Audit each method and draft that is exact under the audit's sampling; one row for each."""
     if not prompts:
         return []
     sampling, target = audit.sampling, lineup.target
@@ -176,7 +176,7 @@ def _rows(
         audit.prompt(number, prompt, order)
         tick()
     records = [Records(subject.traces, sampling, audit.bound, RECORDED) for subject in order]
-    for number in range(len(prompts)):  # methods share most of a prompt's texts: each is read once here
+    for number in range(len(prompts)):  # methods share most of a prompt's texts: each is read once
         for each in records:
             each.compare(number, audit.rows)
         audit.forget()
@@ -190,9 +190,9 @@ def _is_lossy(make: Make, sampling: Sampling, target: Model) -> bool:
 
 
 class Subject:
-    """One method with one draft on its way through the prompts.
+    """One method with one draft, and its progress through the prompts.
 
-    Its run is restarted after a prompt on which it raised.
+    If it raises on a prompt, its run is restarted after that prompt.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Subject:
         self.decoding, self.prompts = decoding, prompts
         name = setup.label(make())
         self.is_own = name == "autoregressive"  # the target's own text: one token per pass
-        # An invariant model's own text is held against the stock module alone, whose 16 bits round otherwise.
+        # An invariant model's own text is only compared with the stock module, whose 16 bits round otherwise.
         coarse = getattr(target, "invariant", False) and target.dtype in (torch.float16, torch.bfloat16)
         spared = len(prompts) if self.is_own and coarse else 0
         self.row = Row(
@@ -212,7 +212,7 @@ class Subject:
         self.traces: list[Decoded] = []
 
     def decode(self, number: int) -> list[Cycle]:
-        """The cycles of one prompt; the prompts come in order."""
+        """Decode one prompt and return its cycles; prompts must come in order."""
         if self.run is None:
             self.first = number
             self.texts: dict[int, list[int]] = {}
@@ -225,7 +225,7 @@ class Subject:
         return cycles
 
     def one_text(self, run: Run) -> list[Cycle]:
-        """The cycles up to the end of a text; a run that raises is given up."""
+        """The cycles up to the end of a text; a run that raises is dropped."""
         cycles = []
         try:
             for cycle in run:
@@ -238,13 +238,13 @@ class Subject:
         return cycles
 
     def faults(self, number: int, cycles: list[Cycle]) -> list[Difference]:
-        """Faults that no text shows: none, for methods that decode prompts."""
+        """Faults that the text does not show; none for methods that decode prompts."""
         return []
 
 
 @dataclass
 class Text:
-    """A prompt's text, as one method wrote it."""
+    """A prompt's text, as written by one method."""
 
     number: int
     prompt: list[int]
@@ -252,7 +252,7 @@ class Text:
     rows: Rows
 
     def bug(self, position: int, reason: str, distance: float | None = None) -> Difference:
-        """A bug at a place of it."""
+        """A bug at a position in the text."""
         return Difference(self.number, position, "bug", reason, distance=distance)
 
 
@@ -263,12 +263,12 @@ class _Audit:
         self.target, self.reference, self.decoding = target, reference, decoding
         self.bound, self.sampling, self.limit = decoding.bound, decoding.sampling, decoding.limit
         self.invariant = getattr(target, "invariant", False)
-        # Of one prompt, by what was read: methods part from its text in the same places.
+        # For one prompt, by the tokens read: methods diverge from its text at the same places.
         self._rows: dict[Place, Tensor] = {}
         self._exact: dict[Place, Tensor] = {}
 
     def forget(self) -> None:
-        """Drop what the reference read of a prompt."""
+        """Drop the reference's rows for a prompt."""
         self._rows.clear()
         self._exact.clear()
 
@@ -288,7 +288,7 @@ class _Audit:
         return self._exact[key]
 
     def prompt(self, number: int, prompt: list[int], subjects: list[Subject]) -> None:
-        """Decode one prompt with each method, and judge."""
+        """Decode one prompt with each method, and judge the texts."""
         own: Text | None = None
         missing = ""  # why there is no autoregressive text
         if self.sampling.greedy and not any(subject.is_own for subject in subjects):
@@ -333,7 +333,7 @@ class _Audit:
         return Text(number, prompt, _text(cycles), _rows_read(cycles))
 
     def faults(self, text: Text) -> list[Difference]:
-        """Whether a text as such is wrong: its end and its length."""
+        """Faults of the text itself: in its end or its length."""
         limit, length = min(self.limit, self.target.left(len(text.prompt))), len(text.tokens)
         end = next((i for i, token in enumerate(text.tokens) if token in self.target.eos), None)
         if end is not None and end < length - 1:
@@ -346,16 +346,16 @@ class _Audit:
         return []
 
     def against_own(self, text: Text, own: Text) -> list[Difference]:
-        """The first place where the text and the autoregressive text part."""
+        """Judge the first place where the text diverges from the autoregressive one."""
         at = common_prefix(text.tokens, own.tokens)
-        if at == min(len(text.tokens), len(own.tokens)):  # another length is a fault of its own, see above
+        if at == min(len(text.tokens), len(own.tokens)):  # another length is a separate fault, see `faults`
             return []
         return [self.parted(text, at, own, "the autoregressive text")]
 
     def parted(self, text: Text, at: int, own: Text, who: str) -> Difference:
-        """Judge the place where a text parts from one that the same model wrote.
+        """Judge the place where a text diverges from one that the same model wrote.
 
-        An invariant model's rows are the same in every pass, so there no rounding explains another token.
+        An invariant model's rows are the same in every pass, so rounding cannot explain a different token.
         """
         part = self.place(text, at, own.tokens[at], own.rows[at], who)
         if self.invariant:
@@ -363,9 +363,9 @@ class _Audit:
         return part
 
     def bits(self, text: Text, own: Text) -> list[Difference]:
-        """The first row of an invariant model's that is not, bit for bit, the autoregressive text's.
+        """The first row of an invariant model that does not equal the autoregressive text's bit for bit.
 
-        No bound and no float64: up to where the texts part both were read after the same words.
+        This needs no bound and no float64: until the texts diverge, both rows follow the same tokens.
         """
         at = common_prefix(text.tokens, own.tokens)
         pairs = zip(text.rows[: at + 1], own.rows[: at + 1])
@@ -380,21 +380,20 @@ class _Audit:
         return []
 
     def against_reference(self, text: Text, rows: Tensor, judged: set[int]) -> list[Difference]:
-        """Places where a token is not the argmax of the stock module's row after the same prefix."""
+        """Judge places where a token is not the argmax of the stock module's row after the same prefix."""
         best = rows.argmax(-1).tolist()
         wrong = [i for i, (a, b) in enumerate(zip(best, text.tokens)) if a != b and i not in judged]
         return [self.place(text, i, best[i], rows[i], self.reference.name) for i in wrong[:PLACES]]
 
     def place(self, text: Text, at: int, expected: int, other: Tensor | None, who: str) -> Difference:
-        """Judge one place: tie, noise, reference noise, or bug. Of a GGUF file float64 is the reference.
+        """Judge one place: tie, noise, reference noise, or bug. The reference is a GGUF file's float64.
 
-        `other` is the row that `expected` was read from, by `who`.
+        `other` is the row from which `who` read `expected`.
 
-        Tie: in float64 both tokens lie within `TIE` of the top. Noise: float64 sides with what the method is
-        compared with, and the row that the method read is off by no more than the bound, in the gap between
-        the two tokens and everywhere; or float64 sides with neither, and that row is off by no more than
-        the bound in the gap to float64's own token. Reference noise: float64 sides with the method, and it
-        is the other row that is shown to be off by no more than the bound; a class of its own, to be seen.
+        Tie: in float64, both tokens are within `TIE` of the top. Noise: float64's top token is not the
+        method's, and the row that the method read is off by no more than the bound, both everywhere and in
+        its gap between these two tokens. Reference noise: float64's top token is the method's, and the other
+        row is off by no more than the bound in the same way; a separate class, so that it is visible.
         """
         prefix, actual, read = text.tokens[:at], text.tokens[at], text.rows[at]
         exact = self.exact(text.prompt, prefix)
@@ -435,7 +434,7 @@ class _Audit:
         return result
 
     def single(self, prompt: list[int], prefix: list[int]) -> Tensor:
-        """Our own pass of width 1 after a prompt, or an encoder's source, and what was written."""
+        """The row of our own pass of width 1 after a prompt (or an encoder's source) and a written prefix."""
         context = self.target.open([prompt], len(prefix) + 1)
         if prefix:
             context.extend([prefix])
@@ -445,7 +444,7 @@ class _Audit:
         return row
 
     def passes(self, text: Text, rows: Tensor) -> list[Difference]:
-        """Whether every row that judging read is the stock module's row within the bound."""
+        """Check that every row that verification read equals the stock module's within the bound."""
         read = [(i, row) for i, row in enumerate(text.rows) if row is not None]
         if not read:
             return []
@@ -463,7 +462,7 @@ class _Audit:
 
 
 def _enumerated(make: Make) -> list[LawResult]:
-    """The exact laws of a method on the toy vocabulary; one that raises has none and does not hold."""
+    """The exact laws of a method on the toy vocabulary; one that raises has none, and does not hold."""
     try:
         return law.check(law.enumerable(make))
     except Exception as error:
@@ -474,9 +473,9 @@ def _drawn(
     reference: Reference | Stepwise, target: Model, pairs: list[tuple[Make, Model | None]],
     prompts: list[list[int]], sampling: Sampling, draws: int, tick: Callable[[], None],
 ) -> list[Drawn]:  # fmt: skip
-    """Chi-square tests of each method on the model; none where no prompt's first tokens vary enough.
+    """Chi-square tests of each method on the model; none if no prompt's first tokens vary enough.
 
-    A method that remembers is warm: it has decoded the prompt, and others, before.
+    A method with a memory is warm: it has decoded the prompt and others before.
     """
     laws = [law.first_tokens(target, reference, prompt, draws, 2, sampling) for prompt in prompts[:LOOKED]]
     sizes = [len(law.cells_of(each, draws)) for each in laws]
@@ -505,7 +504,7 @@ def _text(cycles: list[Cycle]) -> list[int]:
 
 
 def _rows_read(cycles: list[Cycle]) -> Rows:
-    """For each token of the text the row of the method's own pass that predicts it, if one did."""
+    """For each token of the text, the row of the method's own pass that predicted it, if any."""
     read: Rows = []
     for cycle in cycles:
         del read[cycle.keep :]
@@ -518,7 +517,7 @@ def _rows_read(cycles: list[Cycle]) -> Rows:
 
 
 def _measure(target: Model, reference: Reference | Stepwise, ids: list[list[int]], limit: int) -> Bound:
-    """The bound, over texts spread evenly among the prompts."""
+    """Measure the bound over texts spread evenly among the prompts."""
     texts = []
     for pick in spread(len(ids), SAMPLE):
         cycles = decode(target, ids[pick], catalogue.find("autoregressive")(), max_new_tokens=limit)
@@ -527,5 +526,5 @@ def _measure(target: Model, reference: Reference | Stepwise, ids: list[list[int]
 
 
 def spread(count: int, most: int) -> list[int]:
-    """At most so many of `count` indices, spread evenly, the first and the last among them."""
+    """At most `most` of `count` indices, spread evenly, the first and the last among them."""
     return sorted({round(i) for i in np.linspace(0, count - 1, min(most, count))})

@@ -1,10 +1,10 @@
 """The audit of streams: every update's text against the target's own, every pass against the stock module's.
 
-At β = 0 SSBD must write, update by update, what re-translation writes, and that is the target's own text
-after the update's prompt. Where two updates part the next drafts differ, but no draft may change a text:
-so each update is judged alone, by the rule that judges prompts, against a decode from an empty cache. The
-laws of sampling are enumerated on a toy vocabulary after every draft of up to two tokens: the target's at
-β = 0, equation 3's (Zeng et al.) at β > 0.
+At β = 0, SSBD must write in each update what re-translation writes: the target's own text after the update's
+prompt. If two outputs diverge, the next drafts differ, but no draft may change a text. So each update is
+judged alone, by the rule that judges prompts, against a decode from an empty cache. The laws of sampling are
+enumerated on a toy vocabulary after every draft of up to two tokens: the target's at β = 0, equation 3's
+(Zeng et al.) at β > 0.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .result import AuditResult, Difference, LawResult, Row
 from .text import Decoding, Subject, _Audit, _measure, result_of
 
 END = 2  # the end token of the toy vocabulary, which has three
-DRAFTS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, END), (1, END), (END,))  # what an update may leave the next one
-BIAS = 0.3  # of the lossy law that is enumerated
+DRAFTS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, END), (1, END), (END,))  # outputs for the next update's draft
+BIAS = 0.3  # β of the lossy law that is enumerated
 
 
 class Updates(Subject):
-    """A method that decodes streams on its way through their updates; a stream on which it raised ends there.
+    """A stream method and its progress through all updates; a stream on which it raises ends there.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ class Updates(Subject):
         self.row.streams = True
 
     def decode(self, number: int) -> list[Cycle]:
-        """The cycles of one update; the updates come in order."""
+        """Decode one update and return its cycles; updates must come in order."""
         stream, update = self.places[number]
         if stream == self.lost:
             raise RuntimeError(f"update {update} was not reached")
         if self.run is None:
             streams, options = [Stream(list(each)) for each in self.given[stream:]], self.decoding.options()
             self.run = Run(self.target, streams, self.make(), record=None, **options)
-        self.lost = stream  # unless its text ends
+        self.lost = stream  # until its text ends
         cycles = self.one_text(self.run)
         self.lost = -1
         if number == len(self.places) - 1:
@@ -110,29 +110,29 @@ def run(
     model : Model or what `specviz.load` takes
     streams : sequence of Stream
     methods : list of str, class, Method or factory, optional
-        As in `specviz.audit.run`. Default: re-translation from scratch, and SSBD at β = 0, its token at the
-        divergence from the verification pass or from a pass of its own.
+        As in `specviz.audit.run`. Default: re-translation from scratch, and SSBD at β = 0, with the token at
+        the divergence from the verification pass or from a second pass.
     max_new_tokens : int
-        Of an update.
+        Maximum number of new tokens per update.
     dtype, device : str, optional
-        For a model that is still to be loaded; float32 on the CPU.
+        For a model that is not yet loaded. Default: float32 on the CPU.
     threads : int, optional
         Threads of the backend during the audit.
     sampled : int
-        So many of the streams are decoded again with sampling; drafts and passes are rechecked.
+        Number of streams that are decoded again with sampling, to recheck drafts and passes.
     temperature : float
-        Of those.
+        Temperature for those.
     laws : bool
-        Whether the laws of sampling are enumerated: the methods', and equation 3's at β > 0.
+        Whether to enumerate the laws of sampling: the methods', and equation 3's at β > 0.
     progress : callable, optional
         Called with (updates done, updates to do).
     top_k, top_p, seed
-        Of the streams that are sampled, as `specviz.generate` takes them.
+        For the sampled streams, as in `specviz.generate`.
 
     Returns
     -------
     AuditResult
-        ``prompts`` of a row are updates.
+        ``prompts`` of a row counts updates.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def run(
 
 
 def _rows(audit: _Audit, subjects: list[Updates], tick: Callable[[], None]) -> list[Row]:
-    """The row of each method, after all updates; templates may differ between methods."""
+    """Audit all updates and return each method's row; templates may differ between methods."""
     for number in range(len(subjects[0].places) if subjects else 0):
         alike: dict[tuple[int, ...], list[Subject]] = {}
         for subject in subjects:
@@ -180,9 +180,9 @@ def _rows(audit: _Audit, subjects: list[Updates], tick: Callable[[], None]) -> l
 
 
 def default(target: Model) -> list[str]:
-    """The methods of an audit that names none.
+    """The default methods of an audit of streams.
 
-    A model without the marks of the bundled prompt continues the bare source.
+    A model without the special tokens of the bundled prompt gets the source alone as its prompt.
     """
     template, method = "", Retranslate()
     method.prepare(target)
@@ -198,16 +198,16 @@ def default(target: Model) -> list[str]:
 def check(make: Make, settings: Sequence[Sampling] = law.SETTINGS, length: int = 3) -> list[LawResult]:
     """Compare the exact law of an update's texts with equation 3's, on a toy vocabulary with an end token.
 
-    While a text is the beginning of the draft its next token has the law (1 - β) p + β δ, everywhere else p:
-    at β = 0, and in re-translation, where β means nothing, the target's own.
+    While a text is a prefix of the draft, its next token has the law (1 - β) p + β δ, otherwise p. At β = 0,
+    and in re-translation, which ignores β, this is the target's own law.
 
     Parameters
     ----------
     make : callable
-        Makes the method anew.
+        Makes a fresh method.
     settings : sequence of Sampling
     length : int
-        Most tokens of a text; a draft is cut to one less.
+        Maximum number of tokens of a text; a draft is cut to one less.
 
     Returns
     -------
@@ -237,7 +237,7 @@ def check(make: Make, settings: Sequence[Sampling] = law.SETTINGS, length: int =
 
 
 def _edges(target: law.Table, length: int, sampling: Sampling, beta: float) -> np.ndarray:
-    """Where a uniform number should turn a decision: they save bisection steps and decide nothing."""
+    """Likely places where a uniform number changes a decision; they only save bisection steps."""
     places: list[torch.Tensor] = []
     for text in target.texts(length):
         p = sampling.probabilities(target.logits([0, 1, *text]))

@@ -1,8 +1,8 @@
-"""The methods: one file a paper or a family.
+"""The decoding methods, one file per paper or family, and the functions that look them up.
 
-Whatever takes a method's name takes its class and an instance too, so a class in a notebook cell needs no
-registration. Of several classes of one name the one that was given last has it; a class with the name of an
-installed method is refused. A package makes its method known by name in its own entry points (group
+Anything that takes a method's name also takes its class or an instance, so a class in a notebook cell needs
+no registration. If several classes have the same name, the last one passed wins; a class with the name of an
+installed method is refused. A package registers its method by name in its own entry points (group
 ``specviz.methods``):
 
     [project.entry-points."specviz.methods"]
@@ -28,14 +28,14 @@ __all__ = [
 
 GROUP = "specviz.methods"
 NO_METHOD = "a method must be a name, a class or an instance, got {!r:.80}"
-Make: TypeAlias = Callable[[], Method]  # makes a method anew
-Given: TypeAlias = str | Method | type[Method] | Make  # a method as a caller names it
-_classes: dict[str, type[Method]] = {}  # by name, the classes that were given and no package declares
+Make: TypeAlias = Callable[[], Method]  # makes a fresh method
+Given: TypeAlias = str | Method | type[Method] | Make  # a method as a caller passes it
+_classes: dict[str, type[Method]] = {}  # classes passed by callers and declared by no package
 
 
 @cache
 def _points() -> dict[str, metadata.EntryPoint]:
-    """Entry points by name; a name of ours is never replaced by another package's."""
+    """Entry points by name; another package never replaces a built-in name."""
     points: dict[str, metadata.EntryPoint] = {}
     for point in metadata.entry_points(group=GROUP):
         if point.name not in points or point.value.startswith("specviz."):
@@ -44,13 +44,13 @@ def _points() -> dict[str, metadata.EntryPoint]:
 
 
 def names(writes: str | None = None) -> list[str]:
-    """Names of all methods that `specviz.generate` takes, without importing them.
+    """Sorted names of the installed methods; without `writes`, none is imported.
 
     Parameters
     ----------
     writes : {"prompt", "stream", "canvas"}, optional
-        Only those that continue prompts, that decode sources which arrive in updates, or that write the
-        canvases of a diffusion model.
+        Only methods that continue prompts, that decode sources arriving in updates, or that write the
+        canvases of a diffusion model. Default: all.
     """
 
     def kind(method: type[Method]) -> str:
@@ -60,7 +60,7 @@ def names(writes: str | None = None) -> list[str]:
 
 
 def make(name: str | type[Method], **parameters: Any) -> Method:
-    """A method with its parameters, to pass to several runs; a method with a memory stays warm between them.
+    """Create a method to pass to several runs; one with a memory stays warm between them.
 
     Examples
     --------
@@ -77,24 +77,24 @@ def make(name: str | type[Method], **parameters: Any) -> Method:
 
 
 def as_list(given: Any) -> list[Any]:
-    """Methods as a list: a single name, class or instance is a list of one."""
+    """Methods as a list; a single name, class or instance becomes a list of one."""
     return [given] if isinstance(given, str | type | Method) else list(given)
 
 
 def name_of(given: str | type[Method]) -> str:
-    """The name of a method, by which `find` gives its class from then on in this process."""
+    """The name of a method; a class is also registered, so that `find` returns it by this name."""
     return given if isinstance(given, str) else find(given).name
 
 
 def settings_of(
     given: str | Method | type[Method], parameters: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """A method's name with its parameters; an instance brings its own, those that are not the default.
+    """A method's name and parameters; for an instance, those that differ from the default.
 
     Raises
     ------
     ParameterError
-        If there are parameters for an instance.
+        If parameters are passed with an instance.
     """
     if not isinstance(given, Method):
         return name_of(given), dict(parameters)
@@ -105,8 +105,7 @@ def settings_of(
 
 
 def factory(given: Given) -> Make:
-    """A function that makes a method anew, of a name (with settings: ``name:key=value,key=value``), a class
-    or an instance."""
+    """A function that makes a fresh method from a name (``name:key=value,key=value``), class or instance."""
     if isinstance(given, Method):
         find(type(given))
         return given.again
@@ -138,22 +137,22 @@ def factory(given: Given) -> Make:
 
 
 def of_session(name: str) -> type[Method] | None:
-    """The class that was given under this name in this process; None if an installed package declares it."""
+    """The class passed under this name in this process; None if none was, or a package declares the name."""
     return None if name in _points() else _classes.get(name)
 
 
 def find(name: str | type[Method]) -> type[Method]:
-    """The method's class, which a class is itself.
+    """Find a method's class by name; a class is checked, registered and returned.
 
     Raises
     ------
     ParameterError
-        If there is no such method, near names are offered; or the class is no `Method`, or has the name of
-        an installed one.
+        If there is no such method (the message suggests similar names), or the class is not a `Method` or
+        has the name of an installed one.
     ModelError
         If torch is not installed.
     SpecvizError
-        If the package that declares it cannot be imported, or declares no `Method`.
+        If the package that declares it cannot be imported, or declares no `Method` of this name.
     """
     if isinstance(name, type):
         if not issubclass(name, Method):

@@ -1,4 +1,4 @@
-"""What a method is: declared parameters, a drafter and a verifier."""
+"""The base class of methods: declared parameters, a drafter and a verifier."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from ..draft import Draft
     from .sampling import Sampling
 
-Request: TypeAlias = "Context | tuple[Context, Draft]"  # of a pass over pending tokens and a draft
-Drafting: TypeAlias = "Generator[Request, Pass, Draft]"  # yields what it asks for, and receives the pass
-Signals: TypeAlias = "dict[str, Tensor | np.ndarray]"  # a number of each node, by name
+Request: TypeAlias = "Context | tuple[Context, Draft]"  # for a pass over pending tokens and a draft
+Drafting: TypeAlias = "Generator[Request, Pass, Draft]"  # yields requests and receives their passes
+Signals: TypeAlias = "dict[str, Tensor | np.ndarray]"  # one number per node, by name
 
 
 @dataclass
 class Unsent:
-    """Nodes that a drafter thought of but did not send to the target; they are recorded, not judged.
+    """Nodes that the drafter considered but did not send to the target; they are recorded but not judged.
 
     Parameters
     ----------
     tokens : list of int
     parents : list of int
-        Their numbers go on from the draft's: node ``len(draft) + i`` is the i-th of these.
+        Numbering continues from the draft: node ``len(draft) + i`` is the i-th of these.
     status : str or list of str
-        ``below_budget`` (of a tree: its score is too low) or ``unsent``, of all or of each.
+        ``below_budget`` (in a tree: the score is too low) or ``unsent``; one for all or one for each.
     logits : sequence of tensor [vocabulary]
-        The drafter's predictions where it chose them.
+        The drafter's predictions where it chose each node.
     signals : dict of str to array [n]
         As in `Draft`.
     source : str or list of str
@@ -86,12 +86,12 @@ class Verdict:
     token_p : tensor [], optional
         The target's probability of `token` as it was drawn. None: the plain softmax.
     unsent : Unsent, optional
-        What else the drafter proposed.
+        Nodes that the drafter considered but did not send.
     signals : dict of str to array or tensor [n]
         Values computed to judge each node (``gap``), recorded unchanged.
     own_p : array [n], optional
-        The target's own probability of the nodes' tokens, if `p` is another one: what rejected siblings left
-        of it, or a biased one.
+        The target's own probability of the nodes' tokens, if `p` differs from it: reduced by rejected
+        siblings, or biased.
     """
 
     path: list[int]
@@ -114,7 +114,7 @@ class Verdict:
 
 @dataclass
 class Session:
-    """What a method may use while it decodes one prompt.
+    """The inputs and services that a method uses while it decodes one prompt.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class Session:
     sampling : Sampling
         Temperature, top-k, top-p.
     target : Model
-        The model whose text is wanted.
+        The model whose text is decoded.
     drafter : Model or None
         The draft model, if the method needs one.
     eos : frozenset of int
@@ -131,17 +131,18 @@ class Session:
     limit : int
         Tokens that may be generated.
     open : callable
-        ``open(model, tokens, room, name)`` gives a context whose passes are timed and recorded under a name.
+        ``open(model, tokens, room, name)`` returns a context whose passes are timed and recorded as `name`.
     uniforms : callable
-        ``uniforms(use, n)`` gives the current cycle's uniforms for a use, float64 [n]. A drafter that draws
-        takes its chance from here, with use ``DRAFT`` of `specviz.methods.sampling`: then a run repeats.
+        ``uniforms(use, n)`` returns the current cycle's uniforms for a use, float64 [n]. A drafter that
+        samples takes its random numbers from here, with use ``DRAFT`` of `specviz.methods.sampling`, so that
+        the run can be repeated.
     previous : list of int
-        In a stream the output of the update before, its end token included; else empty.
+        In a stream, the output of the previous update, including its end token; otherwise empty.
     states : dict of int to tensor [n, width]
-        For methods that ask (`Method.reads_prompt`): by layer, the target's states at the prompt's tokens but
-        the last.
+        For methods that set `Method.reads_prompt`: by layer, the target's hidden states at all prompt tokens
+        except the last.
     text : list of int
-        The prompt and all tokens that were emitted; the loop keeps it up to date.
+        The prompt and all emitted tokens; the loop keeps it up to date.
     control : dict of str to float
         The cycle's signals, which the method sets in `draft`; see `Method.signals`.
     """
@@ -162,34 +163,34 @@ class Session:
 
 
 class Method(Hooks):
-    """A drafter and a verifier: subclass it, in a notebook's cell or in a file.
+    """A drafter and a verifier: subclass it in a notebook cell or in a file.
 
-    A method must write `draft`. It may declare `name`, `title`, `parameters` and `signals`, and write its own
-    `verify` together with its `guarantee`. The loop calls `start` once for each prompt, and `draft`, `verify`
-    and `learn` in each cycle. Parameters arrive checked, as attributes with their names. `Hooks` and
-    `specviz.methods.kinds` hold what only few methods need.
+    A method must define `draft`. It may declare `name`, `title`, `parameters` and `signals`, and define its
+    own `verify`, which also needs its own `guarantee`. The loop calls `start` once for each prompt, and
+    `draft`, `verify` and `learn` in each cycle. The checked parameters are attributes of the same names.
+    `Hooks` and `specviz.methods.kinds` hold features that only a few methods need.
     """
 
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
-    signals: ClassVar[tuple[Signal, ...]] = ()  # of its nodes and cycles, beyond the usual columns
-    # The loop as its paper writes it, about a dozen lines of (when, line); a viewer lights the lines of what
-    # happens. `when` is a phase (draft, forward, verify, commit), a phase and what must occur in that cycle
-    # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.
-    # `specviz.check.method` names labels that nothing lights.
+    signals: ClassVar[tuple[Signal, ...]] = ()  # recorded per node or cycle, in addition to the usual columns
+    # The paper's loop as about a dozen pairs (when, line); a viewer highlights the lines that apply to a
+    # cycle. `when` is a phase (draft, forward, verify, commit), a phase with a condition on the cycle
+    # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never
+    # highlighted. `specviz.check.method` reports labels that never apply.
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
-    takes_ties: ClassVar[bool] = False  # whether a token that is as likely as the argmax may stand for it
+    takes_ties: ClassVar[bool] = False  # whether a token as likely as the argmax may replace it
 
     def __init_subclass__(cls, **options: object) -> None:
-        """A class that gives itself no name is called as its class is: ``LastWords`` is ``last_words``.
+        """Check the declarations. A method without a name gets its class's: ``LastWords`` is ``last_words``.
 
         Raises
         ------
         TypeError
-            If a command could not give its name, or its parameters or signals are no tuple, have a name
-            twice, or would hide one of the class' own methods.
+            If the class overrides `exactness`, its name cannot be used in a command, or its parameters or
+            signals are not a tuple, repeat a name, or would hide a method of the class.
         """
         super().__init_subclass__(**options)
         if "name" not in cls.__dict__:
@@ -213,7 +214,7 @@ class Method(Hooks):
                     f"{self.name} has no parameter {name!r}" + near(name, declared, "it has none")
                 )
         self.chosen = frozenset(values)  # the others have their defaults
-        self.lowered: tuple[int, int] | None = None  # a default block, and what a drafter has it lowered to
+        self.lowered: tuple[int, int] | None = None  # a default block length, and its lowered value
         for p in self.parameters:
             setattr(self, p.name, p.check(values.get(p.name, p.default)))
 
@@ -224,7 +225,7 @@ class Method(Hooks):
 
     @classmethod
     def idea(cls) -> str:
-        """What the method does, in a sentence: the first paragraph of its docstring."""
+        """The method in one sentence: the first paragraph of its docstring."""
         return " ".join(inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].split())
 
     @property
@@ -237,8 +238,7 @@ class Method(Hooks):
         return self.values
 
     def again(self) -> Self:
-        """A new instance with the same parameters and a copy of the memory; each row of a batch has its
-        own."""
+        """A new instance with the same parameters and a copy of the memory, as each row of a batch needs."""
         other = type(self)(**self.values)
         other.chosen = self.chosen
         other.like(self)
@@ -246,9 +246,9 @@ class Method(Hooks):
 
     @final
     def exactness(self, sampling: Sampling, dtype: str) -> str:
-        """One of `schema.EXACTNESS`, for these parameters, this sampling and this number format.
+        """The guarantee, one of `schema.EXACTNESS`, for a sampling and a number format.
 
-        A method that is `only_greedy` guarantees nothing for sampling.
+        An `only_greedy` method guarantees nothing when sampling.
         """
         if self.only_greedy and not sampling.greedy:
             return "lossy"
@@ -260,10 +260,10 @@ class Method(Hooks):
         return given
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        """What `exactness` returns, for the sampling that the method has a rule for.
+        """The value of `exactness`, for a sampling that the method supports.
 
-        A method that inherits `verify` from here is exact; a method with its own `verify` must declare its
-        guarantee.
+        A method that inherits `verify` is exact up to ties, or in law; a method with its own `verify` must
+        define its guarantee.
         """
         if type(self).verify is not Method.verify:
             raise ParameterError(
@@ -273,24 +273,24 @@ class Method(Hooks):
         return "exact up to ties" if sampling.greedy else "exact in law"
 
     def start(self, session: Session) -> None:
-        """A prompt begins: open contexts and reset the state of the last prompt."""
+        """Begin a prompt: open contexts and reset the state of the previous prompt."""
         self.session = session
 
     def draft(self, left: int) -> Draft | Drafting:
         """Propose tokens. `left` tokens may still be emitted, so draft at most ``left - 1``.
 
-        A method whose drafter is a model writes it as a generator: it yields a context that it opened, or
-        a context and a draft to read, receives the context's `Pass` over its pending tokens, and returns the
-        draft. The loop runs the passes, of one prompt or of all rows of a batch together.
+        A method whose drafter is a model defines this as a generator. It yields a context that it opened, or
+        such a context with a draft to read, receives the `Pass` over the context's pending tokens, and
+        finally returns the draft. The loop runs the passes, for one prompt or all rows of a batch at once.
         """
         raise ParameterError(f"{self.name} drafts nothing: write draft(self, left), which returns a Draft")
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.
 
-        `scores` is None if the draft needs no pass (its ``read`` is False). By default a token is kept if the
-        target would write it; when sampling, `specviz.methods.tree.judge` decides. Both are for drafts
-        without `q`.
+        `scores` is None if the draft needs no pass (its ``read`` is False). The default rule is
+        `specviz.methods.tree.judge`: when greedy, a token is accepted if the target would write it; when
+        sampling, siblings are tried in turn, for drafts without `q`.
         """
         from .tree import judge
 
@@ -305,11 +305,11 @@ class Method(Hooks):
         return judge(draft, scores, self.session)[0]
 
     def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
-        """A cycle was committed and decoding continues: update the drafter."""
+        """Update the drafter after a committed cycle, if decoding continues."""
 
 
 def near(name: str, names: Collection[str], otherwise: str) -> str:
-    """The end of a sentence about an unknown name: what was probably meant, or what there is."""
+    """The end of a message about an unknown name: close matches, or all names, or `otherwise`."""
     close = difflib.get_close_matches(str(name), list(names), n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(close) + "?"
@@ -319,7 +319,7 @@ def near(name: str, names: Collection[str], otherwise: str) -> str:
 def _check_declared(
     owner: str, attribute: str, declared: Sequence[Parameter | Signal], kind: type[Parameter] | type[Signal]
 ) -> None:
-    """Refuse a class attribute that is no tuple of `kind`, or whose names would hide the class' methods."""
+    """Refuse an attribute that is not a tuple of `kind`, repeats a name, or would hide one of `Method`."""
     if not isinstance(declared, tuple | list) or not all(isinstance(one, kind) for one in declared):
         raise TypeError(
             f"{owner}.{attribute} is a tuple of {kind.__name__}, got {declared!r:.60}: a tuple of one ends "

@@ -1,7 +1,7 @@
 """BiLD, the Big Little Decoder: Kim et al. 2023, "Speculative Decoding with Big Little Decoder".
 
 Section 3.3 (fallback), section 3.4 and equation 3 (rollback), Algorithm 1. The aligned small model of
-section 3.5.1 is just another draft model. Lossy by design.
+section 3.5.1 is an ordinary draft model. Lossy by design.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class BiLD(DraftModelMethod):
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Algorithm 1, lines 9-16."""
         n = len(draft)
-        if scores is None:  # line 2: the text ended without the large model, which accepted nothing of it
+        if scores is None:  # line 2: the small model ended the text, and the large one verified nothing
             return Verdict(list(range(n)), draft.tokens.tolist(), None, "", ["unreviewed"] * n)
         sampling = self.session.sampling
         drafted = send(draft.tokens, scores.device)
         back = rolls_back(distances(scores, drafted), self.rollback)  # line 10
         kept = (~back).long().cumprod(0).sum()
-        row = scores[kept.view(1)][0]  # an index that is a single number would be read by the host
+        row = scores[kept.view(1)][0]  # indexing with a 0-d tensor would synchronise with the host
         if sampling.greedy:  # lines 13 and 16: sample(p_L[m]), here the argmax
             u, p, token = None, None, row.argmax()
         else:
@@ -83,8 +83,8 @@ class BiLD(DraftModelMethod):
             p = sampling.probabilities(row)
             token = draw(p, u)
         k, t, *tokens = torch.cat([kept[None], token[None], drafted]).tolist()  # the synchronisation
-        origin = "correction" if k < n else "fallback"  # the cap, too, hands over to the large model
-        if n == 0 and draft.stop != "fallback":  # nothing could be drafted: no policy spoke
+        origin = "correction" if k < n else "fallback"  # reaching the cap also hands over to the large model
+        if n == 0 and draft.stop != "fallback":  # nothing could be drafted, so no policy applied
             origin = "plain"
         return Verdict(
             list(range(k)), tokens, t, origin, chain_status(n, k), token_u=u,

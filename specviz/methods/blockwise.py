@@ -2,8 +2,8 @@
 
 Stern, Shazeer and Uszkoreit 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models". Sections 3
 and 4: predict, verify, accept, with verification and the next prediction in one pass (Figure 2 there). The
-looser acceptance of section 5 (top-k, distance, least block size) is left out: a token stays if the target
-writes it itself.
+looser acceptance of section 5 (top-k, distance, least block size) is left out: a token is accepted only if
+the target would write it itself.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Blockwise(Method):
 
     def start(self, session: Session) -> None:
         self.session = session
-        self.state: Tensor | None = None  # the prefill computes no state of the prompt's last token
+        self.state: Tensor | None = None  # the prefill computes no state for the prompt's last token
 
     def draft(self, left: int) -> Draft:
-        n = min(self.k, left) - 1  # the target's own token is one of a block
+        n = min(self.k, left) - 1  # the target's own token counts towards the block
         if self.state is None or n == 0:
             return Draft.empty("none" if self.state is None else "length" if self.k == 1 else "room")
         logits = self.session.drafter.guesses(self.state, n)
@@ -79,4 +79,4 @@ class Blockwise(Method):
 
     def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
         assert result is not None
-        self.state = result.hidden[-1][0][len(verdict.path)]  # of the root, or the node accepted last
+        self.state = result.hidden[-1][0][len(verdict.path)]  # of the root, or of the last accepted node

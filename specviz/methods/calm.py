@@ -1,12 +1,12 @@
 """CALM: Schuster et al. 2022, "Confident Adaptive Language Modeling".
 
-Each token runs through as many of the target's layers as it needs. This implements the two confidence
-measures of the paper that need no training, its decaying threshold, and its state propagation, which the
-context does (`Context.forward`). Kim et al. 2023 (BiLD), appendix 7.2, compares with it: saturation as the
-measure, λ in [0.7, 0.98], τ (there t) in {0, 1, 2, 4, 8}. Lossy by design.
+Each token runs through as many of the target's layers as it needs. This implements the paper's two confidence
+measures that need no training, its decaying threshold, and its state propagation (done by `Context.forward`).
+Kim et al. 2023 (BiLD), appendix 7.2, compares with it, using saturation as the measure, λ in [0.7, 0.98] and
+τ (there t) in {0, 1, 2, 4, 8}. Lossy by design.
 
-Each tested layer copies a number to the host, and the softmax response also computes the head there. The
-later layers are saved; the tests before are the price.
+Every tested layer copies a number to the host, and the softmax response also runs the head there. This is the
+cost of skipping the later layers.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class Calm(Autoregressive):
 
     @property
     def _stays(self) -> bool:
-        """Whether no token can leave: no confidence is above 1."""
+        """Whether no token can exit early: no confidence exceeds 1."""
         return threshold_at(self.threshold, self.decay, 0, 1) >= 1 and self.decay == 0
 
     def prepare(self, target: Model) -> None:
         if not getattr(target, "leaves", False):
             if self._stays:
-                return  # nothing is asked: every token runs to the end, on any model
+                return  # nothing is tested: every token runs through all layers, on any model
             if hasattr(target, "check_leaves"):
                 target.check_leaves()
             raise ModelError(
@@ -110,7 +110,7 @@ class Calm(Autoregressive):
         return NOTHING
 
     def sure(self, door: Any) -> bool:
-        """Whether c > λ_t after this layer. (With ≥, a token could exit at λ = 1, too.)"""
+        """Whether c > λ_t after this layer. (With ≥, a token could exit even at λ = 1.)"""
         if door.layer < self.earliest:
             return False
         state = self.measure == "state"
@@ -122,14 +122,14 @@ class Calm(Autoregressive):
     def verify(self, draft: Any, scores: Tensor | None) -> Verdict:
         if self.exit_rule is not None:
             control = {"layers": self.left or self.session.target.layers, "threshold": self.limit}
-            if not math.isnan(self.confidence):  # of the last layer that was asked
+            if not math.isnan(self.confidence):  # at the last tested layer
                 control["confidence"] = self.confidence
             self.session.control = control
         return super().verify(draft, scores)
 
 
 def threshold_at(threshold: float, decay: float, t: int, n: int) -> float:
-    """λ'(λ, t) = clip_[0, 1] (9/10 λ + 1/10 e^(−τ t / N)), of the token with `t` generated ones before it.
+    """λ'(λ, t) = clip_[0, 1] (9/10 λ + 1/10 e^(−τ t / N)), for the token after `t` generated ones.
 
     `n` is N, the maximum number of generated tokens. Early tokens, on which all later ones depend, need more
     confidence than those at the end.

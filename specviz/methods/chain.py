@@ -1,7 +1,7 @@
-"""The many-to-one store: for each run of n - 1 tokens the one that followed it last.
+"""The many-to-one store: for each run of n - 1 tokens, the token that followed it last.
 
-UniSpec's Appendix B (Do et al.), after Ou et al. 2024 and Le et al. 2025. It is followed again and again,
-each token of the answer ending the run that is looked up next, into one chain.
+Described in UniSpec's Appendix B (Do et al.), after Ou et al. 2024 and Le et al. 2025. Repeated lookups give
+a chain: each token that is returned ends the run that is looked up next.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ EMPTY = -1
 
 
 class Chain:
-    """Runs of n - 1 tokens and what followed, in a hash table of fixed size.
+    """Runs of n - 1 tokens and the token after each, in a hash table of fixed size.
 
-    A run has one slot, which it loses to a later run of the same hash. The run itself is kept with what
-    followed it, so the answer always followed just this run.
+    A run has one slot, which a later run with the same hash overwrites. The run is stored with its successor,
+    so a collision never returns the successor of another run.
 
     Attributes
     ----------
     runs : array of int32, shape [SLOTS, n - 1]
-        -1 where the slot is empty.
+        -1 in empty slots.
     next : array of int32, shape [SLOTS]
     """
 
@@ -34,27 +34,27 @@ class Chain:
 
     @property
     def entries(self) -> int:
-        """Runs that it holds."""
+        """Number of stored runs."""
         return int((self.next != EMPTY).sum())
 
     @property
     def bytes(self) -> int:
-        """Memory, fixed from the start whatever the vocabulary: 4 n bytes a slot, 1.6 MB for n = 3."""
+        """Size in bytes, fixed for any vocabulary: 4 n per slot, 1.6 MB for n = 3."""
         return self.runs.nbytes + self.next.nbytes
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved."""
+        """The arrays to save, by name."""
         return {"runs": self.runs, "next": self.next}
 
     def learn(self, grams: np.ndarray) -> None:
-        """Take n-grams [m, n], in their order."""
+        """Store n-grams [m, n] in order; later ones overwrite earlier ones."""
         runs = grams[:, :-1]
         mixed = (runs.astype(np.uint64) * np.array(self.factors, np.uint64)).sum(1)
         slot = (mixed >> np.uint64(64 - SLOTS.bit_length() + 1)).astype(np.int64)
         self.runs[slot], self.next[slot] = runs, grams[:, -1]
 
     def follow(self, run: list[int], most: int) -> list[int]:
-        """What follows a run of n - 1 tokens, one token after another, at most `most`."""
+        """The chain of at most `most` tokens that follows a run of n - 1 tokens."""
         tokens: list[int] = []
         run = list(run)
         while len(tokens) < most:

@@ -109,17 +109,17 @@ class CMASD(DraftModelMethod):
         tokens, rows = yield from self.drafter.block(n)
         scores = self.confidence(rows)
         seen = None
-        if self.adaptive_drafting:  # the window needs a look
+        if self.adaptive_drafting:  # the window needs the values on the host
             drafted, sure = torch.stack([tokens.to(exact_type(rows.device)), scores]).tolist()
             seen = [int(token) for token in drafted], sure
         return self.sent(tokens, rows, scores, seen, n, stop)
 
     def one_by_one(self, n: int, stop: str) -> Drafting:
-        """The early-stopping controller: the mean over what is drafted stands for the one over k_max tokens.
+        """The early-stopping controller: average the tokens drafted so far instead of k_max tokens.
 
-        Token i is sent if the window of the first i confidences, its own among them, has room for i tokens;
-        if it has room for no more, drafting ends with it. So at most one token is drafted in vain, and of the
-        drafted ones those are sent that the look-ahead controller would send.
+        Token i is sent if the window from the first i confidences, its own included, holds at least i tokens;
+        if it holds exactly i, drafting ends there. So at most one drafted token is wasted, and the tokens
+        sent are those that the look-ahead controller would send of the drafted ones.
         """
         tokens: list[int] = []
         sure: list[float] = []
@@ -142,14 +142,14 @@ class CMASD(DraftModelMethod):
         return self.sent(drafted, torch.stack(rows), torch.stack(scores), (tokens, sure), n, stop)
 
     def confidence(self, logits: Tensor) -> Tensor:
-        """C of each row (lines 6-9), [...] from [..., vocabulary]."""
+        """Confidence C of each row (lines 6-9), [...] from [..., vocabulary]."""
         return ensemble(logits, self.weights, self.margin_scale, self.entropy == "complement")
 
     def sent(
         self, tokens: Tensor, rows: Tensor, scores: Tensor, seen: tuple[list[int], list[float]] | None,
         most: int, stop: str,
     ) -> Draft:  # fmt: skip
-        """Lines 10-12: of the n drafted tokens those that go to the target.
+        """Lines 10-12: make a draft of the tokens that go to the target; the others become `unsent`.
 
         Parameters
         ----------
@@ -157,11 +157,11 @@ class CMASD(DraftModelMethod):
         rows : tensor [n, vocabulary]
             The drafter's logits, from n passes or from one.
         scores : tensor [n]
-            C of each.
+            Confidence C of each token.
         seen : (tokens, scores) or None
-            The same on the host; None where the window is fixed.
+            Tokens and confidences on the host; None if the window is fixed.
         most : int
-            How many could be drafted, and `stop`, why no more.
+            Maximum number of tokens that could be drafted; `stop` is the reason for this limit.
         """
         n = k = len(tokens)
         if seen is None:

@@ -1,7 +1,8 @@
-"""A text to look things up in: its tokens and a suffix array over them.
+"""A datastore to retrieve drafts from: the tokens of a text and a suffix array over them.
 
-What REST does (He et al. 2024, "REST: Retrieval-Based Speculative Decoding"): the longest run of a text's
-last tokens that stands in the datastore is found, and what follows it there, most frequent first, is a draft.
+As in REST (He et al. 2024, "REST: Retrieval-Based Speculative Decoding"): the longest run of a text's last
+tokens that occurs in the datastore is looked up, and its continuations there, most frequent first, are
+drafted.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from .files import read, write
 from .memory import fingerprint
 from .prefix_tree import END, merge
 
-SORTED = 64  # tokens by which suffixes are ordered; no draft looks further
-SAMPLE = 256  # places whose continuations are compared, at most; evenly spaced among all that match
+SORTED = 64  # suffixes are ordered by this many tokens; no draft looks further
+SAMPLE = 256  # maximum number of matches whose continuations are counted, evenly spaced among all
 REMEDY = "build one with specviz datastore TEXTFILE"
 
 
@@ -31,7 +32,7 @@ class Datastore:
     ----------
     tokens : array of int, shape [n]
     suffixes : array of int, shape [n], optional
-        Where each suffix begins, in the order of the suffixes; made if not given.
+        Start of each suffix, in sorted order; computed if not given.
 
     Raises
     ------
@@ -50,12 +51,12 @@ class Datastore:
 
     @classmethod
     def build(cls, path: str | Path, model: Model) -> Datastore:
-        """The datastore of a text file in UTF-8, in the tokens of `model`.
+        """Build a datastore from a UTF-8 text file, in the tokens of `model`.
 
         Raises
         ------
         ParameterError
-            If the file is missing, no text, or empty.
+            If the file is missing, not UTF-8 text, or empty.
         """
         path = Path(path)
         try:
@@ -75,36 +76,35 @@ class Datastore:
 
     @classmethod
     def open(cls, path: str | Path, model: Model) -> Datastore:
-        """A saved datastore, or that of a text file, whichever the file is.
+        """Load a saved datastore, or build one if the file is text.
 
         Raises
         ------
         ParameterError
-            If it is missing, damaged, or of another vocabulary than the model's.
+            If the file is missing, damaged or empty, or made for another vocabulary than the model's.
         """
         path = Path(path)
         try:
             with path.open("rb") as file:
-                saved = b"\0" in file.read(
-                    8
-                )  # such a file begins with a number of eight bytes, a text does not
+                # A saved file begins with an 8-byte length, which has zero bytes; text has none.
+                saved = b"\0" in file.read(8)
         except OSError:
             saved = True
         return cls.load(path, model) if saved else cls.build(path, model)
 
     def save(self, path: str | Path, model: Model) -> Path:
-        """Write it to a file; `model` is the one whose vocabulary it speaks."""
+        """Save to a file; `model` must be the model whose tokens the datastore holds."""
         about = {"specviz": "datastore", "vocabulary": fingerprint(model)}
         return write(path, {"tokens": self.tokens, "suffixes": self.suffixes}, about)
 
     @classmethod
     def load(cls, path: str | Path, model: Model) -> Datastore:
-        """Read what `save` wrote.
+        """Load a file written by `save`.
 
         Raises
         ------
         ParameterError
-            If the file is missing, damaged, no datastore, or of another vocabulary.
+            If the file is missing, damaged, not a datastore, or made for another vocabulary.
         """
         arrays, about = read(path, REMEDY)
         if about.get("specviz") != "datastore":
@@ -131,15 +131,15 @@ class Datastore:
 
     @cached_property
     def _order(self) -> memoryview:
-        return memoryview(self.suffixes.data)  # its items are plain numbers, which are faster one by one
+        return memoryview(self.suffixes.data)  # items are plain ints, faster to read one at a time
 
     @cached_property
     def _words(self) -> bytes:
-        # Four bytes per token, the highest first: slices compare as token sequences do.
+        # Four big-endian bytes per token, so that byte slices compare like token sequences.
         return self.tokens.astype(">u4").tobytes()
 
     def places(self, run: np.ndarray) -> tuple[int, int]:
-        """Which suffixes begin with a run of tokens: from, to (excluded)."""
+        """The range of suffixes that begin with a run of tokens: start and end (exclusive)."""
         key = np.asarray(run).astype(">u4").tobytes()
         words, size = self._words, len(key)
 
@@ -151,10 +151,10 @@ class Datastore:
         return low, bisect_right(order, key, low, key=head)
 
     def match(self, text: np.ndarray, longest: int) -> tuple[int, int, int]:
-        """The longest run of the text's last tokens that stands here: length, and suffixes from, to."""
+        """The longest run of the text's last tokens that occurs here: its length and range of suffixes."""
         match = (0, 0, 0)
         low, high = 0, min(longest, len(text))
-        while low < high:  # where a run stands, so do the shorter ones
+        while low < high:  # if a run occurs, so do the shorter ones
             length = (low + high + 1) // 2
             begin, end = self.places(text[len(text) - length :])
             if begin < end:
@@ -164,21 +164,21 @@ class Datastore:
         return match
 
     def continuations(self, text: np.ndarray, longest: int, depth: int, most: int) -> np.ndarray:
-        """How the text's last tokens go on here.
+        """Continuations of the text's last tokens in the datastore.
 
         Parameters
         ----------
         text : array of int, shape [length]
         longest : int
-            Most last tokens that are looked for.
+            Maximum number of last tokens to match.
         depth, most : int
-            Most levels and most nodes of the tree that the continuations make.
+            Maximum levels and nodes of the tree that the continuations form.
 
         Returns
         -------
         array of int, shape [m, depth]
-            The paths of the tree of the most frequent beginnings, -1 after their ends; the most frequent
-            first. Nothing if the last token does not occur here.
+            Paths of the tree of the most frequent beginnings, most frequent first, padded with -1. Empty if
+            the last token does not occur here.
         """
         length, begin, end = self.match(text, longest)
         places = self.suffixes[begin:end]
@@ -187,7 +187,7 @@ class Datastore:
         at = places[:, None] + length + np.arange(depth)
         rows = np.where(at < len(self), self.tokens[np.minimum(at, len(self) - 1)], END)
         tree = merge(rows)
-        # A node is met no more often than its parent, so the most frequent ones are a tree.
+        # A node is never more frequent than its parent, so the most frequent nodes form a tree.
         best = np.lexsort((tree.level, -tree.count))[:most]
         inner = tree.parents[best]
         leaves = best[~np.isin(best, inner)]
@@ -195,10 +195,10 @@ class Datastore:
 
 
 def suffix_array(tokens: np.ndarray) -> np.ndarray:
-    """Where each suffix begins, in their order, int32 [n]; an end comes before any token.
+    """Start of each suffix in sorted order, int32 [n]; the end of the text sorts before any token.
 
-    By prefix doubling (Manber and Myers 1993): ordered by 1, 2, 4 ... tokens, until all differ or the
-    order by `SORTED` tokens is reached.
+    Prefix doubling (Manber and Myers 1993): suffixes are ordered by their first 1, 2, 4 ... tokens, until all
+    differ or `SORTED` tokens are compared.
     """
     n = len(tokens)
     rank = np.unique(tokens, return_inverse=True)[1].astype(np.int64)

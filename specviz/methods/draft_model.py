@@ -1,4 +1,4 @@
-"""A small model that drafts a chain, one token per pass or all in one; what draft-model methods share."""
+"""Draft models, which draft a chain in one pass per token or one pass for all, and their methods' base."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .signals import confidence, likeliest_token
 
 
 class DraftModelMethod(Method):
-    """A method that a draft model drafts for."""
+    """Base class of methods with a draft model."""
 
     needs_draft = True
 
@@ -32,12 +32,12 @@ class DraftModelMethod(Method):
 
 
 def drafter_of(session: Session) -> DraftModel:
-    """The session's draft model, which writes token by token or fills slots."""
+    """Wrap the session's draft model, which writes token by token or fills slots."""
     return SlotDraft(session) if session.drafter.kind == "slots" else DraftModel(session)
 
 
 class DraftModel:
-    """The drafter's context beside the target's, kept in step with the committed text.
+    """The drafter with its own context, kept in step with the committed text.
 
     Parameters
     ----------
@@ -49,28 +49,28 @@ class DraftModel:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.unsent: Unsent | None = None  # what the last chain stopped before
+        self.unsent: Unsent | None = None  # the token before which the last chain stopped
         self.length = len(session.prompt)  # committed tokens
-        self.full = self.length + session.drafter.left(self.length)  # as long as a text may get
+        self.full = self.length + session.drafter.left(self.length)  # maximum length of a text
         room = min(session.limit, self.full - self.length)
         self.context = session.open(session.drafter, session.prompt, room, "draft")
         self.context.prefill()
 
     def reach(self, most: int, left: int) -> tuple[int, str]:
-        """How many of `most` tokens to draft, when `left` may be, and why no more: ``length`` or ``room``."""
+        """How many tokens to draft, at most `most` and `left`, and the reason: ``length`` or ``room``."""
         return reach(most, left, self.full - self.length)
 
     def chain(
         self, n: int, stop: str, goes_on: Callable[[float], bool] | None = None, reason: str = "unsure",
         q_signal: bool = False,
     ) -> Drafting:  # fmt: skip
-        """n tokens, drawn as the target draws (same temperature, top-k and top-p), without looking at them.
+        """Draft n tokens with the target's sampling settings, without reading them on the host.
 
         Leviathan et al. 2023, Algorithm 1, lines 1-5: q_i from the small model, x_i from q_i.
 
-        With `goes_on` it does look: it stops before a token where that rule refuses its largest probability,
-        for this `reason`, and after an end token. The refused token is left in `unsent`. The rule sees the
-        distribution before the draw: were x_i dropped for what it is, the law of the output would change.
+        With `goes_on` the host reads each token: drafting stops, for `reason`, before a token whose largest
+        probability the rule refuses, and after an end token. The refused token is left in `unsent`. The rule
+        sees the distribution before the draw: if the value of x_i decided, the output's law would change.
 
         With `q_signal` the draft keeps only its tokens' own probabilities, as the signal ``q``.
         """
@@ -120,7 +120,7 @@ class DraftModel:
         )
 
     def block(self, n: int) -> Generator[Request, Pass, tuple[Tensor, Tensor]]:
-        """n greedy tokens [n] and the logits that they were chosen from [n, vocabulary], without a look."""
+        """Draft n tokens greedily; return them [n] and their logits [n, vocabulary], on the device."""
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         for _ in range(n):
@@ -131,15 +131,15 @@ class DraftModel:
         return torch.cat(tokens), torch.stack(rows)
 
     def predict(self) -> Generator[Request, Pass, Tensor]:
-        """The drafter's logits after the committed text and what it drafted, [vocabulary].
+        """The drafter's logits after the committed text and the drafted tokens, [vocabulary].
 
-        The pass is asked for by yielding the context: the loop runs it, for all rows of a batch at once.
+        Yielding the context requests the pass: the loop runs it, for all rows of a batch at once.
         """
         result = yield self.context
         return self.as_target(result.logits[0][0])
 
     def as_target(self, rows: Tensor) -> Tensor:
-        """The drafter's logits over the target's head: heads of one tokenizer may be padded differently."""
+        """Pad the drafter's logits to the target's head: heads of one tokenizer may be padded differently."""
         missing = self.session.target.vocabulary - rows.shape[-1]
         return F.pad(rows, (0, missing), value=-torch.inf) if missing else rows
 
@@ -148,11 +148,11 @@ class DraftModel:
         return self.session.drafter.device
 
     def follow(self, kept: int, token: int | None) -> None:
-        """Keep the first `kept` drafted tokens, which it has computed; then the target's own token."""
+        """Keep the first `kept` drafted tokens, already computed, and append the target's own token."""
         self.length += kept
         if token is not None and token >= self.session.drafter.vocabulary:
-            self.full = self.length  # heads of one tokenizer may be padded differently: it cannot read this
-        if self.length < self.full:  # else its context is full: it drafts no more
+            self.full = self.length  # an id beyond the drafter's head, which it cannot read
+        if self.length < self.full:  # otherwise its context is full, and drafting ends
             self.context.rewind(self.length)
             if token is not None:
                 self.context.extend([[token]])
@@ -160,17 +160,17 @@ class DraftModel:
 
 
 class SlotDraft(DraftModel):
-    """A parallel drafter (`specviz.models.slots`): one pass says all places of a block, each by itself.
+    """A parallel drafter (`specviz.models.slots`): one pass predicts all places of a block independently.
 
-    What stands in a place does not follow from the tokens before it in the block, so those may be chosen
-    afterwards, by whichever rule: greedily, or each drawn from its own distribution, which is what it is then
-    tested against. The pass reads the written tokens that it has not yet read, and the slots.
+    A prediction does not depend on the earlier tokens of the block, so the tokens can be chosen afterwards by
+    any rule: greedily, or each drawn from its own distribution, against which it is then tested. The pass
+    reads the committed tokens that it has not yet read, and the slots.
     """
 
     source = "slots"
 
     def reach(self, most: int, left: int) -> tuple[int, str]:
-        """As `DraftModel.reach`; so many slots are filled by the first `predict` that follows."""
+        """As `DraftModel.reach`; the next `predict` fills this many slots."""
         self.slots_wanted, stop = super().reach(most, left)
         self.rows: Tensor | None = None
         self.slots_used = 0
@@ -180,25 +180,25 @@ class SlotDraft(DraftModel):
         """As `DraftModel.block`, in one pass."""
         rows = yield from self.fill(n)
         tokens = rows.argmax(-1)
-        self.context.extend(tokens)  # not computed: those that stay are read as text by the next pass
+        self.context.extend(tokens)  # not computed: the next pass reads the kept tokens as text
         return tokens, rows
 
     def predict(self) -> Generator[Request, Pass, Tensor]:
-        """The next slot's logits, [vocabulary]; the first one's pass fills all that `reach` allowed."""
+        """The next slot's logits, [vocabulary]; the first call fills all slots that `reach` allowed."""
         if self.rows is None:
             self.rows = yield from self.fill(self.slots_wanted)
         self.slots_used += 1
         return self.rows[self.slots_used - 1]
 
     def fill(self, n: int) -> Generator[Request, Pass, Tensor]:
-        """What n slots after the committed text predict, [n, vocabulary]."""
+        """Logits of n slots after the committed text, [n, vocabulary]."""
         result = yield self.context, Draft.chain(self.session.drafter.slots[:n])
-        # Row 0 stands at the last written token: it was not taught to say anything.
+        # Row 0 is at the last committed token, where the drafter was not trained to predict.
         return self.as_target(result.logits[0][1:])
 
 
 def pair(sure: Tensor, token: Tensor) -> tuple[float, int]:
-    """Two numbers from the device in one synchronisation."""
+    """Copy two numbers from the device in one synchronisation."""
     wide = exact_type(sure.device)
     p, choice = torch.stack([sure.to(wide), token.to(wide)]).tolist()
     return p, int(choice)

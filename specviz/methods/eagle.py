@@ -1,15 +1,15 @@
 """EAGLE: a layer trained on the target's hidden states drafts a tree, level by level.
 
 Li et al. 2024 (EAGLE-1: features, a static tree), Li et al. 2024 (EAGLE-2: the tree grows where the drafter
-is confident), Li et al. 2025 (EAGLE-3: fused layers). The drafter defines the generation of the weights
-(`specviz.models.eagle`); the parameter ``tree`` defines the tree.
+is confident), Li et al. 2025 (EAGLE-3: fused layers). The drafter determines the generation of the weights
+(`specviz.models.eagle`), and the parameter ``tree`` the tree.
 
-Greedily a node's score is the drafter's confidence in its path, the node's own token included (EAGLE-2,
-section 4). In sampling every child is drawn from the drafter's distribution q, siblings without replacement.
-The verdict (`specviz.methods.tree.judge_drawn`) is exact only if the drawn token does not decide whether its
-node is grown or sent: a token that is dropped for being unlikely no longer comes from q. So in sampling the
-score does not depend on the draw: it is the confidence in the path above, times what earlier siblings left of
-q.
+When greedy, a node's score is the drafter's confidence in its path, including the node's own token (EAGLE-2,
+section 4). When sampling, every child is drawn from the drafter's distribution q, siblings without
+replacement. Verification (`specviz.methods.tree.judge_drawn`) is exact only if the drawn token does not
+decide whether its node is grown or sent: if unlikely tokens were dropped, the others would no longer follow
+q. So when sampling, the score does not depend on the draw: it is the confidence in the path above, times the
+share of q that earlier siblings left.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .tree import bring, judge, judge_drawn
 if TYPE_CHECKING:
     from ..models.eagle_model import EagleModel
 
-WIDEST = 64  # children of a node
+WIDEST = 64  # maximum number of children of a node
 
 
 class Eagle(SampledTreeMethod):
@@ -115,14 +115,14 @@ class Eagle(SampledTreeMethod):
             deep, wide = max(map(len, paths)), 1 + max(map(max, paths))
             own = {"draft_size": len(paths), "depth": deep, "branches": wide}
             for p in self.parameters:
-                if p.name in own.keys() - values.keys():  # what is not asked for is as the template has it
+                if p.name in own.keys() - values.keys():  # parameters not passed follow the template
                     setattr(self, p.name, p.check(own[p.name]))
             paths = [path for path in paths if len(path) <= self.depth and max(path) < self.branches]
             self.paths = paths[: self.draft_size]
         elif self.template:
             raise ParameterError("template is for a static tree: also pass tree='static'")
         self.extra_cache_slots = self.draft_size
-        # The drafter reads nodes that are not sent: so many slots of its own.
+        # The drafter also reads nodes that are not sent, and needs slots for them.
         self.reads = self.branches * (self.depth - 1) if self.tree == "dynamic" else len(self.paths)
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
@@ -143,12 +143,12 @@ class Eagle(SampledTreeMethod):
         self.new: tuple[Tensor, Tensor] | None = None
         if len(session.prompt) == 1:
             return
-        # The target reads a prompt up to its last token: of that one there is no state yet.
+        # The prefill stops before the prompt's last token, which has no state yet.
         states = self._side_by_side(session.states)
         tokens = send(np.array(session.prompt[1:]), states.device)
         if len(tokens) > 1:
             self.context.read(tokens[:-1], states[:-1])
-        self.new = tokens[-1:], states[-1:].clone()  # or all of them would stay
+        self.new = tokens[-1:], states[-1:].clone()  # a view would keep all states in memory
         session.states = {}
 
     def _side_by_side(self, states: dict[int, Tensor]) -> Tensor:
@@ -161,9 +161,9 @@ class Eagle(SampledTreeMethod):
         self.session.control.pop("candidates", None)
         if left < 2:
             return Draft.empty("room")
-        if self.new is None:  # a prompt of one token: the target has said nothing yet
+        if self.new is None:  # a prompt of one token: the target has no states yet
             return Draft.empty("none")
-        if self.tree == "static" and not self.ranks:  # ranks that so small a vocabulary has not
+        if self.tree == "static" and not self.ranks:  # no path of the template fits the vocabulary
             return Draft.empty("none")
         state, logits = self.context.read(*self.new)
         given = self.session, self.context, self.over, state, logits
@@ -197,7 +197,7 @@ class Eagle(SampledTreeMethod):
         return verdict
 
     def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
-        """The target's own states take the place of those that the drafter made up."""
+        """Replace the hidden states that the drafter estimated by the target's own."""
         assert result is not None
         rows = [0, *(node + 1 for node in verdict.path)]
         states = self._side_by_side({layer: rows[0] for layer, rows in result.hidden.items()})
@@ -210,21 +210,21 @@ class Eagle(SampledTreeMethod):
 
 @dataclass
 class Level:
-    """Children of the nodes that were read together, [m, k] each.
+    """Children of the nodes read in one pass of the drafter, [m, k] each.
 
     Attributes
     ----------
     tokens, score : tensors [m, k]
-        By the score, a logarithm, nodes are grown and sent: it never rises from a parent to its child.
+        The score, a logarithm, ranks nodes to grow and send; it never rises from a parent to a child.
     sure : tensor [m, k]
-        The drafter's confidence in the path that ends with the child, a logarithm; −inf after an end token,
+        Logarithm of the drafter's confidence in the path that ends with the child; −inf after an end token,
         which nothing follows.
     parents : tensor [m]
-        Of all children so far, the ones that were read; -1 is the root.
+        Indices of the nodes read, among all children so far; -1 is the root.
     logits : tensor [m, vocabulary]
-        What the drafter predicts after each node that it read.
+        The drafter's prediction after each node that it read.
     q : tensor [m, vocabulary] or None
-        What the first child was drawn from, in a sampled run.
+        The distribution from which the first child was drawn, when sampling.
     """
 
     tokens: Tensor
@@ -236,20 +236,20 @@ class Level:
 
 
 class Growth:
-    """A tree on the device, grown from the root's level down; `cut` brings it to the host, and what is sent.
+    """A tree on the device, grown level by level; `cut` copies it to the host and selects what is sent.
 
     Parameters
     ----------
     session : Session
     context : EagleContext
-        Which has just read the text.
+        A context that has just read the text.
     over : tensor [vocabulary]
         −inf for tokens that end a text, else 0.
     state, logits : tensors [1, width], [1, vocabulary]
-        What it said there.
+        The drafter's state and prediction after the text.
     shapes : list of (int, int)
-        Of each level, from the first one down, the most nodes that are read and the children of each. So
-        many uniforms are drawn, in a sampled run, and none depends on what another one drew.
+        For each level, from the first down: the maximum number of nodes read, and of children of each. When
+        sampling, one uniform is taken for every possible child, whatever the other draws give.
     """
 
     def __init__(
@@ -269,16 +269,16 @@ class Growth:
         self.nodes_read = 0  # how many of them the drafter has read
 
     def dynamic(self, g: int) -> None:
-        """EAGLE-2, section 4.1: each level the k best nodes are read, and each gets k children."""
+        """EAGLE-2, section 4.1: at each level, read the k best nodes and give each k children."""
         self._children()
         top = self.sure[:0]  # the g best scores so far
         for k, _ in self.shapes[1:]:
             last = self.levels[-1]
             worth = last.sure if self.u is None else last.score + self.over.take(last.tokens)
             value, best = (each[:k] for each in worth.flatten().sort(descending=True, stable=True))
-            if value.device.type == "cpu":  # to look costs no wait there
-                # Scores never rise, and of equal ones the earlier goes first: what is not above the g-th best
-                # so far has no child that would be sent. Nor has an end token.
+            if value.device.type == "cpu":  # reading values needs no synchronisation there
+                # Scores never rise, and of equal scores the earlier wins: a node not above the g-th best so
+                # far has no child that would be sent. Neither has an end token.
                 top = torch.cat((top, last.score.flatten()))
                 top = top.topk(min(g, len(top))).values
                 best = best[value > (top[-1] if len(top) == g else -torch.inf)]
@@ -288,7 +288,7 @@ class Growth:
             self._children()
 
     def static(self, levels: list[Ranks]) -> None:
-        """EAGLE-1: the nodes of a template are read and grown, whatever the drafter thinks of them."""
+        """EAGLE-1: read and grow the nodes of a template, whatever the drafter's confidence in them."""
         for number, ranks in enumerate(levels):
             if number:
                 self._read(send(ranks.parents, self.logits.device))
@@ -297,13 +297,11 @@ class Growth:
             self.levels[-1].score.masked_fill_(other, -torch.inf)
 
     def _read(self, best: Tensor) -> None:
-        """Let the drafter read some children of the last level, by their places in it."""
+        """Let the drafter read some children of the last level, given by their indices in it."""
         last = self.levels[-1]
         m, k = last.tokens.shape
         row = best.div(k, rounding_mode="floor")
-        above = (
-            row + (self.nodes_read - m) if self.nodes_read else None
-        )  # among all that were read; or the root
+        above = row + (self.nodes_read - m) if self.nodes_read else None  # among all nodes read; or the root
         self.parents = best + (self.size - m * k)
         self.sure = last.sure.take(best)
         self.nodes_read += len(best)
@@ -312,7 +310,7 @@ class Growth:
         )
 
     def _children(self) -> None:
-        """The k likeliest tokens after each node that was read, or k draws without replacement."""
+        """Add the k likeliest tokens after each node that was read, or k draws without replacement."""
         logits, base, q, number = self.logits, self.sure[:, None], None, len(self.levels)
         k = self.shapes[number][1]
         if self.u is None:
@@ -326,9 +324,9 @@ class Growth:
         self.size += tokens.numel()
 
     def cut(self, g: int, stop: str) -> tuple[Draft, Unsent]:
-        """The g nodes of highest score, and what else was read (EAGLE-2, section 4.2).
+        """A draft of the g nodes with the highest scores, and the other nodes read (EAGLE-2, section 4.2).
 
-        `stop` says why the tree goes no deeper.
+        `stop` is the reason why the tree is no deeper.
         """
         levels = self.levels
         token, score, parents = bring(
@@ -336,10 +334,10 @@ class Growth:
             torch.cat([each.score.flatten() for each in levels]),
             torch.cat([each.parents for each in levels]),
         )
-        # Rows are nodes that were read, the root first: of each its number of children, and of each child.
+        # Rows are the nodes read, the root first: each one's number of children, and each child's row.
         wide = np.repeat([each.tokens.shape[1] for each in levels], [len(each.tokens) for each in levels])
         row = np.repeat(np.arange(len(wide)), wide)
-        # Of equal scores the earlier child goes first, so that none is sent without its parent.
+        # Of equal scores the earlier child wins, so that none is sent without its parent.
         sent = np.sort(np.argsort(-score, kind="stable")[:g])
         sent = sent[score[sent] > -np.inf]
         place = np.full(self.size + 1, -2)
@@ -367,7 +365,7 @@ class Growth:
         return draft, unsent
 
     def _from(self, row: np.ndarray, rank: np.ndarray) -> Tensor:
-        """What children of these rows and ranks were drawn from: q without the elders, [n, vocabulary]."""
+        """Distributions of the children by row and rank: q without their elder siblings, [n, vocabulary]."""
         levels, device = self.levels, self.logits.device
         most = max(each.tokens.shape[1] for each in levels)
         at = send(row, device)
@@ -379,7 +377,7 @@ class Growth:
 
 
 class ChosenRows(Sequence):
-    """What the drafter said where each of n nodes was chosen: fetched when it is recorded, if it is."""
+    """The drafter's predictions where each of n nodes was chosen, gathered only if they are recorded."""
 
     def __init__(self, logits: list[Tensor], rows: np.ndarray) -> None:
         self.logits, self.rows = logits, rows
@@ -395,7 +393,7 @@ class ChosenRows(Sequence):
 
     @staticmethod
     def distinct(parts: Sequence[ChosenRows]) -> tuple[list[Tensor], np.ndarray]:
-        """The rows of some parts of one tree, each once, and which of them each node was chosen from."""
+        """The distinct rows of some parts of one tree, and the index of each node's row among them."""
         rows, chosen = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
         return list(ChosenRows(parts[0].logits, rows)), chosen
 
@@ -403,7 +401,7 @@ class ChosenRows(Sequence):
 def without_replacement(
     logits: Tensor, sampling: Sampling, u: np.ndarray | Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """k different tokens after each of m nodes, drawn one after another.
+    """Draw k different tokens after each of m nodes, one after another.
 
     Parameters
     ----------
@@ -415,14 +413,14 @@ def without_replacement(
     -------
     tokens : tensor of int [m, k]
     left : tensor [m, k]
-        What was left of q before each draw; 0: there was nothing to draw, and the token means nothing.
+        Share of q left before each draw; 0: there was nothing to draw, and the token is meaningless.
     p : tensor [m, k]
-        q of each token.
+        Probability of each token under q.
     q : tensor [m, vocabulary]
     """
     q = sampling.probabilities(logits)
     m, vocabulary = q.shape
-    # The tokens in blocks: a draw adds up the blocks, then the tokens of one, not the whole vocabulary.
+    # Tokens are grouped in blocks: a draw sums the blocks, then the tokens of one, not all tokens.
     wide = math.isqrt(vocabulary - 1) + 1
     rest = q.new_zeros(m, -(-vocabulary // wide) * wide, dtype=exact_type(q.device))
     rest[:, :vocabulary] = q
@@ -435,7 +433,7 @@ def without_replacement(
         before = sums.gather(1, block) - mass.gather(1, block)
         some = rest[row, block][:, 0]
         inner = some.cumsum(-1)
-        # Where u lies within the block; rounding must not put it outside, where no token could be drawn.
+        # Place of u within the block; rounding must not put it outside, where no token could be drawn.
         within = ((each * sums[:, -1:] - before) / inner[:, -1:]).clamp_(0, 1 - 2**-53)
         at = located(inner, within).clamp_(max=wide - 1)
         tokens.append((block * wide + at).clamp_(max=vocabulary - 1))
@@ -444,7 +442,7 @@ def without_replacement(
         some.scatter_(1, at, 0.0)
         rest[row, block] = some[:, None]
         mass.scatter_(1, block, some.sum(-1, keepdim=True))
-    # At most 1: rounding must not put a child before its parent.
+    # At most 1: rounding must not rank a child before its parent.
     return torch.cat(tokens, 1), torch.cat(left, 1).clamp_(max=1).to(q.dtype), torch.cat(p, 1).to(q.dtype), q
 
 
@@ -452,14 +450,14 @@ def without_replacement(
 class Ranks:
     """A level of a template."""
 
-    kept: np.ndarray  # bool [m, k]: which of the likeliest children of each node that is read it has
-    parents: np.ndarray  # int [m]: the nodes that are read, by place among the children of the level above
+    kept: np.ndarray  # bool [m, k]: which of the k likeliest children of each node read it has
+    parents: np.ndarray  # int [m]: the nodes read, by index among the children of the level above
 
 
 def ranked(template: Template, levels: int) -> list[Ranks]:
     """The first levels of a template, as `Growth.static` takes them."""
     ranks: list[Ranks] = []
-    place: dict[int, int] = {}  # of each node of the level above, where it stands among the children there
+    place: dict[int, int] = {}  # index of each node of the level above among the children there
     for level in template.levels[:levels]:
         parents = list(dict.fromkeys(level.above.tolist()))
         row = {node: i for i, node in enumerate(parents)}

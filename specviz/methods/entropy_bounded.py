@@ -1,8 +1,9 @@
-"""The entropy-bounded sampler: as many cells in one pass as their dependence, bounded by entropy, allows.
+"""The entropy-bounded sampler: one pass places as many cells as a bound on their dependence allows.
 
 Ben-Hamu et al. 2025 ("Accelerated Sampling from Masked Diffusion Models via Entropy Bounded Unmasking",
-equation 8 and Algorithm 1): of the cells in order of confidence, the longest prefix U whose entropies,
-without the largest, sum to at most γ. That sum bounds the error of placing them as if they were independent.
+equation 8 and Algorithm 1): cells are placed in order of confidence, up to the longest prefix U whose
+entropies, without the largest, sum to at most γ. That sum bounds the error of placing the cells of U as if
+they were independent.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class EntropyBounded(Unmasking):
     bound: float
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        return "lossy"  # with γ = 0 too: cells without any entropy go together
+        return "lossy"  # even with γ = 0: cells of zero entropy are placed at once
 
     def judge(self, draft: Draft, reading: CellReading) -> Unmasked:
         order = reading.order()

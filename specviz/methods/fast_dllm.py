@@ -1,4 +1,4 @@
-"""Confidence-threshold parallel decoding: every cell that is confident enough, in one pass.
+"""Confidence-threshold parallel decoding: one pass places every cell that is confident enough.
 
 Fast-dLLM (Wu et al. 2025, section 3.3, Algorithm 1). The cells are placed as if they were independent, which
 they are not: the text can differ from stepwise decoding's. The closer the threshold is to 1, the smaller the

@@ -1,4 +1,4 @@
-"""Arrays in a file: what a method remembers or looks up. Written whole or not at all, nothing pickled."""
+"""Files of arrays, for memories and datastores: written completely or not at all, without pickle."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from ..files import replacing
 
 
 def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict[str, str]) -> Path:
-    """Write arrays by name, and words about them, as a safetensors file.
+    """Write named arrays and text metadata as a safetensors file.
 
     Raises
     ------
     ParameterError
-        If the disk or the folder refuses.
+        If the file cannot be written.
     """
     path = Path(path)
     try:
         with replacing(path) as part:
             part.touch()
-            mode = (
-                part.stat().st_mode
-            )  # what the user's mask gives; safetensors leaves others no right to read
+            mode = part.stat().st_mode  # by the user's umask; safetensors lets no other user read the file
             save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, about)
             part.chmod(mode)
     except (OSError, SafetensorError) as error:
@@ -36,12 +34,12 @@ def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict[str, str]
 
 
 def read(path: str | Path, remedy: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays of such a file, and the words about them.
+    """Read the arrays and the metadata of a file written by `write`.
 
     Raises
     ------
     ParameterError
-        If it is missing or cannot be read; the line ends with the `remedy`.
+        If it is missing or cannot be read; the message ends with `remedy`.
     """
     path = Path(path)
     try:

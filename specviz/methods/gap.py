@@ -1,8 +1,8 @@
-"""Acceptance by rank and gap: a drafted token need not be the target's own, but nearly as likely.
+"""Acceptance by rank and gap: a drafted token may differ from the target's own if nearly as likely.
 
 Xia et al. 2023 ("Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq
 Generation"), Spec-Verification; CM-ASD (Sen et al. 2025), section III (c), has the same two conditions, with
-a threshold of each token's own. Both are greedy: what is accepted is compared with the target's likeliest
+a separate threshold for each token. Both are greedy: drafted tokens are compared with the target's likeliest
 token. Lossy by design.
 """
 
@@ -19,7 +19,7 @@ from .base import Verdict
 
 
 def verify_gap(draft: Draft, scores: Tensor, threshold: Tensor | float, top_beta: int) -> Verdict:
-    """Keep the longest prefix of which each token passes both conditions, then the target's own next token.
+    """Accept the longest prefix in which every token passes both conditions; add the target's next token.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def verify_gap(draft: Draft, scores: Tensor, threshold: Tensor | float, top_beta
     threshold : tensor [n] or float
         τ of each node, in nats.
     top_beta : int
-        β: of so many likeliest tokens it must be one.
+        β: an accepted token must be among this many likeliest tokens.
     """
     n = len(draft)
     drafted = send(draft.tokens, scores.device)
@@ -44,13 +44,13 @@ def verify_gap(draft: Draft, scores: Tensor, threshold: Tensor | float, top_beta
     tokens = both[n + 1 : 2 * n + 1]
     kept = both[2 * n + 1 :].index(0) if 0 in both[2 * n + 1 :] else n  # the first failure ends the block
     gap[kept + 1 :] = torch.nan  # later tokens were not judged
-    # After no accepted token, too, the target's own follows: CM-ASD's step (2) alone would stall there.
+    # The target's own token follows even if none was accepted: CM-ASD's step (2) alone would stall.
     origin, status = next_origin(n, kept < n), chain_status(n, kept)
     return Verdict(list(range(kept)), tokens, both[kept], origin, status, signals={"gap": gap})
 
 
 def gaps(scores: Tensor, best: Tensor, tokens: Tensor) -> Tensor:
-    """log p(y1) - log p(y) of each node, in nats, float32 [n]: the log of the softmax' sum cancels."""
+    """log p(y1) - log p(y) of each node, in nats, float32 [n]; the softmax's normaliser cancels."""
     n = len(tokens)
     most = scores[:n].gather(1, best[:n, None])
     return (most - scores[:n].gather(1, tokens[:, None]))[:, 0].float()

@@ -1,7 +1,7 @@
-"""What the loop, the audit and the measurements may ask of a method, with the answer that most methods give.
+"""Optional hooks that the loop, the audit and the measurements call, with defaults that suit most methods.
 
-A method overrides a hook only where its answer differs; `specviz.methods.base.Method` has what every method
-writes itself.
+A method overrides a hook only if its answer differs; `specviz.methods.base.Method` has the members that
+methods usually define.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ ADDITIONS = {  # drafters trained on top of one target, in words
 }
 
 
-ADDED = ("heads", "slots", "eagle", "trimmed")  # kinds of drafters that are no models by themselves
+ADDED = ("heads", "slots", "eagle", "trimmed")  # kinds of drafters that are not models by themselves
 
 
 class Hooks:
     """Optional declarations and hooks, each with its default."""
 
     name: ClassVar[str] = ""
-    exact: ClassVar[
-        dict[str, Value]
-    ] = {}  # parameters with which a lossy method is exact: the audit sets them
+    exact: ClassVar[dict[str, Value]] = {}  # parameters that make a lossy method exact, for the audit
     law_check_params: ClassVar[dict[str, Value]] = {}  # parameters small enough to enumerate the sampling law
     files: ClassVar[tuple[str, ...]] = ()  # parameters that name a file tied to one vocabulary
     needs_draft: ClassVar[bool] = False
@@ -43,13 +41,13 @@ class Hooks:
     canvas: ClassVar[bool] = False  # whether it writes masked canvases of a diffusion model, and only those
     streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates: see `StreamMethod`
     reads_prompt: ClassVar[bool] = False  # whether the prefill returns `hidden_layers` in `Session.states`
-    exit_rule: ExitRule | None = None  # whether the target's pass ends after a layer
+    exit_rule: ExitRule | None = None  # decides after each layer whether the target's pass ends there
     extra_cache_slots: int = 0  # slots for side branches, beyond the tokens that may still be emitted
     learned_top_k: int = 0  # successors that it learns from each row: record="all" keeps as many
 
     @property
     def memory(self) -> dict[str, Value] | None:
-        """What it remembers of earlier texts: state (cold, warm), keep, known, bytes; None if nothing."""
+        """The memory of earlier texts: state (cold, warm), keep, known, bytes; None if it has none."""
         return None
 
     def save(self, path: str | Path, model: Model) -> Path:
@@ -64,7 +62,7 @@ class Hooks:
         """Copy the memory of another method of the same kind."""
 
     def prepare(self, target: Model) -> None:
-        """A run with this model begins: refuse here, before any work, what does not fit it."""
+        """Prepare a run with this model; refuse a model that does not fit here, before any work."""
 
     @classmethod
     def suited(cls, drafters: Iterable[Model]) -> list[Model | None]:
@@ -78,5 +76,5 @@ class Hooks:
         return None
 
     def hidden_layers(self, drafter: Model | None) -> tuple[int, ...]:
-        """Layers of the target whose states every pass returns, when it drafts with `drafter`."""
+        """Layers of the target whose hidden states every pass returns, when it drafts with `drafter`."""
         return ()

@@ -1,6 +1,6 @@
-"""Kinds of methods that have hooks of their own: a calibrated size, sampled trees, streams.
+"""Base classes of methods with additional hooks: a calibrated size, sampled trees, streams.
 
-Methods that write canvases are `specviz.methods.unmasking.Unmasking`.
+For methods that write canvases, see `specviz.methods.unmasking.Unmasking`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ..errors import ParameterError
 from ..rules.parameters import Value
 from .base import Method
 
-CALIBRATED = "calibrated"  # in place of a draft size: the best one that was measured on this device
+CALIBRATED = "calibrated"  # instead of a draft size: the best one measured on this device
 
 
 class SizedMethod(Method):
@@ -22,7 +22,7 @@ class SizedMethod(Method):
     calibrated : bool
         Whether each run takes its draft size from a calibration.
     unsized : bool
-        Whether none was taken yet.
+        Whether no draft size has been taken yet.
     """
 
     def __init__(self, **values: Value) -> None:
@@ -40,24 +40,24 @@ class SizedMethod(Method):
         return other
 
     def resize(self, nodes: int) -> None:
-        """Take another draft size, and all that follows from it; the memory stays."""
+        """Set another draft size and everything derived from it; keep the memory."""
         calibrated, chosen = self.calibrated, self.chosen
         type(self).__init__(self, **(self.values | {self.size: nodes}))
         self.calibrated, self.chosen = calibrated, chosen
 
 
 class SampledTreeMethod(SizedMethod):
-    """Several children of a node are drawn from one distribution q, without replacement."""
+    """A method that draws several children of a node from one distribution q, without replacement."""
 
     def drawn(self) -> tuple[int, ...]:
-        """Every token drawn for the last draft, sent or not: all that its uniforms can change."""
+        """Every token drawn for the last draft, sent or not: everything that its uniforms can change."""
         raise ParameterError(
             f"{self.name} is a SampledTreeMethod: write drawn(), which returns the drawn tokens"
         )
 
 
 class StreamMethod(Method):
-    """Decodes sources that arrive in updates, and only those."""
+    """A method that decodes only sources that arrive in updates."""
 
     streams = True
 
@@ -68,9 +68,9 @@ class StreamMethod(Method):
         )
 
     def shown(self, tokens: int, last: bool) -> int:
-        """How many of an output's tokens are displayed; `last`: the source is complete."""
+        """How many of an output's tokens are displayed; `last` says whether the source is complete."""
         return tokens
 
     def carried(self, previous: list[int], left: int) -> list[int]:
-        """Tokens of the previous update's output that stay without another pass; at most `left`."""
+        """Tokens of the previous update's output that are kept without another pass; at most `left`."""
         return []

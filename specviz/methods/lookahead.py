@@ -1,4 +1,4 @@
-"""Lookahead decoding: the target makes n-grams of its own guesses and tries the ones that fit.
+"""Lookahead decoding: the target builds n-grams from its own guesses and tries those that fit.
 
 Fu et al. 2024 ("Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"), section 3. One
 pass holds two branches below the last token: the lookahead branch, a window whose nodes are read and not
@@ -6,12 +6,12 @@ judged (`window.py`), and the verification branch, the n-grams of the pool that 
 merged where they share a prefix. Guesses depend only on the past, so they are judged like any tree
 (`tree.py`).
 
-The size. The authors send up to (W + G)(N - 1) tokens per pass, 120 for their W = G = 15 and N = 5: the "120"
-of UniSpec's Table 17. Here ``draft_size`` caps the nodes of both branches, so that calibration can turn it as
-it does any method's: the window gets the columns that fit into half of it, as with the authors' W = G, and
-the n-grams, the last met first, what the window leaves. W and G are upper bounds: ``draft_size=120, ngram=5``
-is the authors' own setting. The defaults are for a CPU, which soon pays for every further node: 24
-nodes, as in `unispec`, and N = 3, which leaves so small a window six columns, where N = 5 leaves three.
+The authors send up to (W + G)(N - 1) tokens per pass, 120 for their W = G = 15 and N = 5: the "120" of
+UniSpec's Table 17. Here ``draft_size`` caps the nodes of both branches, so that calibration can choose it as
+for any other method. The window gets the columns that fit into half of it, as with the authors' W = G; the
+n-grams, most recent first, get the rest. W and G are upper bounds: ``draft_size=120, ngram=5`` is the
+authors' own setting. The defaults are for a CPU, where each further node soon costs time: 24 nodes, as in
+`unispec`, and N = 3, which gives so small a window six columns (N = 5 would give three).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .prefix_tree import merge, until
 from .tree import judge
 from .window import Window, widest
 
-GHOSTS = 24  # guesses that were not sent and are recorded all the same, at most
+GHOSTS = 24  # maximum number of unsent guesses that are recorded
 
 DRAFT_SIZE = Parameter(
     "draft_size",
@@ -114,7 +114,7 @@ class Lookahead(Remembering):
     def draft(self, left: int) -> Draft:
         if left < 2:
             return Draft.empty("room")
-        # No node may stand deeper than what can still be emitted beside the target's token.
+        # No node may be deeper than the number of tokens that can be emitted before the target's own.
         cells, above = self.ahead.comb(left - 1)
         self.cells = len(cells)
         rows, source = self.guess(left - 1)
@@ -138,13 +138,13 @@ class Lookahead(Remembering):
         )
 
     def guess(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """What to try, the best first: token sequences [m, longest] and the source of each."""
+        """Candidates, best first: token sequences [m, longest] and the source of each."""
         grams = self.store.get(self.text[self.length - 1])[:, :depth]
         return grams, np.full(len(grams), "ngram")
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
-        # The window moves greedily in sampling too: what is guessed must follow from the past alone.
+        # The window moves greedily even when sampling: guesses must depend on the past alone.
         best = scores.argmax(-1)
         verdict, (after,) = judge(draft, scores, self.session, best, best=best)
         self.after = after[1:].astype(np.int64)
@@ -157,12 +157,12 @@ class Lookahead(Remembering):
         new = [*(verdict.tokens[node] for node in verdict.path), verdict.token]
         self.text[self.length : self.length + len(new)] = new
         self.length += len(new)
-        if self.from_text:  # what was really written is met last
+        if self.from_text:  # n-grams of the text itself count as the most recent
             grams = np.concatenate([grams, self._written(len(new))])
         self.store.learn(grams)
 
     def _written(self, new: int) -> np.ndarray:
-        """The text's n-grams that end in its last `new` tokens, [m, N]."""
+        """The text's n-grams that end within its last `new` tokens, [m, N]."""
         last = self.length - self.ngram
         first = np.arange(max(last - new + 1, 0), last + 1)
         return self.text[first[:, None] + np.arange(self.ngram)]

@@ -1,4 +1,4 @@
-"""Methods that remember: what they learnt from one text may serve the next, and may be saved to a file."""
+"""Methods with a memory: what they learn from one text serves the next, and can be saved to a file."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ KEEP = Parameter(
 
 
 class Memory(Protocol):
-    """What a method remembers."""
+    """The contents of a method's memory."""
 
     @property
     def entries(self) -> int:
-        """Entries that hold something."""
+        """Number of entries in use."""
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes."""
+        """Size in bytes."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All of it, by name: views, not copies."""
+        """All contents, by name: views, not copies."""
 
 
 class Remembering(SizedMethod):
     """A method whose drafter learns from the target's passes.
 
-    The memory is made when the first run begins, or loaded. With ``keep="run"`` it stays for as long as the
-    method does, also from one run to the next when the same `Method` is handed to both; with
-    ``keep="prompt"`` each prompt starts from nothing, or from what was loaded.
+    The memory is created when the first run begins, or loaded. With ``keep="run"`` it lasts as long as the
+    method, also from one run to the next if the same `Method` is passed to both; with ``keep="prompt"`` each
+    prompt starts with an empty memory, or with the loaded one.
     """
 
     store: Any = None
-    vocabulary: int | None = None  # of what is remembered
+    vocabulary: int | None = None  # size of the memory's vocabulary
     loaded: dict[str, np.ndarray] | None = None
     shape: ClassVar[tuple[str, ...]] = ()  # parameters that set the memory's shape
     keep: str
@@ -64,12 +64,12 @@ class Remembering(SizedMethod):
         raise NotImplementedError
 
     def prepare(self, target: Model) -> None:
-        """Take up the memory, or begin a new one.
+        """Check the memory against the model; start a new one if there is none, or for each prompt.
 
         Raises
         ------
         ModelError
-            If it is of another vocabulary than the model's.
+            If the memory is for another vocabulary than the model's.
         """
         if self.vocabulary not in (None, target.vocabulary):
             raise ModelError(
@@ -84,15 +84,15 @@ class Remembering(SizedMethod):
         self.session = session
 
     def _begin(self, vocabulary: int) -> None:
-        """A new memory: empty, or as it was loaded."""
+        """Start a new memory: empty, or a copy of the loaded one."""
         self.store, self.vocabulary = self.fresh(vocabulary), vocabulary
         if self.loaded is not None:
             for name, array in self.store.arrays().items():
                 array[...] = self.loaded[name]
 
     def like(self, other: Self) -> None:
-        """Take over a copy of what another one remembers; where a prompt begins anew, what it begins with."""
-        self.vocabulary, self.loaded = other.vocabulary, other.loaded  # that is never written to
+        """Copy another instance's memory; with ``keep="prompt"``, only the one that a prompt starts with."""
+        self.vocabulary, self.loaded = other.vocabulary, other.loaded  # loaded arrays are never written to
         if self.keep != "prompt":
             self.store = copy.deepcopy(other.store)
 
@@ -104,7 +104,7 @@ class Remembering(SizedMethod):
         return {"state": "warm" if warm else "cold", "keep": self.keep, "known": entries, "bytes": size}
 
     def save(self, path: str | Path, model: Model) -> Path:
-        """Write what is remembered to a file; `model` is the one whose vocabulary it speaks.
+        """Save the memory to a file; `model` must be the model whose tokens it holds.
 
         Raises
         ------
@@ -118,12 +118,12 @@ class Remembering(SizedMethod):
         return write(path, self.store.arrays(), about)
 
     def load(self, path: str | Path, model: Model) -> None:
-        """Start from what was saved.
+        """Start from a memory written by `save`.
 
         Raises
         ------
         ParameterError
-            If the file is missing, no memory of this method, of other parameters, or of another vocabulary.
+            If the file is missing or damaged, or for another method, other parameters or another vocabulary.
         """
         arrays, about = read(path, "save one with --save-store or Method.save")
         if about.get("specviz") != "memory":
@@ -155,7 +155,7 @@ class Remembering(SizedMethod):
 
 
 def fingerprint(model: Model) -> str:
-    """A digest of what a model's token ids mean."""
+    """Digest of the meaning of a model's token ids."""
     digest = hashlib.sha256(str(model.vocabulary).encode())
     for token in range(model.vocabulary):
         piece = model.piece(token)

@@ -1,7 +1,7 @@
-"""The oracle behind BiLD's Figure 2: the large model checks every token and replaces the unlikely ones.
+"""The oracle of BiLD's Figure 2: the large model checks every token and replaces the unlikely ones.
 
 Kim et al. 2023, section 3.1. It shows how few replacements keep the large model's quality. Both models run
-for every token, so nothing is saved: it is a measurement. Lossy by design.
+for every token, so no time is saved: it is a measurement. Lossy by design.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Oracle(DraftModelMethod):
     least: float
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        # A token of probability 1 is the argmax, but for tokens that are less likely than rounding shows.
+        # A token of probability 1 is the argmax, up to differences below rounding.
         return "exact up to ties" if self.least == 1 else "lossy"
 
     def start(self, session: Session) -> None:
@@ -67,7 +67,7 @@ class Oracle(DraftModelMethod):
         keep = bool(n and rest[1])
         self.written += 1
         self.engaged += not keep
-        self.session.control["engaged"] = self.engaged / self.written  # Figure 2's axis, of the text so far
+        self.session.control["engaged"] = self.engaged / self.written  # Figure 2's axis, for the text so far
         if keep:
             return Verdict([0], rest[:1], None, "", ["accepted"])
         return Verdict([], rest[:n], token, "correction" if n else "plain", ["rejected"] * n)

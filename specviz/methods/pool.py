@@ -1,7 +1,7 @@
-"""The one-to-many store: for each token the n-grams that began with it, the last used ones first.
+"""The one-to-many store: for each token, the n-grams that began with it, most recent first.
 
-Lookahead's n-gram pool (Fu et al. 2024, section 3.2), with the authors' rule for what is forgotten: of each
-first token the G n-grams stay that were met last.
+Lookahead's n-gram pool (Fu et al. 2024, section 3.2), with the authors' eviction rule: for each first token,
+the G n-grams that were met last are kept.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ class Pool:
     Attributes
     ----------
     grams : array of int32, shape [vocabulary, G, N - 1]
-        What followed each token; no n-gram stands twice.
+        The tokens after each first token; no n-gram occurs twice.
     met : array of uint32, shape [vocabulary, G]
-        When each was met last, by a clock that counts n-grams; 0: the place is empty.
+        When each was last met, by a clock that counts n-grams; 0: an empty slot.
     """
 
     def __init__(self, vocabulary: int, guesses: int, length: int) -> None:
-        # Zeros are not written until they are used, so an empty pool costs no time, and memory as it fills.
+        # Zeros are allocated on first use, so an empty pool costs no time, and memory only as it fills.
         self.grams = np.zeros((vocabulary, guesses, length), np.int32)
         self.met = np.zeros((vocabulary, guesses), np.uint32)
         self.clock = np.zeros(1, np.uint32)
 
     @property
     def entries(self) -> int:
-        """N-grams that it holds."""
+        """Number of stored n-grams."""
         return int(np.count_nonzero(self.met))
 
     @property
     def bytes(self) -> int:
-        """Most memory: 4 N bytes an n-gram, 45 MB at a vocabulary of 150 k, G = 15 and N = 5."""
+        """Maximum size in bytes: 4 N per n-gram, 45 MB for a vocabulary of 150 k, G = 15 and N = 5."""
         return self.grams.nbytes + self.met.nbytes
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved."""
+        """The arrays to save, by name."""
         return {"grams": self.grams, "met": self.met, "clock": self.clock}
 
     def get(self, token: int) -> np.ndarray:
-        """What followed a token, [at most G, N - 1], the last met first."""
+        """Continuations of a token, [at most G, N - 1], most recent first."""
         met = self.met[token]
         order = np.argsort(met)[::-1][: np.count_nonzero(met)]
         return self.grams[token, order]
 
     def learn(self, grams: np.ndarray) -> None:
-        """Meet n-grams [m, N], in their order."""
+        """Add n-grams [m, N], the most recent last."""
         if not len(grams):
             return
         now = self.clock[0] + np.arange(1, len(grams) + 1, dtype=np.uint32)
         self.clock[0] += len(grams)
-        order = np.lexsort(grams.T)  # equal ones side by side, in their order
+        order = np.lexsort(grams.T)  # groups equal n-grams, in order
         grams, now = grams[order], now[order]
-        last = np.append((grams[1:] != grams[:-1]).any(1), True)  # met twice at once counts as met last
+        last = np.append((grams[1:] != grams[:-1]).any(1), True)  # of equal n-grams, the last one counts
         token, rest, now = grams[last, 0], grams[last, 1:], now[last]
         same = (self.grams[token] == rest[:, None]).all(-1) & (self.met[token] > 0)
         present = same.any(1)
         self.met[token[present], same[present].argmax(1)] = now[present]
         token, rest, now = token[~present], rest[~present], now[~present]
-        # Of each token the newest takes the place of the oldest, the second newest that of the second
-        # oldest, and so on, as long as it is newer: what stays are the G that were met last.
+        # For each token the newest n-gram replaces the oldest, the second newest the second oldest, and so
+        # on, as long as it is newer: the G that were met last remain.
         order = np.lexsort((-now.astype(np.int64), token))
         token, rest, now = token[order], rest[order], now[order]
         first = np.searchsorted(token, token)

@@ -1,4 +1,4 @@
-"""Token sequences merged into one tree: what they share at their beginnings is read once."""
+"""Token sequences merged into one tree, so that shared prefixes are read once."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import numpy as np
 
 from ..draft import ROOT
 
-END = -1  # fills the row of a shorter sequence
+END = -1  # pads the rows of shorter sequences
 
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """A tree whose paths are the beginnings of some sequences.
+    """A tree whose paths are the prefixes of some sequences.
 
-    Nodes stand in the order of the sequences that brought them, so the first n of them are a tree too: that
-    of the first sequences, as far as n nodes reach.
+    Nodes are in the order of the sequences that added them, so the first n nodes are also a tree: that of the
+    first sequences, as far as n nodes reach.
 
     Attributes
     ----------
     tokens, parents : arrays of int, shape [n]
         As in `Draft`.
     row : array of int, shape [n]
-        The first sequence that leads through each node.
+        Index of the first sequence through each node.
     level : array of int, shape [n]
         Depth, 1 below the root.
     count : array of int, shape [n]
-        Sequences that lead through each node.
+        Number of sequences through each node.
     """
 
     tokens: np.ndarray
@@ -41,10 +41,10 @@ class PrefixTree:
 
 
 def merge(rows: np.ndarray) -> PrefixTree:
-    """Merge sequences, given as rows [m, longest] with -1 after their ends."""
+    """Merge sequences, given as rows [m, longest] padded with -1."""
     if not rows.size:
         return PrefixTree(*[np.empty(0, np.int64)] * 5)
-    order = np.lexsort(rows.T[::-1])  # side by side stands what begins alike
+    order = np.lexsort(rows.T[::-1])  # puts rows with a common prefix next to each other
     rows = rows[order]
     there = rows != END
     new = np.ones(rows.shape, bool)  # whether a cell is the first of its node
@@ -67,7 +67,7 @@ def merge(rows: np.ndarray) -> PrefixTree:
 
 
 def until(rows: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The rows, empty after the first token that is one of `ends`: nothing after it could be emitted."""
+    """Cut each row after its first token in `ends`: nothing after it could be emitted."""
     ended = (rows[..., None] == ends).any(-1)
     if not ended.any():
         return rows

@@ -75,7 +75,7 @@ class PromptLookup(SizedMethod):
         n = len(draft)
         p = sampling.probabilities(scores)
         tokens = send(draft.tokens, p.device)
-        # A copied token was drawn from a distribution that gives it probability 1.
+        # A copied token counts as drawn from a distribution that gives it probability 1.
         q = torch.zeros_like(p[:n]).scatter_(1, tokens[:, None], 1.0)
         u, last = self.session.uniforms(ACCEPT, n), float(self.session.uniforms(FINAL, 1)[0])
         return verify_sampled(Draft.chain(tokens, q=q), p, u, last)

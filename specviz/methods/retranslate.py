@@ -28,8 +28,8 @@ RULE = (
     "Translate the {source_language} source text to {target_language}. Return only the translation, "
     "without any additional explanations or commentary."
 )
-# Table 5, and the prompt of the bundled translators. What follows the source is computed anew at each
-# update, whatever the cache holds; what precedes it, and the source's own shared words, is not.
+# Table 5, and the prompt of the bundled translators. The text after the source is recomputed at each update;
+# the text before it, and the source's unchanged words, stay in the cache.
 TEMPLATES = {
     "plain": "{source}",
     "task": "Translate into {target_language}: {source}",
@@ -111,7 +111,7 @@ class Retranslate(StreamMethod):
             self.template = "town" if causal else getattr(target, "template", "task")
 
     def wording(self) -> tuple[str, str]:
-        """The prompt before and after the source, languages filled in."""
+        """The prompt before and after the source, with the languages filled in."""
         before, _, after = TEMPLATES.get(self.template, self.template).partition("{source}")
         for slot in ("source_language", "target_language"):
             before, after = (side.replace(f"{{{slot}}}", getattr(self, slot)) for side in (before, after))
@@ -121,23 +121,23 @@ class Retranslate(StreamMethod):
         return rules.exactness(self.mode, self.beta, sampling.greedy)
 
     def shown(self, tokens: int, last: bool) -> int:
-        """All but the last `k`; when the source is complete, all."""
+        """All but the last `k` tokens; all of them once the source is complete."""
         return rules.displayed(tokens, self.k, last)
 
     def carried(self, previous: list[int], left: int) -> list[int]:
-        return self._draft(previous)[:left] if self.mode == "cd" else []  # as `draft` has it
+        return self._draft(previous)[:left] if self.mode == "cd" else []  # the same tokens as in `draft`
 
     def start(self, session: Session) -> None:
         self.session = session
         self.proposed = False
-        self.refused: int | None = None  # drawn without, in a pass of its own
+        self.refused: int | None = None  # the rejected token, which the second pass must not draw
 
     def draft(self, left: int) -> Draft:
-        """Algorithm 1, line 1: the output before is the draft, once; then token by token (lines 14 to 17)."""
+        """Algorithm 1, line 1: draft the previous output once; then go token by token (lines 14 to 17)."""
         if self.proposed or self.mode == "rt":
             return Draft.empty()
         self.proposed = True
-        # An output as long as may be is a whole draft: the pass then judges its last token, and adds none.
+        # An output of maximum length is drafted whole: the pass then judges its last token and adds none.
         tokens = self._draft(self.session.previous)[:left]
         if not tokens:
             return Draft.empty()
@@ -195,13 +195,13 @@ class Retranslate(StreamMethod):
 def keeps(scores: Tensor, tokens: Tensor, beta: float) -> Tensor:
     """Algorithm 1, lines 6 and 7: is each draft token the argmax of the biased distribution? bool [n].
 
-    With equation 3 that is (1 - β) max p ≤ (1 - β) p(y) + β: for β < 1, max p - p(y) ≤ β / (1 - β). A token
-    that is the argmax of p itself is one whatever β is, so β = 0 compares argmaxes and nothing is rounded.
+    With equation 3 that is (1 - β) max p ≤ (1 - β) p(y) + β: for β < 1, max p - p(y) ≤ β / (1 - β). The
+    argmax of p passes for every β, so β = 0 compares argmaxes and nothing is rounded.
 
     Parameters
     ----------
     scores : tensor [n, vocabulary]
-        The target's logits in the place of each draft token.
+        The target's logits at the place of each draft token.
     tokens : tensor [n]
     beta : float
     """

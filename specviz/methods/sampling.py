@@ -1,7 +1,7 @@
 """Randomness: counter-based uniforms, the warped distribution, and drawing by inverse CDF.
 
-Every uniform number is a function of (seed, prompt, cycle, use), so that a run repeats itself, a row
-of a batch draws what its single run draws, and an accept can be decided again from what was recorded.
+Every uniform number is a function of (seed, prompt, update, cycle, use), so that a run can be repeated, a row
+of a batch draws the same numbers as its single run, and an accept can be recomputed from the record.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..errors import ParameterError
 from ..models.devices import send
 from .signals import top
 
-# What a cycle's uniforms are used for: each use has a stream of its own, so that a longer draft
-# does not shift the numbers of another use.
+# Uses of a cycle's uniforms: each use has its own stream, so that a longer draft does not shift the numbers
+# of another use.
 DRAFT, ACCEPT, FINAL = 0, 1, 2
-LIKELIEST = 128  # tokens among which top-p is looked for first
-COLDEST = 1e-30  # float32 and bfloat16 hold a logit of 1e8 divided by it
+LIKELIEST = 128  # number of top tokens among which top-p searches first
+COLDEST = 1e-30  # a logit of 1e8 divided by it still fits float32 and bfloat16
 
 
 class Uniforms:
-    """Uniform numbers in [0, 1) of one text, from Philox-4x64 keyed by seed and prompt (and its update).
+    """Uniform numbers in [0, 1) for one text, from Philox-4x64 keyed by seed and prompt (and its update).
 
-    Numbers for ACCEPT carry 24 bits, so that the recorded float32 is the number that was used;
-    those that draw a token carry 53.
+    Numbers for ACCEPT have 24 bits, so that the recorded float32 is exactly the number used; those that draw
+    a token have 53.
     """
 
     def __init__(self, seed: int, prompt: int = 0, update: int = 0) -> None:
@@ -37,7 +37,7 @@ class Uniforms:
         self.update = update
 
     def __call__(self, cycle: int, use: int, n: int) -> np.ndarray:
-        """`n` numbers for a use in a cycle, float64 [n]."""
+        """Draw `n` numbers for a use in a cycle, float64 [n]."""
         # Philox counts in the lowest word; update, cycle and use sit in higher ones, so streams never meet.
         counter = np.array([0, use, cycle, self.update], np.uint64)
         u = np.random.Generator(np.random.Philox(key=self.key, counter=counter)).random(n)
@@ -45,7 +45,7 @@ class Uniforms:
 
 
 def exact_type(device: torch.device) -> torch.dtype:
-    """The widest float of a device: decisions are taken in it. MPS has no float64."""
+    """The widest float type of a device, used for decisions. MPS has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -56,7 +56,8 @@ class Sampling:
     Raises
     ------
     ParameterError
-        If one is not a number; if temperature or top_k is negative, or top_p is not in (0, 1].
+        If a value is not a number, temperature or top_k is negative, temperature is positive but too small,
+        or top_p is not in (0, 1].
     """
 
     temperature: float = 0.0
@@ -81,9 +82,9 @@ class Sampling:
         return self.temperature == 0
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The distribution that is sampled from, shape and type of `logits` [..., vocabulary].
+        """The distribution to sample from, with the shape and type of `logits` [..., vocabulary].
 
-        Ties at the k-th place stay in, as in transformers' warpers; top-p keeps the least set of
+        Ties at the k-th place are kept, as in transformers' warpers; top-p keeps the smallest set of
         likeliest tokens whose sum reaches p (Holtzman et al. 2020, equation 2).
         """
         if self.greedy:
@@ -100,14 +101,14 @@ class Sampling:
 
 
 def nucleus(p: Tensor, share: float) -> Tensor:
-    """The least set of likeliest tokens whose sum reaches `share`, bool like `p` [n, vocabulary].
+    """The smallest set of likeliest tokens whose sum reaches `share`, bool like `p` [n, vocabulary].
 
-    Of equal ones at its end the first ids are in it. Source: Holtzman et al. 2020, equation 2.
+    Of equal probabilities at its edge, the lowest ids are kept. Source: Holtzman et al. 2020, equation 2.
     """
     if p.device.type != "cpu":
         return _sorted_nucleus(p, share)
-    # To order a whole row's ids takes a third of a pass. Its likeliest tokens nearly always suffice, or its
-    # sorted numbers.
+    # Sorting a whole row's ids takes a third of a pass. Its likeliest tokens nearly always suffice; otherwise
+    # its values are sorted, without ids.
     kept, done = _nucleus_of(p, top(p, LIKELIEST)[0], share)
     if not done.all():
         rest = p[~done]
@@ -116,13 +117,13 @@ def nucleus(p: Tensor, share: float) -> Tensor:
 
 
 def _nucleus_of(p: Tensor, best: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """The set, by the largest numbers of each row in their order; and the rows [n] of which that is it."""
+    """The set, from each row's largest values in order; and for which rows [n] these suffice."""
     sums = best.cumsum(-1)
-    count = (sums - best < share).sum(-1).clamp_(min=1)  # where the share is too small for the format, too
+    count = (sums - best < share).sum(-1).clamp_(min=1)  # even if the share is too small for the format
     least = best.gather(-1, count[:, None] - 1)
     kept = p >= least
     over = (kept.sum(-1) > count).nonzero()[:, 0]
-    if len(over):  # of equal ones at the end the first ids; bfloat16's logits often are
+    if len(over):  # ties at the edge, common in bfloat16: keep the lowest ids
         some, end = p[over], least[over]
         equal = some == end
         room = count[over] - (some > end).sum(-1)
@@ -138,7 +139,7 @@ def _sorted_nucleus(p: Tensor, share: float) -> Tensor:
 
 
 def check_drawing(drawn: bool, top_k: int, top_p: float) -> None:
-    """Refuse (`ParameterError`) limits of what is drawn where nothing is."""
+    """Refuse (`ParameterError`) limits on what is drawn if nothing is drawn."""
     if not drawn and (top_k or top_p < 1):
         raise ParameterError(
             "top_k and top_p limit what is drawn, and temperature 0 draws nothing: raise temperature, or "
@@ -147,7 +148,7 @@ def check_drawing(drawn: bool, top_k: int, top_p: float) -> None:
 
 
 def draw(p: Tensor, u: Tensor | np.ndarray | float) -> Tensor:
-    """Token indices [...] drawn from `p` [..., vocabulary] by inverse CDF at `u` [...], on p's device.
+    """Draw token indices [...] from `p` [..., vocabulary] by inverse CDF at `u` [...], on p's device.
 
     `p` need not be normalised. The sum runs in float64 (float32 on MPS). A token of probability 0
     is never drawn.
@@ -157,12 +158,12 @@ def draw(p: Tensor, u: Tensor | np.ndarray | float) -> Tensor:
 
 
 def located(cdf: Tensor, u: Tensor) -> Tensor:
-    """Where `u` [..., n] lies in the sums `cdf` [..., vocabulary], as `draw` draws: token indices [..., n].
+    """Token indices [..., n] at which `u` [..., n] falls in the cumulative sums `cdf` [..., vocabulary].
 
-    Where all sums are 0 nothing can be drawn, and the index is the vocabulary's size.
+    If all sums are 0, nothing can be drawn, and the index is the vocabulary's size.
     """
     if cdf.dtype != torch.float64:
-        u = u.clamp(max=1 - 2**-24)  # the largest u below 1 may have been rounded up to it
-    # The first index whose sum lies strictly above u * total. With u at most 1 - 2^-53 (2^-24 in float32)
+        u = u.clamp(max=1 - 2**-24)  # the largest u below 1 may have been rounded up to 1
+    # The first index whose sum exceeds u * total. With u at most 1 - 2^-53 (2^-24 in float32)
     # the product rounds to less than the total, so there is one.
     return torch.searchsorted(cdf, u * cdf[..., -1:], right=True)

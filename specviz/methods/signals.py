@@ -1,4 +1,4 @@
-"""Confidence signals from logits, one function each: what a model believes about its next token."""
+"""Confidence signals from logits, one function each: how sure a model is of its next token."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from torch import Tensor
 from ..rules import gap as rules
 
 BLOCKS = 128  # see `top`
-FEW, SMALL = 16, 1 << 14  # see `ranked`: rows, and a vocabulary
+FEW, SMALL = 16, 1 << 14  # see `ranked`: numbers of rows and of tokens
 
 
 def likeliest(row: Tensor) -> int:
-    """The token of the largest logit of one row [vocabulary] or [1, vocabulary], the first of equals."""
-    # Between two passes code is out of the caches: torch's argmax then takes five times as long as NumPy's.
+    """The token with the largest logit of one row [vocabulary] or [1, vocabulary], the first of equals."""
+    # Between passes, code leaves the CPU's caches: torch's argmax then takes five times as long as NumPy's.
     return int(row.numpy().argmax()) if row.device.type == "cpu" else int(row.argmax())
 
 
 def likeliest_token(row: Tensor) -> Tensor:
-    """The same as a tensor [1] on the row's device, for which no device is waited."""
+    """As `likeliest`, as a tensor [1] on the row's device, without waiting for it."""
     return torch.tensor([likeliest(row)]) if row.device.type == "cpu" else row.argmax(-1).view(1)
 
 
 def sayable(logits: Tensor) -> int | Tensor:
-    """How many tokens a drafter can say, |V| below: of a head over a part of them the others have -inf.
+    """Number of tokens that a drafter can predict, called |V| below; the others have a logit of -inf.
 
-    A number on a CPU; elsewhere a tensor, which nobody waits for.
+    An int on a CPU; on other devices a tensor, so that nothing waits for it.
     """
     row = logits.reshape(-1, logits.shape[-1])[:1]
     count = (row > -torch.inf).sum().clamp(min=2)
@@ -33,12 +33,12 @@ def sayable(logits: Tensor) -> int | Tensor:
 
 
 def share_of_entropy(entropy: Tensor, size: int | Tensor) -> Tensor:
-    """`rules.entropy_share`, also where |V| is a tensor."""
+    """`rules.entropy_share`, also for |V| as a tensor."""
     return rules.entropy_share(entropy, size) if isinstance(size, int) else entropy / size.log()
 
 
 def share_of_margin(margin: Tensor, size: int | Tensor) -> Tensor:
-    """`rules.margin_share`, also where |V| is a tensor."""
+    """`rules.margin_share`, also for |V| as a tensor."""
     if isinstance(size, int):
         return rules.margin_share(margin, size)
     return (margin / (1 - 1 / size)).clamp(max=1)
@@ -63,7 +63,7 @@ def entropy(logits: Tensor) -> Tensor:
 def entropy_share(logits: Tensor) -> Tensor:
     """H / log |V|, from 0 (sure) to 1 (no idea); shape [...] from [..., vocabulary].
 
-    Source: CM-ASD, section III (1), which calls this a confidence, though it rises with doubt.
+    Source: CM-ASD, section III (1), which calls this a confidence, though it rises with uncertainty.
     """
     return share_of_entropy(entropy(logits), sayable(logits))
 
@@ -71,7 +71,7 @@ def entropy_share(logits: Tensor) -> Tensor:
 def entropy_complement(logits: Tensor) -> Tensor:
     """1 - H / log |V|, from 0 (no idea) to 1 (sure); shape [...] from [..., vocabulary].
 
-    Source: CM-ASD, read so that it is a confidence: the complement of what is written.
+    Source: CM-ASD, read as a confidence: the complement of the formula as written.
     """
     return 1 - entropy_share(logits)
 
@@ -86,7 +86,7 @@ def margin(logits: Tensor) -> Tensor:
 
 
 def softmax_margin(logits: Tensor) -> Tensor:
-    """`margin` over 1 - 1 / |V|, as CM-ASD scales it; shape [...] from [..., vocabulary]."""
+    """`margin` divided by 1 - 1 / |V|, as CM-ASD scales it; shape [...] from [..., vocabulary]."""
     return share_of_margin(margin(logits), sayable(logits))
 
 
@@ -99,14 +99,14 @@ def logit_margin(logits: Tensor) -> Tensor:
 def logit_margin_sigmoid(logits: Tensor, scale: float = 1.0) -> Tensor:
     """1 / (1 + exp(-scale (z1 - z2))); shape [...] from [..., vocabulary].
 
-    Source: CM-ASD, which puts it in (0, 1). A margin is never negative, so it lies in [1/2, 1]: a drafter
-    that has no idea at all still gets 1/2.
+    Source: CM-ASD, which gives its range as (0, 1). A margin is never negative, so the range is [1/2, 1]:
+    even a drafter with no idea gets 1/2.
     """
     return (scale * logit_margin(logits)).sigmoid()
 
 
 def variance(logits: Tensor) -> Tensor:
-    """Variance of the logits over the tokens that it can say, at least 0; [...] from [..., vocabulary]."""
+    """Variance of the logits over the `sayable` tokens, at least 0; [...] from [..., vocabulary]."""
     size = sayable(logits)
     if isinstance(size, int) and size == logits.shape[-1]:
         away = logits - logits.mean(-1, keepdim=True)  # torch's own `var` takes thirty times as long on a CPU
@@ -118,7 +118,7 @@ def variance(logits: Tensor) -> Tensor:
 
 
 def variance_share(logits: Tensor) -> Tensor:
-    """v / (v + 2 log |V|) of the `variance` v, in [0, 1); shape [...] from [..., vocabulary].
+    """v / (v + 2 log |V|) for the `variance` v, in [0, 1); shape [...] from [..., vocabulary].
 
     The scale is ours, see `specviz.rules.gap.variance_share`.
     """
@@ -137,13 +137,13 @@ def ensemble(
     ----------
     logits : tensor [..., vocabulary]
     weights : four numbers that sum to 1
-        Of `entropy_complement`, `logit_margin_sigmoid`, `softmax_margin` and `variance_share`.
+        Weights of `entropy_complement`, `logit_margin_sigmoid`, `softmax_margin` and `variance_share`.
     scale : float
-        Of the logit margin.
+        Scale of the logit margin.
     complement : bool
-        False takes `entropy_share` for the entropy, as it is written.
+        False: use `entropy_share`, the paper's formula as written.
     """
-    # One softmax and one top-2 serve all; what has no weight is not computed.
+    # One softmax and one top-2 serve all signals; those without weight are not computed.
     w_entropy, w_margin, w_softmax, w_variance = weights
     size, parts = sayable(logits), [(0.0, torch.zeros((), device=logits.device))]
     if w_entropy or w_margin or w_softmax:
@@ -163,7 +163,7 @@ def ensemble(
     if w_softmax:
         parts.append((w_softmax, share_of_margin(p_best[..., 0] - p_best[..., 1], size)))
     if w_variance:
-        parts.append((w_variance, variance_share(logits).nan_to_num(1)))  # infinite where a logit is
+        parts.append((w_variance, variance_share(logits).nan_to_num(1)))  # NaN if a logit is infinite
     return rules.blend(parts).float()
 
 
@@ -192,18 +192,18 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def ranked(logits: Tensor, k: int) -> Tensor:
     """The `k` likeliest tokens of each row [n, vocabulary], best first: [n, k].
 
-    Of equal first ones the first id, as argmax has it.
+    If several tie for first, the lowest id is first, as in argmax.
     """
-    # A few rows cost a CPU less in one step than in the many of `top`, each of which is cold between passes.
+    # For few rows, one cold call costs a CPU less than the many calls of `top`.
     best, tokens = logits.topk(k) if len(logits) <= FEW and logits.shape[1] <= SMALL else top(logits, k)
-    # A top-k may order equals as it likes. A CPU can look whether there are any; others would have to wait.
+    # A top-k may order equals in any way. A CPU can check for them; other devices would have to synchronise.
     if logits.device.type == "cpu" and k > 1 and not bool((best[:, 0] == best[:, 1]).any()):
         return tokens
-    first = logits.argmax(-1, keepdim=True)  # of more than k equals it need not be among `tokens`
+    first = logits.argmax(-1, keepdim=True)  # if more than k tie, it may not be in `tokens`
     return torch.cat([first, torch.where(tokens == first, tokens[:, :1], tokens)[:, 1:]], 1)
 
 
 def successors(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """As `ranked`, and their probabilities [n, k]. Source: UniSpec, Algorithm 1, lines 39-40."""
     tokens = ranked(logits, k)
-    return tokens, logits.softmax(-1).gather(1, tokens)  # the very numbers that a record holds
+    return tokens, logits.softmax(-1).gather(1, tokens)  # exactly the numbers that are recorded

@@ -1,8 +1,8 @@
 """SpecDec: drafts of a fixed length; tokens are accepted if they are nearly as likely as the target's own.
 
 Xia et al. 2023, "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq Generation".
-The paper's drafter fills all positions in one pass; here it is such a drafter or any draft model. Lossy by
-design.
+The paper's drafter fills all positions in one pass; here the drafter may be of this kind or any draft model.
+Lossy by design.
 """
 
 from __future__ import annotations

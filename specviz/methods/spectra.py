@@ -2,17 +2,17 @@
 
 Le et al. 2025 ("SPECTRA: Faster Large Language Model Inference with Optimized Internal and External
 Speculation"); the two stores are described in UniSpec's Appendix B (Do et al.). We found no public code, so
-much is a reading:
+many details are our reading:
 
-- Internal: Lookahead's window makes n-grams, and so does the text as it is written. They are kept twice, by
-  first token (one-to-many, Lookahead's pool) and by the tokens before the last (many-to-one, followed into
-  one chain).
-- External: a datastore of tokens, searched for the text's last ones as REST does (He et al. 2024). What text
-  it is built from is left to whoever builds it.
-- The draft size is shared so: the window gets at most half, as in Lookahead. Of the rest the chain comes
-  first, for the longest context speaks for it; then n-grams, the last met first, and the datastore's
-  continuations, the most frequent first, take turns. What several of them begin with is sent once and
-  belongs to the first.
+- Internal: n-grams come from Lookahead's window and from the text as it is written. They are stored twice, by
+  their first token (one-to-many, Lookahead's pool) and by the tokens before the last (many-to-one, followed
+  into one chain).
+- External: a datastore of tokens is searched for the text's last tokens, as in REST (He et al. 2024). The
+  user chooses the text from which it is built.
+- The draft size is divided as follows. The window gets at most half, as in Lookahead. The chain comes next,
+  because it has the longest context; then n-grams, most recent first, alternate with the datastore's
+  continuations, most frequent first. A prefix that several candidates share is sent once, with the source of
+  the first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Spectra(Lookahead):
     reach: int
     from_text = True
     external: Datastore | None = None
-    opened_for: Any = None  # the model in whose tokens it is
+    opened_for: Any = None  # the model whose tokens the datastore holds
 
     def __init__(self, **values: Value) -> None:
         super().__init__(**values)
@@ -128,7 +128,7 @@ class Spectra(Lookahead):
 
 
 class Internal:
-    """Both stores of n-grams, fed with the same."""
+    """Both stores, which learn the same n-grams."""
 
     def __init__(self, vocabulary: int, guesses: int, ngram: int, run: int) -> None:
         self.pool, self.chain = Pool(vocabulary, guesses, ngram - 1), Chain(run)
@@ -136,20 +136,20 @@ class Internal:
 
     @property
     def entries(self) -> int:
-        """N-grams that they hold."""
+        """Number of n-grams in both."""
         return self.pool.entries + self.chain.entries
 
     @property
     def bytes(self) -> int:
-        """Memory of both, see there."""
+        """Size of both in bytes."""
         return self.pool.bytes + self.chain.bytes
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved."""
+        """The arrays to save, by name."""
         return self.pool.arrays() | self.chain.arrays()
 
     def learn(self, grams: np.ndarray) -> None:
-        """Meet n-grams [m, N]; the chain takes all runs in them, the last one last."""
+        """Add n-grams [m, N]; the chain learns all runs in them, the last one last."""
         if not len(grams):
             return
         self.pool.learn(grams)

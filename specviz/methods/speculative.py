@@ -55,12 +55,12 @@ class Speculative(SizedMethod, DraftModelMethod):
     stop: float
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        # Greedy compares argmaxes of a block pass: it can flip where two logits nearly tie. In sampling the
-        # law of the output is the target's (Leviathan, theorem in appendix A.1), whatever a draw rounds to.
+        # Greedy compares argmaxes of a block pass, which can flip where two logits nearly tie. When sampling,
+        # the output's law is the target's (Leviathan, theorem in appendix A.1), whatever a draw rounds to.
         return "exact up to ties" if sampling.greedy else "exact in law"
 
     def draft(self, left: int) -> Drafting:
-        # The target adds a token to every draft, so one token of what is left is its own.
+        # The target adds a token to every draft, so one of the tokens left is its own.
         n, stop = self.drafter.reach(self.draft_length, left - 1)
         goes_on = (lambda p: not is_unsure(p, self.stop)) if self.stop else None
         return (yield from self.drafter.chain(n, stop, goes_on))
@@ -98,7 +98,7 @@ def verify_sampled(draft: Draft, p: Tensor, u: np.ndarray, last: float) -> Verdi
     Parameters
     ----------
     draft : Draft
-        With ``q`` [n, vocabulary], the distributions its tokens were really drawn from.
+        With ``q`` [n, vocabulary], the distributions its tokens were actually drawn from.
     p : tensor [1 + n, vocabulary]
         The target's distributions, warped as q was.
     u : array [n]
@@ -108,7 +108,7 @@ def verify_sampled(draft: Draft, p: Tensor, u: np.ndarray, last: float) -> Verdi
     """
     n = len(draft)
     tokens = send(draft.tokens, p.device)
-    blank = torch.zeros_like(p[:1])  # of the row after the draft
+    blank = torch.zeros_like(p[:1])  # for the row after the draft
     q = torch.cat([send(draft.q, p.device, p.dtype), blank]) if n else blank
     p_node = p[:n].gather(1, tokens[:, None])[:, 0]
     q_node = q[:n].gather(1, tokens[:, None])[:, 0]
@@ -127,5 +127,5 @@ def after(p: Tensor, q: Tensor, kept: Tensor) -> Tensor:
 
     After a rejection the residual max(0, p - q); after the whole block q is zero and it is p, the bonus.
     """
-    at = kept.view(1)  # an index that is a single number would be read by the host
+    at = kept.view(1)  # indexing with a 0-d tensor would synchronise with the host
     return residual(p[at][0], q[at][0])

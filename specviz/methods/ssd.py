@@ -66,23 +66,21 @@ class SSD(Unmasking):
 
     @property
     def nodes(self) -> int:
-        refreshed = (
-            self.cache != "none" and self.cache_rule == "predictor"
-        )  # by the other rule a block's cells
+        refreshed = self.cache != "none" and self.cache_rule == "predictor"  # fast_dllm: once per block
         most = min(self.draft_length, self.refresh - 1) if refreshed else self.draft_length
         return max(2 * most - 1, 0) if self.tree == "mix" else most
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        # The pass over several canvases can turn a near-tie, as a block pass can turn an argmax.
+        # The pass over several canvases can flip a near-tie, as a block pass can flip an argmax.
         return "exact up to ties"
 
     def fits(self, length: int) -> None:
-        if "draft_length" in self.chosen:  # else a short canvas is drafted as far as it goes
+        if "draft_length" in self.chosen:  # otherwise a short canvas gets a shorter draft
             check_length(self, length, self.draft_length, "a draft_length")
 
     def start(self, session: Session) -> None:
         super().start(session)
-        # Of each cell the token and the log-odds that the latest verified pass gave it; -inf: never read.
+        # For each cell, the token and log-odds from the latest verified pass; -inf: never read.
         self.guess = np.zeros(session.limit, np.int64)
         self.belief = np.full(session.limit, -np.inf)
 
@@ -109,7 +107,7 @@ class SSD(Unmasking):
         path, status = judge_cells(draft, place)
         *kept, own = (reading.surest(node) for node in [-1, *path])
         odds = [float(reading.odds[at]) for at in kept if at is not None]
-        # Line 14: what the canvases along the path say, the later over the earlier.
+        # Line 14: predictions of the canvases along the path; later ones overwrite earlier ones.
         seen = np.isin(reading.canvas, [-1, *path])
         self.guess[reading.cell[seen]] = reading.token[seen]
         self.belief[reading.cell[seen]] = reading.rank[seen]

@@ -1,9 +1,9 @@
-"""One token per pass: the reference of every method that writes masked canvases.
+"""One token per pass: the reference for every method that writes masked canvases.
 
 LLaDA's sampling (Nie et al. 2025): blocks from left to right, and within a block the token of the most
 confident cell; the others stay masked ("low-confidence remasking"). With ``cache="dual"`` it is the baseline
-of SSD (Gao et al. 2025, section 4.1): the keys and values of all positions are refreshed every so many
-decoded tokens.
+of SSD (Gao et al. 2025, section 4.1): the keys and values of all positions are recomputed after every
+``refresh`` decoded tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A static tree as rank paths: [0, 2] is the third likeliest successor of the likeliest one.
 
-Token Recycling (Luo et al. 2025) fills such a template anew in each cycle. `grow` finds the best one for
+Token Recycling (Luo et al. 2025) fills such a template in each cycle. `grow` computes the best one for
 given acceptance rates; `python -m town.template` (in ``data``) measures them and writes the bundled one.
 """
 
@@ -21,8 +21,8 @@ from ..errors import ParameterError
 from ..paths import folder
 
 Path_ = tuple[int, ...]
-MOST = 512  # nodes
-# By name. The first has its best node first, the second goes level by level.
+MOST = 512  # maximum number of nodes
+# Files by name. The first lists the best node first, the second goes level by level.
 BUNDLED = {"": "token_recycling.json", "authors": "token_recycling_authors.json"}
 FORM = "it needs a list of rank paths such as [[0], [1], [0, 0]]"
 
@@ -39,17 +39,18 @@ def bundled_paths(name: str) -> tuple[Path_, ...]:
 
 
 def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
-    """The tree of at most `n` nodes from which most tokens are expected to be accepted, best node first.
+    """The tree of at most `n` nodes with the highest expected number of accepted ones, best node first.
 
-    A node is reached with the product of the rates on its path, and the expectation is the sum of these over
-    the tree. No node's product exceeds its parent's, so the `n` largest of all form a tree: taking the best
-    node that hangs on what was taken finds them, and the first g nodes are the best tree of g.
+    A node's probability of being accepted is the product of the rates on its path, and the expectation is the
+    sum of these over the tree. No node's product exceeds its parent's, so the `n` largest form a tree.
+    Repeatedly taking the best child of the nodes taken so far yields it, and its first g nodes are the best
+    tree of g.
 
     Parameters
     ----------
     rates : list of lists
-        ``rates[level][rank]``: how often the successor of that rank is right, where all above it was. What is
-        missing counts as 0, and no node of rate 0 is taken.
+        ``rates[level][rank]``: how often the successor of that rank is right if all nodes above it are.
+        Missing rates count as 0, and no node of rate 0 is taken.
     n : int
 
     Returns
@@ -57,7 +58,7 @@ def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
     list of rank paths
     """
     paths: list[Path_] = []
-    # Of equal ones the shallower, then the likelier.
+    # Of equals, the shallower, then the likelier.
     front: list[tuple[float, int, Path_]] = [(-1.0, 0, ())]
     while front and len(paths) <= n:
         value, depth, path = heapq.heappop(front)
@@ -69,18 +70,18 @@ def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
 
 
 def expected(rates: Sequence[Sequence[float]], paths: Iterable[Path_]) -> float:
-    """How many nodes of a template are accepted per cycle, on the average, if rates multiply."""
+    """Mean number of a template's nodes accepted per cycle, if rates multiply."""
     return float(sum(np.prod([rates[level][rank] for level, rank in enumerate(path)]) for path in paths))
 
 
 def read(path: Path, candidates: int) -> list[Path_]:
-    """The rank paths of a JSON file, parents first: a list, or an object that has one as ``paths``.
+    """Read the rank paths of a JSON file, parents first: a list, or an object with a list ``paths``.
 
     Raises
     ------
     ParameterError
-        If it cannot be read or is no tree, if it asks for a rank that `candidates` successors do not have, or
-        for too many nodes.
+        If the file cannot be read, its paths are not a tree, a rank is not below `candidates`, or there are
+        too many nodes.
     """
     try:
         content = json.loads(path.read_text(encoding="utf8"))
@@ -94,12 +95,12 @@ def read(path: Path, candidates: int) -> list[Path_]:
 
 
 def ordered(given: Any, name: str, candidates: int) -> list[Path_]:
-    """Rank paths, checked; in the order given, but for parents, which come before their children.
+    """Check rank paths and return them in the given order, except that parents precede their children.
 
     Raises
     ------
     ParameterError
-        As `read`; `name` says what is wrong.
+        As in `read`; `name` is the subject of the message.
     """
     if not isinstance(given, list) or not given:
         raise ParameterError(f"{name}: {FORM}")
@@ -132,7 +133,7 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Level:
-    """The nodes of a level: where each one's word stands, its parent's (the root's is 0), and its rank."""
+    """The nodes of a level: index of each one's token, of its parent's (0: the root's), and its rank."""
 
     at: np.ndarray
     above: np.ndarray

@@ -1,5 +1,4 @@
-"""Token Recycling: a static tree, filled with the successors that the target predicted when it last read a
-token.
+"""Token Recycling: a static tree, filled with the target's latest predictions after each token.
 
 Luo et al. 2025 ("Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token
 Recycling"). The matrix starts empty and learns from the passes; it does not learn from the prompt, because
@@ -71,7 +70,7 @@ class TokenRecycling(Remembering):
         super().__init__(**values)
         if self.template not in BUNDLED:
             paths = read(Path(self.template), self.candidates)
-        else:  # what k cannot reach is left out, and the rest is still in order
+        else:  # ranks beyond k are left out, and the rest is still in order
             paths = [path for path in bundled_paths(self.template) if max(path) < self.candidates]
         self.paths = paths[: self.draft_size]
         self.extra_cache_slots = len(self.paths)
@@ -88,11 +87,11 @@ class TokenRecycling(Remembering):
         self.tree = Template([path for path in self.paths if max(path) < width])
 
     def draft(self, left: int) -> Draft:
-        """Fill the template, a level at a time and no deeper than what may be emitted beside the bonus."""
+        """Fill the template level by level, no deeper than what may be emitted before the bonus token."""
         if left < 2:
             return Draft.empty("room")
         successors, tree = self.store.tokens, self.tree
-        word = np.full(len(tree) + 1, EMPTY, np.int64)  # the root's, then every node's
+        word = np.full(len(tree) + 1, EMPTY, np.int64)  # the root's token, then every node's
         word[0] = self.root
         for level in tree.levels[: left - 1]:
             above = word[level.above]
@@ -109,7 +108,7 @@ class TokenRecycling(Remembering):
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
-        # What the pass teaches comes over with the verdict: one synchronisation.
+        # What is learned from the pass is copied with the verdict: one synchronisation.
         tokens = ranked(scores, self.store.tokens.shape[1])
         verdict, (self.lesson,) = judge(draft, scores, self.session, tokens, best=tokens[:, 0])
         return verdict

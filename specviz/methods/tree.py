@@ -1,8 +1,8 @@
-"""Judging a tree of drafted tokens: the greedy rule, and sampling from siblings one after another.
+"""Verification of a tree of drafted tokens: the greedy rule, and sampling with siblings tried in turn.
 
-UniSpec (Do et al.), Algorithms 2 to 4; the rules are those of SpecInfer (Miao et al. 2024) for a drafter that
-samples nothing. A chain is a tree without branches, so these serve both. Several siblings may carry the same
-token: greedily they live or die together; in sampling the first one is tried and the others cannot win.
+UniSpec (Do et al.), Algorithms 2 to 4; the rules are those of SpecInfer (Miao et al. 2024) for a
+deterministic drafter. A chain is a tree without branches, so these serve both. Siblings may carry the same
+token: when greedy, they are right or wrong alike; when sampling, only the first is tried.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 def judge(
     draft: Draft, scores: Tensor, session: Session, *more: Tensor, best: Tensor | None = None
 ) -> tuple[Verdict, list[np.ndarray]]:
-    """Judge a draft by the session's sampling; its tokens are on the host.
+    """Judge a draft under the session's sampling; its tokens must be on the host.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def judge(
     *more : tensors of the device
         Copied to the host in the same synchronisation, and returned as int32 and float32.
     best : tensor [1 + n], optional
-        The argmax of each row, if already known.
+        The argmax of each row, if already computed.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def judge(
 
 
 def bring(*tensors: Tensor) -> list[np.ndarray]:
-    """Tensors on the host, with one synchronisation; whole numbers as int32, others as float32."""
+    """Copy tensors to the host in one synchronisation; integers as int32, others as float32."""
     kinds = [torch.float32 if t.is_floating_point() else torch.int32 for t in tensors]
     if tensors[0].device.type == "cpu":
         return [t.to(kind).numpy() for t, kind in zip(tensors, kinds)]
@@ -69,17 +69,18 @@ def judge_greedy(draft: Draft, best: np.ndarray) -> Verdict:
     kept = np.zeros(len(draft), bool)
     kept[path] = True
     read = np.append(kept, True)[parents] & candidate  # entry -1 is the root's
-    # Another sibling of the same right token is neither kept nor rejected.
+    # Another sibling with the same right token is neither accepted nor rejected.
     return _verdict(draft, path, kept, read & ~alive, int(best[last + 1]), "correction")
 
 
 def judge_sampled(
     draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last: float, *more: Tensor
 ) -> tuple[Verdict, list[np.ndarray]]:
-    """Algorithm 4: siblings are tried in their order; each rejection takes its token out of p.
+    """Algorithm 4: siblings are tried in order; each rejection removes its token from p.
 
-    A sibling x is accepted with p(x) / (1 - what the rejected ones before it had), written as u q < p where q
-    is that remainder: what was recorded decides again. All nodes are decided at once and only then walked.
+    A sibling x is accepted with probability p(x) / q, where q is 1 less the probability of those rejected
+    before it. It is written as u q < p, so that the record repeats the decision. All nodes are decided at
+    once, and only then is the path walked.
     """
     n, device = len(draft), scores.device
     p = sampling.probabilities(scores)
@@ -102,10 +103,10 @@ def judge_sampled(
     steps, chosen = _walk(draft, accept, row)
     end = steps[-1]
     p_end = p.index_select(0, end.view(1))[0]
-    rest = p_end.clone()  # lines 27 and 35: without the tokens of the children, all of them rejected
+    rest = p_end.clone()  # lines 27 and 35: without the children's tokens, all rejected
     taken = torch.where(fair & (row == end), 0.0, torch.inf).to(rest.dtype)
     rest.scatter_reduce_(0, word, taken, "amin")
-    rest = torch.where(rest.sum() > 0, rest, p_end)  # where rounding leaves nothing
+    rest = torch.where(rest.sum() > 0, rest, p_end)  # if rounding leaves nothing
     token, _ = _draw_token(rest, last)
     walk, first, t, p_t, *brought = bring(steps, chosen, token, p_end.take(token), *more)
     verdict = _sampled_verdict(draft, walk, first, candidate, int(t))
@@ -116,17 +117,17 @@ def judge_sampled(
 
 
 def judge_drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last: float) -> Verdict:
-    """Judge a tree whose nodes were drawn, siblings without replacement: its ``q`` says from what.
+    """Judge a tree whose nodes were drawn from ``q``, siblings without replacement.
 
     Leviathan's rule, sibling by sibling (Jeon et al. 2024, "Recursive Speculative Decoding"; EAGLE's own
-    verification of trees). The first is accepted with p(x) / q(x); its rejection leaves p' = max(0, p − q),
-    normalised, and the next, drawn from q without the first, is tried against p'. All nodes of one rank are
-    decided at once.
+    verification of trees). The first is accepted with probability p(x) / q(x). Its rejection leaves
+    p' = max(0, p − q), normalised, and the next, drawn from q without the first, is tried against p'. All
+    nodes of one rank are decided at once.
 
     Parameters
     ----------
     draft : Draft
-        At least one node. Row i of ``q`` is what node i was drawn from, its elder siblings taken out.
+        At least one node. Row i of ``q`` is the distribution of node i, without its elder siblings.
     scores : tensor [1 + n, vocabulary]
     u : array [n]
         Uniforms for the accepts.
@@ -141,14 +142,14 @@ def judge_drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray,
     row, word, turn = _send(device, parents + 1, np.asarray(draft.tokens), by_rank)
     q = send(draft.q, device, p.dtype)
     q_node = q.gather(1, word[:, None])[:, 0]
-    left, rest = torch.empty_like(q_node), p.clone()  # what each row's rejected children leave of p
+    left, rest = torch.empty_like(q_node), p.clone()  # `rest`: p of each row, less its rejected children
     for nodes in turn.split(np.bincount(rank).tolist()):
         above = row[nodes]
         before = rest.index_select(0, above)
         left[nodes] = before.gather(1, word[nodes, None])[:, 0]
         after = (before - q[nodes]).clamp_(min=0)
         total = after.sum(1, keepdim=True)
-        # Where nothing is left p was q, and the node was accepted.
+        # If nothing is left, p equalled q, and the node was accepted.
         rest[above] = torch.where(total > 0, after / total, before)
     chance = send(u, device, exact_type(device))
     accept = accepts(left, q_node, chance)
@@ -166,14 +167,14 @@ def judge_drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray,
 
 
 def _walk(draft: Draft, accept: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-    """From the root down to each first accepted child: the rows met, and that child of each row (n: none)."""
+    """Walk down the first accepted children: the rows visited, and that child of each row (n: none)."""
     n, device = len(draft), accept.device
     index = torch.arange(n, device=device)
     chosen = torch.full((n + 1,), n, device=device)
     chosen.scatter_reduce_(0, row, torch.where(accept, index, n), "amin")
     steps = [torch.zeros((), dtype=torch.long, device=device)]
     for _ in range(draft.depth):
-        child = chosen.take(steps[-1])  # as an index in brackets the host would read it
+        child = chosen.take(steps[-1])  # indexing with brackets would synchronise with the host
         steps.append(torch.where(child < n, child + 1, steps[-1]))
     return torch.stack(steps), chosen
 
@@ -181,12 +182,12 @@ def _walk(draft: Draft, accept: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
 def _sampled_verdict(
     draft: Draft, walk: np.ndarray, first: np.ndarray, candidate: np.ndarray, token: int
 ) -> Verdict:
-    """The verdict on the rows that were met and each one's first accepted child."""
+    """The verdict for the rows visited and the first accepted child of each row."""
     path = draft.path(int(walk[-1]) - 1)
     kept = np.zeros(len(draft), bool)
     kept[path] = True
     read = np.append(kept, True)[draft.parents] & candidate
-    judged = read & (np.arange(len(draft)) <= first[draft.parents + 1])  # no more after an accepted sibling
+    judged = read & (np.arange(len(draft)) <= first[draft.parents + 1])  # none after an accepted sibling
     return _verdict(draft, path, kept, judged & ~kept, token, "resampled")
 
 
@@ -207,7 +208,7 @@ def _send(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
 def _verdict(
     draft: Draft, path: list[int], kept: np.ndarray, rejected: np.ndarray, token: int, instead: str
 ) -> Verdict:
-    """The verdict on a path; `instead` is the origin of a token in a rejected one's place."""
+    """The verdict for a path; `instead` is the origin of a token that replaces a rejected one."""
     status = np.where(kept, "accepted", np.where(rejected, "rejected", "unjudged")).tolist()
     last = path[-1] if path else ROOT
     refused = bool((rejected & (draft.parents == last)).any())

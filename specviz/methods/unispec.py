@@ -1,8 +1,8 @@
 """UniSpec: a draft tree from the target's own earlier predictions, scored, and cut to a size.
 
 Do, Nguyen and Nguyen ("UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across
-Languages and Hardware"), Algorithm 1. Line numbers below are its. Where the paper leaves something open, the
-parameter's meaning gives our reading: ``score``, ``root_token``.
+Languages and Hardware"), Algorithm 1, to which line numbers below refer. If the paper leaves a detail open,
+the parameter's meaning gives our reading: ``score``, ``root_token``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class UniSpec(Remembering):
         self.near = np.full(k, EMPTY, np.int32), np.zeros(k, np.float32)
 
     def draft(self, left: int) -> Draft:
-        """Lines 16-30. The tree goes no deeper than what may still be emitted beside the target's token."""
+        """Lines 16-30. The tree is no deeper than what may still be emitted before the target's token."""
         if left < 2:
             return Draft.empty("room")
         growth = Growth.of(self.values, left)
@@ -85,7 +85,7 @@ class UniSpec(Remembering):
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
-        # What the pass teaches comes over with the verdict: one synchronisation.
+        # What is learned from the pass is copied with the verdict: one synchronisation.
         tokens, p = successors(scores, self.store.tokens.shape[1])
         verdict, self.lesson = judge(draft, scores, self.session, tokens, p, best=tokens[:, 0])
         verdict.unsent = self.unsent if len(draft) else None

@@ -1,8 +1,8 @@
-"""What the methods that write masked canvases share: which cell is next, the state they see, the verdict.
+"""The base of methods that write masked canvases: the order of cells, a pass's readings, the verdict.
 
 The reference decodes one token per pass, block by block (LLaDA's semi-autoregressive sampling with
 low-confidence remasking): the most confident masked cell of the current block gets its most likely token.
-How sure a cell is, is compared as the log-odds of that token, log p − log (1 − p): probabilities of float32
+Confidences are compared as the log-odds of that token, log p − log (1 − p), because float32 probabilities
 saturate at 1 and tie there.
 """
 
@@ -43,8 +43,8 @@ CACHE_RULE = Parameter(
         "before it); or, as in Fast-dLLM's code, compute everything at each block's start, place Dream's "
         "first cell there, and then compute only the block, whatever refresh says.",
 )  # fmt: skip
-# The papers compare probabilities: those are 1 from log-odds of 6.2 on in bfloat16, of 17.3 on in float32,
-# and which of such cells comes first is left to a library. Here it is the leftmost.
+# The papers compare probabilities, which are 1 from log-odds of 6.2 in bfloat16 and of 17.3 in float32;
+# which of these cells comes first is then up to a library. Here it is the leftmost.
 SURE = Parameter(
     "sure", 10.0, 0, 100, "nats",
     "Cells with log-odds of at least this count as equally confident and are placed from left to right.",
@@ -58,7 +58,7 @@ WHOLE = Parameter(
 
 @dataclass
 class CellReading:
-    """What a pass says of a row's cells, on the host.
+    """A pass's predictions for a row's cells, on the host.
 
     Attributes
     ----------
@@ -67,15 +67,15 @@ class CellReading:
     token : array of int [n]
         The likeliest token of each cell.
     odds : array of float [n]
-        Its log-odds on the grid.
+        Its log-odds, rounded to the grid.
     entropy : array of float [n]
-        Of the cell's distribution, in nats.
+        Entropy of the cell's distribution, in nats.
     work : array of bool [n]
         Whether the cell is in its canvas' current block.
     sure : float
-        Log-odds from which on cells are equally sure.
+        Log-odds from which cells count as equally sure.
     block : int
-        Cells of a block.
+        Cells per block.
     first : bool
         Whether a block's first cell is placed before its others, however sure they are.
     """
@@ -92,18 +92,18 @@ class CellReading:
 
     @property
     def rank(self) -> np.ndarray:
-        """Log-odds as cells are compared by them: at most `sure`."""
+        """Log-odds by which cells are compared, capped at `sure`."""
         return np.minimum(self.odds, self.sure)
 
     def surest(self, canvas: int) -> int | None:
-        """Which entry is unmasked next in a canvas; None if none of its cells is masked."""
+        """The entry to unmask next in a canvas; None if none of its cells is masked."""
         mine = self.order(canvas)
         return mine[0] if mine else None
 
     def order(self, canvas: int = -1) -> list[int]:
-        """Entries of a canvas' current block, the surest first, the leftmost of equals before the others.
+        """Entries of a canvas' current block, surest first, and the leftmost first among equals.
 
-        Where a block's first cell must come first, it is the only one.
+        If the block's first cell is masked and must come first, it is the only entry.
         """
         mine = np.flatnonzero((self.canvas == canvas) & self.work)
         if self.first and len(start := mine[self.cell[mine] % self.block == 0]):
@@ -113,16 +113,16 @@ class CellReading:
 
 @dataclass
 class Unmasked(Verdict):
-    """A verdict over canvases: `path` as ever, then tokens of the pass' own in `own_cells`.
+    """A verdict over canvases: the accepted `path`, then the pass's own tokens in `own_cells`.
 
     Parameters
     ----------
     cells : list of int
-        Cells of all that is emitted: the path's, then `own_cells`.
+        Cells of all emitted tokens: the path's, then `own_cells`.
     own_cells, own, origins : list
-        What is placed after the path: cells, tokens, how each came about.
+        Cells, tokens and origins of what is placed after the path.
     odds : list of float
-        Log-odds of all that is emitted, as the verifying pass had them.
+        Log-odds of all emitted tokens, from the verifying pass.
     read_odds : array of float
         Log-odds of every cell read.
     """
@@ -136,13 +136,13 @@ class Unmasked(Verdict):
 
 
 def log_odds(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest token of each row of logits [n, vocabulary], and its log-odds, both by the grid."""
+    """The likeliest token of each row of logits [n, vocabulary] and its log-odds, both on the grid."""
     grid = GRID.get(logits.dtype, COARSE)
-    rounded = (logits * (1 / grid)).round_()  # a power of two: nothing but the grid rounds
+    rounded = (logits * (1 / grid)).round_()  # the grid is a power of two: only this rounds
     token = rounded.max(-1).indices  # of equals the first
     best = logits.gather(1, token[:, None])
     rest = logits.scatter(1, token[:, None], -torch.inf)
-    # Their logsumexp, by a kernel that adds each row by itself: that of `logsumexp` varies with their number.
+    # Logsumexp by a kernel that sums each row alone: `logsumexp` itself varies with the number of rows.
     others = rest.amax(-1) - rest.log_softmax(-1).amax(-1)
     return token, ((best[:, 0] - others) / grid).round_() * grid
 
@@ -150,18 +150,18 @@ def log_odds(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def read_cells(
     reads: Sequence[Read], block: int, sure: float = np.inf, entropies: bool = False, first: bool = False
 ) -> list[CellReading]:
-    """What a pass says of each row, brought to the host in one transfer.
+    """A pass's predictions for each row, copied to the host in one transfer.
 
     Parameters
     ----------
     reads : list of Read
-        Of the rows of one pass.
+        One for each row of a pass.
     block : int
-        Cells of a block.
+        Cells per block.
     sure : float
-        Log-odds from which on cells are equally sure.
+        Log-odds from which cells count as equally sure.
     entropies : bool
-        Whether they are wanted; else they are zero.
+        Whether to compute entropies; otherwise they are zero.
     first : bool
         Whether a block's first cell is placed before its others.
 
@@ -206,12 +206,12 @@ def in_work(read: Read, block: int) -> np.ndarray:
 
 
 class Unmasking(Method):
-    """Writes canvases; the loop calls `draft` with the canvas, `judge` with what the pass said."""
+    """A method that writes canvases: the loop calls `propose` with the canvas, `judge` with the readings."""
 
     canvas = True
     only_greedy = True
     parameters: ClassVar[tuple[Parameter, ...]] = (BLOCK, CACHE, REFRESH, CACHE_RULE, SURE, WHOLE)
-    entropies = False  # whether its rule reads them
+    entropies = False  # whether its rule uses the cells' entropies
     block: int
     cache: str
     refresh: int
@@ -221,11 +221,11 @@ class Unmasking(Method):
 
     @property
     def nodes(self) -> int:
-        """Most canvases of a draft, the root apart."""
+        """Maximum number of canvases in a draft, without the root."""
         return 0
 
     def policy(self) -> dict[str, Value]:
-        """How its canvases are opened; runs compare where these are equal."""
+        """Options for opening its canvases; runs can be compared if these are equal."""
         return {"block": self.block, "cache": self.cache, "refresh": self.refresh,
                 "cache_rule": self.cache_rule}  # fmt: skip
 
@@ -234,17 +234,17 @@ class Unmasking(Method):
         return starts_with_first(self.policy() | {"shift": shift})
 
     def fits(self, length: int) -> None:
-        """Check that a canvas of so many cells can be written (`ParameterError`)."""
+        """Refuse (`ParameterError`) a canvas length that the method cannot write."""
 
     def start(self, session: Session) -> None:
         self.session = session
 
     def propose(self, canvas: Canvas, row: int) -> Draft:
-        """Nodes to read beside the state; their ``positions`` are cells."""
+        """Nodes to read in addition to the state; their ``positions`` are cells."""
         return Draft.empty()
 
     def judge(self, draft: Draft, reading: CellReading) -> Unmasked:
-        """What of a draft is kept and what is placed after it: by default the surest cell's token."""
+        """Decide which nodes to accept and what to place after them: by default, the surest cell's token."""
         at = reading.surest(-1)
         assert at is not None
         return placed([], reading, [at], ["plain"])
@@ -264,7 +264,7 @@ def placed(
     path: list[int], reading: CellReading, own: Sequence[int], origins: list[str], draft: Draft | None = None,
     status: list[str] | None = None, odds: Sequence[float] = (),
 ) -> Unmasked:  # fmt: skip
-    """A verdict: `path` of the draft, then the entries `own` of what the pass said."""
+    """The verdict that accepts `path` of the draft and then places the entries `own` of the reading."""
     own = list(own)
     cells = [] if draft is None else [int(draft.positions[node]) for node in path]  # type: ignore[index]
     own_cells, tokens = reading.cell[own].tolist(), reading.token[own].tolist()

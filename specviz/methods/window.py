@@ -1,20 +1,20 @@
-"""Lookahead's window: guesses of the tokens to come, bettered by the target's own passes (Jacobi iteration).
+"""Lookahead's window: guesses of future tokens, refined by the target's own passes (Jacobi iteration).
 
 Fu et al. 2024 ("Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"), section 3.1.
-The window is W columns wide and N - 1 rows high, each row the answer to the row above one step
-before. A pass reads it as a comb: row 0 hangs below the root as a chain, the other cells of a column hang
-below that column's cell of row 0, column 0 below the root itself. So the cell of row r in column i stands
-i + r places after the root, and what the target says of the last row is the next one.
+The window is W columns wide and N - 1 rows high; each row is the target's answer to the row above, one step
+earlier. A pass reads it as a comb: row 0 is a chain below the root, and the other cells of a column are a
+chain below that column's cell of row 0, in column 0 below the root itself. So the cell of row r in column i
+is i + r places after the root, and the target's answer to the last row is the next row.
 
-How it is filled at the beginning and how it moves on is the authors' implementation
-(https://github.com/hao-ai-lab/LookaheadDecoding): it moves one place a step, also where a step commits more.
+The window is filled and moved as in the authors' implementation
+(https://github.com/hao-ai-lab/LookaheadDecoding): one place per step, even if a step commits more tokens.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-SEED = 0  # of the first row: it is drawn, yet a function of the prompt
+SEED = 0  # the first row is random, but depends on the prompt alone
 
 
 class Window:
@@ -23,53 +23,53 @@ class Window:
     Parameters
     ----------
     width : int
-        Columns W once it is full; 0: no window.
+        Number of columns W once it is full; 0: no window.
     ngram : int
-        N: a column, the root or the cell above it included, makes an n-gram with the target's answer.
+        N: the root or a cell of row 0, the cells below it and the target's answer form an n-gram.
     prompt : sequence of int
-        The first row is drawn from it.
+        Tokens from which the first row is drawn.
 
     Attributes
     ----------
     rows : list of arrays
-        Row 0 has one cell less than the others, for the root is its first. One row at the beginning, N - 1
-        when it is full, none when there is no room left for it.
+        Row 0 has one cell less than the others, because the root is its first. One row at the start, N - 1
+        when the window is full, none when there is no room left for it.
     """
 
     def __init__(self, width: int, ngram: int, prompt: list[int]) -> None:
         self.ngram = ngram
-        # Each step of the filling takes a column off, so it begins with N - 2 more than it will have.
+        # Each filling step removes a column, so it starts with N - 2 more than it will have.
         first = np.random.default_rng(SEED).choice(np.asarray(prompt, np.int64), width + ngram - 3)
         self.rows: list[np.ndarray] = [first] if width else []
 
     @property
     def columns(self) -> int:
-        """Columns that it has now."""
+        """Current number of columns."""
         return len(self.rows[0]) + 1 if self.rows else 0
 
     def comb(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Its cells as nodes below the root: tokens and parents, row by row.
+        """The cells as nodes below the root: tokens and parents, row by row.
 
-        Columns that would reach deeper than `depth` are given up for good: the text has no room for them.
+        Columns that would reach deeper than `depth` are dropped for good: the text has no room for them.
         """
         last = len(self.rows) - 1
         columns = min(self.columns, depth - last + 1)
-        if columns < 1 + (len(self.rows) < self.ngram - 1):  # while it fills, the next step takes one off
+        if columns < 1 + (len(self.rows) < self.ngram - 1):  # while it fills, the next step removes one
             self.rows = []
             return np.empty(0, np.int64), np.empty(0, np.int64)
         self.rows = [self.rows[0][: columns - 1], *(row[:columns] for row in self.rows[1:])]
         above = [np.arange(-1, columns - 2)]  # row 0 is a chain
-        if last:  # row 1 hangs below it, the others each below the row above
+        if last:  # row 1 is below it, the others each below the row above
             above += [np.arange(-1, columns - 1), np.arange(columns - 1, last * columns - 1)]
         return np.concatenate(self.rows), np.concatenate(above)
 
     def move(self, root: int, after: np.ndarray) -> np.ndarray:
-        """Take the target's answers and go one place on.
+        """Take in the target's answers and move one place on.
 
         Parameters
         ----------
         root : int
-            The token below which the comb hung.
+            The token below which the comb was read.
         after : array of int, shape [nodes]
             What the target would write after each node of the comb.
 
@@ -95,12 +95,12 @@ class Window:
 
 
 def nodes(width: int, ngram: int) -> int:
-    """Most nodes that a window has, while it fills or later: W (N - 1) - 1, if it is not very narrow."""
+    """Maximum number of nodes of a window, even while it fills: W (N - 1) - 1, unless very narrow."""
     last = np.arange(ngram - 1)
     columns = width + ngram - 2 - last
     return int((columns - 1 + last * columns).max()) if width else 0
 
 
 def widest(width: int, ngram: int, most: int) -> int:
-    """Columns of the widest window of at most `width` whose nodes are never more than `most`."""
+    """Columns of the widest window, up to `width`, that never has more than `most` nodes."""
     return max(w for w in range(width + 1) if nodes(w, ngram) <= most)

@@ -1,8 +1,8 @@
-"""The decisions of the methods, each written once: NumPy and plain Python, no torch.
+"""The decision rules of the methods, each written once in NumPy and plain Python, without torch.
 
-A method (`specviz.methods`) decides by these functions while it decodes. A what-if (`specviz.whatifs`)
-decides by them again when it replays a record, where there is no model. A function that is annotated with
-`Array` or `Number` takes tensors too: it uses only what arrays and tensors have in common.
+A method (`specviz.methods`) uses these functions while it decodes; a what-if (`specviz.whatifs`) uses them to
+replay a record without a model. A function annotated with `Array` or `Number` also takes tensors: it uses
+only operations that arrays and tensors share.
 
-A module holds a method's parameters where what-ifs ask about them, so that each default is declared once.
+A module also holds a method's parameters if what-ifs vary them, so that each default is declared once.
 """

@@ -1,4 +1,4 @@
-"""The types of what a rule takes: arrays of the host, tensors, and where it says so single numbers."""
+"""Types of the rules' arguments: NumPy arrays or tensors, and for `Number` also single numbers."""
 
 from __future__ import annotations
 

@@ -27,18 +27,18 @@ BILD = (
 
 
 def goes_on(confidence: Number, fallback: float) -> Number:
-    """Line 4: max p_S > α_FB. At equality it falls back, though section 3.3's rule (<) would go on."""
+    """Line 4: max p_S > α_FB. At equality it falls back, although section 3.3's rule (<) would not."""
     return confidence > fallback
 
 
 def rolls_back(distance: Number, rollback: float) -> Number:
-    """Line 10, equation 3: a token is taken back where -log p_L of it is above α_RB; at equality it stays."""
+    """Line 10, equation 3: a token is rolled back if its -log p_L is above α_RB; at equality it is kept."""
     return distance > rollback
 
 
 def guarantee(fallback: float, rollback: float, review_end: bool) -> str:
-    """Whether the text is the large model's, of `schema.EXACTNESS`."""
+    """Whether the text is the large model's: one of `schema.EXACTNESS`."""
     if fallback == 1:  # no probability is above 1: every token is the large model's
         return "exact"
-    # Without a rollback distance only a token of probability 1, the likeliest, survives the review.
+    # With a rollback distance of 0, only a token of probability 1, the likeliest, survives the review.
     return "exact up to ties" if rollback == 0 and review_end else "lossy"

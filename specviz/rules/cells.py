@@ -1,7 +1,7 @@
-"""Self speculative decoding's decisions: which masked cells it drafts, as what tree, and which are accepted.
+"""The rules of self speculative decoding: which masked cells to draft, in which tree, and which to accept.
 
-Gao et al. 2025, section 3.2.2 and Algorithm 1 (appendix A). `specviz.methods.ssd` decides by these functions,
-and the what-ifs decide again by them from a record, where there is no model.
+Gao et al. 2025, section 3.2.2 and Algorithm 1 (appendix A). `specviz.methods.ssd` uses these functions while
+it decodes; the what-ifs use them to replay a record without a model.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SSD = (
         meaning="If fewer than N cells are masked: one token per pass, as in the paper, or fewer drafts.",
     ),
 )  # fmt: skip
-# Log-odds and logits of canvases are compared on a grid, so that what is equal on paper is equal here,
-# whatever the shape of the pass that computed it; values at an edge of the grid may still differ. (Half
-# precision has coarser steps of its own.)
+# Log-odds and logits of canvases are compared on a grid, so that values that are equal in theory are equal
+# here, whatever the shape of the pass that computed them; values at an edge of the grid may still differ.
+# (Half precision has coarser steps of its own.)
 COARSE = 2.0**-12
-FINE = 2.0**-30  # of a run in float64
+FINE = 2.0**-30  # for a run in float64
 
 
 class Cells(NamedTuple):
@@ -42,7 +42,7 @@ class Cells(NamedTuple):
     cells, parents : arrays of int [nodes]
         As `Draft` takes them.
     stop : str
-        Why there are no more: ``length`` (N of them), ``refresh`` or ``room`` (a refresh comes next, or the
+        Why there are no more: ``length`` (N cells), ``refresh`` or ``room`` (a refresh comes next, or the
         canvas ends), ``read`` (no pass has read more cells), ``first`` (none has read any), ``tail`` (fewer
         than N are masked).
     """
@@ -56,17 +56,17 @@ def pick_cells(
     masked: np.ndarray, belief: np.ndarray, block: int, room: int, draft_length: int, tree: str, tail: str,
     first: bool = False,
 ) -> Cells:  # fmt: skip
-    """The masked cells of the surest drafts, those of the current block first.
+    """Pick the masked cells with the surest drafts, those of the current block first.
 
     Parameters
     ----------
     masked : array of bool [cells]
     belief : array of float [cells]
-        Log-odds of each cell's draft; -inf where no pass has read it.
+        Log-odds of each cell's draft; -inf if no pass has read it.
     block : int
-        Cells of a block.
+        Cells per block.
     room : int
-        Tokens that may follow from the pass, the one that it places itself included.
+        Number of tokens that the pass may place, including its own.
     draft_length, tree, tail
         SSD's parameters.
     first : bool
@@ -98,8 +98,8 @@ def pick_cells(
 def mix_order(order: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
     """The mix-order tree (section 5.2, figure 4b): cells and parents.
 
-    After the chain come its skips: a skip fills node k's canvas with the chain's cell after next. A skip has
-    no children. A skip over a block's last cell is left out, for no state of stepwise decoding has it.
+    The chain is followed by its skips: a skip fills node k's canvas with the chain's cell after next. A skip
+    has no children. A skip over a block's last cell is left out, because stepwise decoding has no such state.
     """
     n = len(order)
     skips = np.arange(1, n)
@@ -111,7 +111,7 @@ def mix_order(order: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
 def judge_cells(draft: Draft, place: Callable[[int], tuple[int, int] | None]) -> tuple[list[int], list[str]]:
     """The accepted path of a draft, and each node's status.
 
-    A node is accepted where its parent's canvas would unmask this cell with this token next. The same token
+    A node is accepted if its parent's canvas would unmask this cell with this token next. The same token
     placed a step later is another state.
 
     Parameters
@@ -119,7 +119,7 @@ def judge_cells(draft: Draft, place: Callable[[int], tuple[int, int] | None]) ->
     draft : Draft
         Its positions are cells.
     place : callable
-        ``place(node)`` is the cell and the token that a canvas places next (-1: the root's), or None.
+        ``place(node)`` returns the cell and token that a canvas places next (-1: the root's), or None.
     """
     cells, tokens, path = draft.offsets, draft.tokens, [ROOT]
     status = ["unjudged"] * len(draft)
@@ -137,8 +137,8 @@ def judge_cells(draft: Draft, place: Callable[[int], tuple[int, int] | None]) ->
 def starts_with_first(canvas: Metadata) -> bool:
     """Whether a block's first cell is placed before its others, however sure they are.
 
-    A shifted model predicts a block's first cell at the place before the block, which Fast-dLLM's dual cache
-    computes in a refresh alone. `canvas` is a run's, as the trace has it.
+    A shifted model predicts a block's first cell at the position before the block, which Fast-dLLM's dual
+    cache computes only in a refresh. `canvas` is that entry of a run's metadata.
     """
     dual = canvas.get("cache") == "dual" and canvas.get("cache_rule") == "fast_dllm"
     return dual and bool(canvas.get("shift"))

@@ -1,9 +1,9 @@
-"""Drafting by confidence and acceptance by rank and gap: CM-ASD, and SpecDec, in which nothing adapts.
+"""Drafting by confidence and acceptance by rank and gap: CM-ASD, and SpecDec, which does not adapt.
 
 Sen, Dasgupta and Waghela 2025 ("Confidence-Modulated Speculative Decoding for Large Language Models"),
 section III and Algorithm 1; Xia et al. 2023 ("Speculative Decoding: Exploiting Speculative Execution for
-Accelerating Seq2seq Generation"), Spec-Verification. `specviz.methods.cm_asd` says which readings of the
-paper the text parameters stand for.
+Accelerating Seq2seq Generation"), Spec-Verification. `specviz.methods.cm_asd` describes the readings of the
+paper that the string parameters select.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPECDEC = (
         "How far the log probability of an accepted token may be below that of the target's own token.", "τ",
     ),
 )  # fmt: skip
-# The paper gives no values of α, γ, λ, k_min, k_max and β, and 0.1 as an example of τ_base: the defaults
+# The paper gives no values for α, γ, λ, k_min, k_max and β, and 0.1 as an example of τ_base: the defaults
 # are ours.
 CM_ASD = (
     Parameter("k_max", 10, 1, 64, "tokens", "Maximum number of tokens in a window; the size of a fixed "
@@ -67,18 +67,18 @@ CM_ASD = (
     ),
 )  # fmt: skip
 WEIGHTS = ("w_entropy", "w_margin", "w_softmax", "w_variance")
-ROUNDING = 1e-5  # three thirds in five digits sum to less than 1
+ROUNDING = 1e-5  # three thirds written with five digits sum to less than 1
 
 
 def lossless(
     top_beta: float, tau_base: float, gamma: float = 0.0, adaptive_verification: bool = False
 ) -> bool:
-    """Whether only the likeliest token, or one as likely, is accepted: rank 0 and a gap of 0 are the same."""
+    """Whether only the likeliest token, or one as likely, is accepted: rank 0 and gap 0 are equivalent."""
     return top_beta == 1 or (tau_base == 0 and (gamma == 0 or not adaptive_verification))
 
 
 def problem(values: Settings) -> str:
-    """Why values of CM-ASD's parameters do not fit together; empty if they do."""
+    """Why CM-ASD's parameter values contradict each other; empty if they do not."""
     weights = {name: values[name] for name in WEIGHTS}
     total = sum(weights.values())
     if abs(total - 1) > ROUNDING:
@@ -101,25 +101,25 @@ def entropy_share(entropy: Number, vocabulary: int) -> Number:
 
 
 def margin_share(margin: Array, vocabulary: int) -> Array:
-    """The softmax margin over 1 - 1 / |V|.
+    """The softmax margin divided by 1 - 1 / |V|, at most 1.
 
-    A sure model has a margin of 1, so the scaled one exceeds 1 by up to 1 / (|V| - 1): it is cut there.
+    A sure model has a margin of 1, so the scaled one would exceed 1 by up to 1 / (|V| - 1).
     """
     return (margin / (1 - 1 / vocabulary)).clip(None, 1)
 
 
 def variance_share(variance: Number, vocabulary: int) -> Number:
-    """v / (v + 2 log |V|) of the logits' variance v, in [0, 1).
+    """v / (v + 2 log |V|) for the logits' variance v, in [0, 1).
 
-    CM-ASD names the logits' variance and gives no scale; this one is ours. Normally distributed logits put
-    their probability on a few tokens from a variance of about 2 log |V| on (Derrida 1981, the random energy
-    model): there it is 1/2.
+    CM-ASD names the logits' variance but gives no scale; this one is ours. Normally distributed logits put
+    their probability on a few tokens once the variance exceeds about 2 log |V| (Derrida 1981, the random
+    energy model), where this share is 1/2.
     """
     return variance / (variance + 2 * math.log(vocabulary))
 
 
 def blend(signals: Iterable[tuple[float, Array]]) -> Array:
-    """C_t, the sum of weight times signal, cut to [0, 1] (section III (1), "Unified confidence score")."""
+    """C_t, the weighted sum of signals, clipped to [0, 1] (section III (1), "Unified confidence score")."""
     return sum(weight * signal for weight, signal in signals).clip(0, 1)  # type: ignore[union-attr]
 
 
@@ -137,7 +137,7 @@ def confidence(signals: np.ndarray, vocabulary: int, values: Settings) -> np.nda
     """
     entropy, lead, margin, variance = np.moveaxis(np.asarray(signals, np.float64), -1, 0)
     share = entropy_share(entropy, vocabulary)
-    with np.errstate(invalid="ignore"):  # of infinite logits
+    with np.errstate(invalid="ignore"):  # from infinite logits
         each = {
             "w_entropy": 1 - share if values["entropy"] == "complement" else share,
             "w_margin": 1 / (1 + np.exp(-np.minimum(values["margin_scale"] * lead, 700.0))),
@@ -166,7 +166,7 @@ def sent(tokens: Sequence[int], window: int, eos: Collection[int], most: int, st
     window : int
     eos : collection of int
     most : int
-        How many tokens could be drafted, and `stop`, why no more.
+        Maximum number of tokens that could be drafted; `stop` is the reason for this limit.
     """
     count = min(window, len(tokens))
     return count, "eos" if tokens[count - 1] in eos else "window" if count < most else stop
@@ -189,8 +189,8 @@ def passes(gap: Number, rank: Number, threshold: Number | float, top_beta: float
     gap : [...]
         log p(y1) - log p(y), in nats.
     rank : [...]
-        How many tokens are likelier. Equals share a place, so each of those that tie at the top passes with
-        β = 1, though argmax names one.
+        Number of likelier tokens. Equals share a rank, so all tokens that tie at the top pass with β = 1,
+        although argmax names one.
     threshold : [...]
     top_beta : int
         β.

@@ -1,4 +1,4 @@
-"""Prompt lookup's decisions: which earlier place matches the text's end, and what is copied from there."""
+"""The rules of prompt lookup: which earlier place matches the text's end, and which tokens to copy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PROMPT_LOOKUP = (
 
 
 def problem(values: Settings) -> str:
-    """Why values of the parameters do not fit together; empty if they do."""
+    """Why the parameter values contradict each other; empty if they do not."""
     if values["ngram_min"] > values["ngram_max"]:
         return f"ngram_min must be at most ngram_max, got {values['ngram_min']} and {values['ngram_max']}"
     return ""
 
 
 def lookup(text: np.ndarray, values: Settings, left: int, eos: Collection[int]) -> tuple[np.ndarray, str]:
-    """The draft after a text, and why it is no longer.
+    """The draft after a text, and the reason why it ends.
 
     Parameters
     ----------
@@ -31,7 +31,8 @@ def lookup(text: np.ndarray, values: Settings, left: int, eos: Collection[int]) 
     values : mapping
         Prompt lookup's parameters.
     left : int
-        Tokens that may still be emitted. The target adds one to every draft, so the draft has one less.
+        Tokens that may still be emitted. The target adds one to every draft, so the draft has at least
+        one less.
     eos : collection of int
         The draft ends with the first of these: nothing after it could be emitted.
     """
@@ -50,8 +51,8 @@ def lookup(text: np.ndarray, values: Settings, left: int, eos: Collection[int]) 
 def continuation(text: np.ndarray, longest: int, shortest: int, count: int) -> np.ndarray:
     """The tokens after an earlier occurrence of the text's last n tokens, at most `count` of them.
 
-    The longest n that occurs earlier wins; of several places the first one from the left. That is what
-    transformers' ``PromptLookupCandidateGenerator`` does (Saxena 2023, "Prompt Lookup Decoding").
+    The longest n that occurs earlier wins; of several places, the leftmost. This is the rule of transformers'
+    ``PromptLookupCandidateGenerator`` (Saxena 2023, "Prompt Lookup Decoding").
 
     Parameters
     ----------
@@ -59,12 +60,12 @@ def continuation(text: np.ndarray, longest: int, shortest: int, count: int) -> n
     longest, shortest : int
         Largest and smallest n.
     count : int
-        Most tokens wanted.
+        Maximum number of tokens.
 
     Returns
     -------
     array of int, shape [at most count]
-        Empty if no n-gram occurs again. It ends where the text ends.
+        Empty if no n-gram occurs earlier. It ends with the text at the latest.
     """
     last = len(text) - 1
     # A match may end at any earlier place with the last token. Each further token leaves fewer places.

@@ -38,7 +38,7 @@ class Parameter:
     Raises
     ------
     ParameterError
-        If the name is no identifier, or the default is none of the legal values.
+        If the name is not an identifier, or the default is not a legal value.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Parameter:
         self.check(self.default)
 
     def check(self, value: Value) -> Value:
-        """The value in the parameter's type.
+        """Check a value and convert it to the parameter's type.
 
         Raises
         ------
         ParameterError
-            If it has another type or lies outside the range.
+            If it has another type or is not a legal value.
         """
         kind = type(self.default)
         if kind is bool:

@@ -1,4 +1,4 @@
-"""Re-translation's decisions: what is drafted of the output before, what stays of it, what is displayed.
+"""The rules of re-translation: how much of the previous output is drafted, kept and displayed.
 
 Zeng, Deng, Shu and Wang, "Self-Speculative Biased Decoding for Faster Re-translation", Algorithm 1.
 """
@@ -26,7 +26,7 @@ RETRANSLATE = (
 
 
 def exactness(mode: str, beta: float, greedy: bool) -> str:
-    """One of `schema.EXACTNESS`; from scratch, too, a prompt's rows are computed in several passes."""
+    """One of `schema.EXACTNESS`; even from scratch, a prompt's rows are computed in several passes."""
     if mode == "cd" or (mode == "ssbd" and beta > 0):
         return "lossy"
     return "exact up to ties" if greedy else "exact in law"
@@ -38,17 +38,17 @@ def without_end(output: list[int], eos: Collection[int]) -> list[int]:
 
 
 def drafted(previous: list[int], k: int, mask: str, eos: Collection[int]) -> list[int]:
-    """The draft that the output of the update before gives (line 1).
+    """The draft from the output of the previous update (line 1).
 
-    Its end token is left out. An accepted one would freeze the output: from β = 0.5 on no draft token is ever
-    rejected.
+    Its end token is left out: once accepted, it would freeze the output. (From β = 0.5 on, no draft token is
+    ever rejected.)
     """
     tokens = without_end(previous, eos)
     return tokens[: max(0, len(tokens) - k)] if mask == "draft" else tokens
 
 
 def displayed(tokens: int, k: int, last: bool) -> int:
-    """How many of an output's tokens are displayed: all but the last k; of the last update all."""
+    """How many of an output's tokens are displayed: all but the last k, or all in the last update."""
     return tokens if last else max(0, tokens - k)
 
 

@@ -1,4 +1,4 @@
-"""Speculative decoding's decisions: when drafting stops, which tokens are accepted, and what follows them.
+"""The rules of speculative decoding: when drafting stops, what is accepted, and what follows.
 
 Leviathan, Kalman and Matias 2023, Algorithm 1; line numbers below are theirs.
 """
@@ -26,28 +26,28 @@ SPECULATIVE = (
 
 
 def is_unsure(confidence: Number, stop: float) -> Number:
-    """Whether the drafter's largest probability is too small to go on."""
+    """Whether the drafter's largest probability is too small to continue drafting."""
     return confidence < stop
 
 
 def accepts(p: Array, q: Array, u: Array) -> Array:
     """Line 9: accept where u < p(x) / q(x); bool [n].
 
-    Written as u q < p, with `u` in the widest float, where the product of two float32 is exact: the decision
-    can be repeated from the recorded numbers. At equality the token is rejected, so that a token with p = 0
-    never passes, not even with u = 0.
+    Written as u q < p, with `u` in the widest float, in which the product of two float32 is exact, so that
+    the decision can be repeated from the recorded numbers. At equality the token is rejected, so that a token
+    with p = 0 never passes, not even with u = 0.
     """
     return u * q < p
 
 
 def residual(p: Array, q: Array) -> Array:
-    """Lines 11-14: max(0, p - q), [vocabulary], not normalised; p itself where rounding leaves nothing."""
+    """Lines 11-14: max(0, p - q), [vocabulary], not normalised; p itself if rounding leaves nothing."""
     rest = (p - q).clip(0)
     return rest + p * (rest.sum() <= 0)
 
 
 def common_prefix(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
-    """How many tokens two sequences share at their beginning."""
+    """Length of the common prefix of two sequences."""
     return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
@@ -57,7 +57,7 @@ def chain_status(n: int, accepted: int) -> list[str]:
 
 
 def next_origin(drafted: int, rejected: bool, instead: str = "correction") -> str:
-    """How the token after the accepted ones comes about; `instead`: in a rejected token's place."""
+    """The origin of the token after the accepted ones; `instead` if it replaces a rejected one."""
     return instead if rejected else "bonus" if drafted else "plain"
 
 
@@ -67,18 +67,18 @@ def reach(longest: int, left: int, room: int) -> tuple[int, str]:
     Parameters
     ----------
     longest : int
-        Of the method's own accord.
+        Maximum that the method itself sets.
     left : int
-        Tokens that may be emitted, without those that are the target's own.
+        Tokens that may still be emitted, without the target's own.
     room : int
-        Free places of the drafter's context: the draft must fit when all of it is accepted.
+        Free slots of the drafter's context: the draft must fit even if all of it is accepted.
     """
     n = max(0, min(longest, left, room))
     return n, "length" if n == longest else "room"
 
 
 def longest_path(draft: Draft, right: np.ndarray) -> tuple[int, np.ndarray]:
-    """The deepest node that is right itself and has only right ancestors; of equals the first.
+    """The deepest node that is right and has only right ancestors; of equals, the first.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def longest_path(draft: Draft, right: np.ndarray) -> tuple[int, np.ndarray]:
     last : int
         That node, or `ROOT`.
     alive : array of bool [nodes]
-        Which nodes are right down from the root.
+        Which nodes are right and have only right ancestors.
     """
     alive = ~(draft.mask & ~right).any(1)
     return (int(np.where(alive, draft.depths, 0).argmax()) if alive.any() else ROOT), alive

@@ -1,9 +1,9 @@
 """The stores of training-free drafters, each token's likeliest successors, and the trees that grow from them.
 
 Token Recycling (Luo et al. 2025) calls its store the adjacency matrix; UniSpec's also keeps the probabilities
-(Do et al., Algorithm 1; line numbers below are its). A store lives on the host: the rows that a pass yields
-are small and come over with the verdict, and a tree is built without waiting for the device. A store is plain
-arrays, so that a run can be replayed from its record.
+(Do et al., Algorithm 1, to which line numbers below refer). A store is on the host: the rows that a pass
+yields are small and are copied with the verdict, and a tree is built without waiting for the device. A store
+is plain arrays, so that a run can be replayed from its record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..draft import ROOT, Draft
 from .parameters import Parameter, Settings
 
 EMPTY = -1
-GHOSTS = 12  # most unsent candidates that are recorded, best first
+GHOSTS = 12  # maximum number of unsent candidates that are recorded, best first
 
 SCORES = ("product", "least", "edge")
 UNISPEC = (
@@ -55,7 +55,7 @@ class Adjacency:
     Attributes
     ----------
     tokens : array of int32, shape [vocabulary, k]
-        Best first; -1 where nothing is known.
+        Best first; -1 if there is none.
     """
 
     def __init__(self, vocabulary: int, k: int) -> None:
@@ -63,37 +63,37 @@ class Adjacency:
 
     @property
     def entries(self) -> int:
-        """Tokens that have a successor."""
+        """Number of tokens that have a successor."""
         return int((self.tokens[:, 0] != EMPTY).sum())
 
     @property
     def bytes(self) -> int:
-        """Memory, fixed from the start: 4 bytes an entry, 4.8 MB at a vocabulary of 150 k and k = 8."""
+        """Size in bytes, fixed: 4 per successor, 4.8 MB for a vocabulary of 150 k and k = 8."""
         return self.tokens.nbytes
 
     def learn(self, words: np.ndarray, tokens: np.ndarray) -> None:
         """Set the successors of `words` [n] to `tokens` [n, k].
 
-        Of several nodes with the same word the last one stays.
+        If a word occurs several times, the last one counts.
         """
         self.tokens[words] = tokens
 
     def forget(self, words: np.ndarray) -> None:
-        """Let nothing follow `words`: after an end token no node could be emitted."""
+        """Clear the successors of `words`: after an end token, no node could be emitted."""
         self.tokens[words[words < len(self.tokens)]] = EMPTY
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved."""
+        """The arrays to save, by name."""
         return {"tokens": self.tokens}
 
 
 class Store(Adjacency):
-    """The same with the target's probabilities beside them.
+    """The adjacency matrix with the target's probabilities.
 
     Attributes
     ----------
     p : array of float32, shape [vocabulary, k]
-        Their probabilities under the target when they were last seen; 0 where nothing is known.
+        The successors' probabilities under the target when last seen; 0 if there is none.
     """
 
     def __init__(self, vocabulary: int, k: int) -> None:
@@ -102,37 +102,37 @@ class Store(Adjacency):
 
     @property
     def bytes(self) -> int:
-        """Memory, fixed from the start: 8 bytes an entry, 12 MB at a vocabulary of 150 k and k = 10."""
+        """Size in bytes, fixed: 8 per successor, 12 MB for a vocabulary of 150 k and k = 10."""
         return self.tokens.nbytes + self.p.nbytes
 
     def learn(self, words: np.ndarray, tokens: np.ndarray, p: np.ndarray) -> None:  # type: ignore[override]
         """Set the successors of `words` [n] to `tokens` [n, k] with probabilities `p` [n, k].
 
-        Of several nodes with the same word the last one stays (lines 41-44, in order).
+        If a word occurs several times, the last one counts (lines 41-44, in order).
         """
         self.tokens[words], self.p[words] = tokens, p
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved."""
+        """The arrays to save, by name."""
         return {"tokens": self.tokens, "p": self.p}
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How UniSpec grows a tree.
+    """Settings with which UniSpec grows a tree.
 
     Parameters
     ----------
     depth, candidates : int
-        Most levels; nodes that are expanded on each.
+        Maximum number of levels, and of nodes expanded on each.
     threshold : float
-        Nodes of a lower score are not expanded; 0 where scores are ranks.
+        Nodes with a lower score are not expanded; 0 if scores come from ranks.
     scores : bool
-        Whether scores come from the store's probabilities; otherwise 2 to the minus rank.
+        Whether scores come from the store's probabilities; otherwise from 2^-rank.
     score : {"product", "least", "edge"}
-        Whether a node scores the product of its path's probabilities, their least, or its own.
+        Whether a node's score is the product of its path's probabilities, their minimum, or its own.
     drop_root : bool
-        Whether the root's own token is no neighbour.
+        Whether the root's own token is dropped from the neighbours.
     neighbours : bool
         Whether the root's neighbours widen the first level.
     """
@@ -147,7 +147,7 @@ class Growth:
 
     @classmethod
     def of(cls, values: Settings, left: int) -> Growth:
-        """By UniSpec's parameters, no deeper than what may be emitted with the target's own token."""
+        """From UniSpec's parameters, no deeper than what may be emitted before the target's own token."""
         return cls(
             min(values["depth"], left - 1), values["candidates"],
             values["threshold"] if values["scores"] else 0.0, values["scores"],
@@ -162,11 +162,11 @@ class Grown:
     Parameters
     ----------
     tokens, parents : arrays of int
-        A parent stands before its children; -1 is the root.
+        A parent precedes its children; -1 is the root.
     score : array of float32
-        Never more than the parent's, but where nodes score by their own edge.
+        Never more than the parent's, unless nodes score by their own edge.
     near : array of bool
-        Which come from the root's neighbours, not from the store.
+        Which nodes come from the root's neighbours, not from the store.
     """
 
     tokens: np.ndarray
@@ -175,11 +175,11 @@ class Grown:
     near: np.ndarray
 
     def cut(self, size: int, growth: Growth) -> tuple[Draft, Rest]:
-        """Line 30: the draft of the `size` nodes of highest score, and of the others the best few.
+        """Line 30: a draft of the `size` nodes with the highest scores, and the best few of the others.
 
-        Of equal scores the earlier node is better. A node scores at most what its parent does and comes
-        after it, so what is left is a tree. By its edge alone a node may score more: its ancestors then come
-        with it.
+        Of equal scores the earlier node wins. A node scores at most as much as its parent and comes after it,
+        so the selection is a tree. If nodes score by their edge alone, a node may score more than its parent;
+        its ancestors then come with it.
         """
         rank = self.with_ancestors(growth.depth) if growth.score == "edge" else self.score
         best = np.argsort(-rank, kind="stable")[: size + GHOSTS]
@@ -199,7 +199,7 @@ class Grown:
         return draft, Rest(self.tokens[rest].tolist(), parents, self.score[rest], source[rest].tolist())
 
     def with_ancestors(self, depth: int) -> np.ndarray:
-        """The best score of each node and those below it."""
+        """The highest score among each node and its descendants."""
         below = np.flatnonzero(self.parents != ROOT)
         rank = self.score.copy()
         for _ in range(depth):
@@ -208,9 +208,9 @@ class Grown:
 
 
 class Rest(NamedTuple):
-    """Candidates that were not sent, for the draft was full of better ones; they are ``below_budget``.
+    """Candidates that were not sent because better ones filled the draft; they are ``below_budget``.
 
-    Their numbers go on from the draft's. A score below the threshold says only that nothing grew from them.
+    Numbering continues from the draft. A score below the threshold means only that they were not expanded.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class Rest(NamedTuple):
 
 
 def grow(store: Store, root: int, neighbours: tuple[np.ndarray, np.ndarray], growth: Growth) -> Grown:
-    """Lines 16-29: every candidate below `root`.
+    """Lines 16-29: grow every candidate below `root`.
 
     Parameters
     ----------
@@ -234,12 +234,12 @@ def grow(store: Store, root: int, neighbours: tuple[np.ndarray, np.ndarray], gro
     root : int
         The last token of the text.
     neighbours : (tokens, p) of arrays [k]
-        What the target would have written in the root's place (the cache C of lines 45-46); they widen the
-        first level.
+        The target's likeliest tokens in the root's place (the cache C of lines 45-46), which widen the first
+        level.
     growth : Growth
     """
     successors = store.tokens
-    # Without scores a node counts by its rank: the tree is then the same whatever the target thought.
+    # Without scores, nodes count by rank: the tree then does not depend on the target's probabilities.
     by_rank = (0.5 ** np.arange(1, successors.shape[1] + 1)).astype(np.float32)
     token, p = successors[root], store.p[root] if growth.scores else by_rank
     own = len(token)
@@ -251,7 +251,7 @@ def grow(store: Store, root: int, neighbours: tuple[np.ndarray, np.ndarray], gro
         good[own:] &= token[own:] != root
     order = np.argsort(-p, kind="stable")
     order = order[good[order]]
-    # Of a token that both hold, the better score stays.
+    # If both contain a token, its better score is kept.
     order = order[np.sort(np.unique(token[order], return_index=True)[1])]
     levels = [(token[order], np.full(len(order), ROOT), p[order])]
     first, count = 0, len(order)
@@ -265,7 +265,7 @@ def grow(store: Store, root: int, neighbours: tuple[np.ndarray, np.ndarray], gro
             break
         above, p = score[leaves, None], store.p[token[leaves]] if growth.scores else by_rank
         if growth.score == "edge":
-            score = np.broadcast_to(p, child.shape)  # by rank one row for all
+            score = np.broadcast_to(p, child.shape)  # by rank, one row serves all
         else:
             score = np.minimum(above, p) if growth.score == "least" else above * p
         levels.append((child[at, rank], first + leaves[at], score[at, rank]))
