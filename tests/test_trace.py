@@ -699,7 +699,7 @@ def test_an_older_version_s_words_are_read_as_today_s(tmp_path):
         ({"prompts": [{"tokens": [-1]}]}, "metadata, prompts"),
         ({"prompts": [{"tokens": [1], "kind": {"a": 1}}]}, "metadata, prompts"),
         ({"prompts": [{"tokens": [1], "reference": ["a", 3]}]}, "metadata, prompts"),
-        ({"prompts": [{"tokens": [1], "segmented": "no"}]}, "metadata, prompts"),
+        ({"prompts": [{"tokens": [1], "segmented": 3}]}, "metadata, prompts"),
         ({"pieces": {"1": "!!"}}, "metadata, pieces holds"),
         ({"pieces": {"x": "AA=="}}, "pieces"),
         ({"pieces": [1]}, "metadata, pieces"),

@@ -77,7 +77,7 @@ def pick_cells(
     if not len(cells):
         return Cells(none, none, "first")  # no pass has read a cell yet: line 4
     if masked.sum() < draft_length and tail == "stepwise":
-        return Cells(none, none, "tail")  # lines 8 and 9, which count the cells that can be drafted
+        return Cells(none, none, "tail")  # lines 8 and 9, with every masked cell counted as a candidate
     ahead = cells // block - int(masked.argmax()) // block
     cells, ahead = cells[ahead <= 1], ahead[ahead <= 1]
     # Section 3.2.2: the current block first, then the next one, each by confidence; line 7.

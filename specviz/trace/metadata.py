@@ -90,7 +90,7 @@ class Prompt(TypedDict, total=False):
     length: Text | int | None
     turn: Text | int | None
     reference: Text | list[Text] | None
-    segmented: bool | None
+    segmented: Word | bool | None  # of a stream, how it is split into words
 
 
 class Sampling(TypedDict, total=False):
