@@ -13,14 +13,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import checked, read_json
