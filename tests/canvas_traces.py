@@ -17,7 +17,7 @@ VOCABULARY, MASK, EOS = 37, 5, 3
 
 @cache
 def model(seed: int = 3, shift: int = 0, sharp: float = 1.0) -> Any:
-    """A model of a few thousand weights that looks both ways; the sharper, the surer it is."""
+    """A bidirectional model of a few thousand weights; the higher `sharp`, the more confident it is."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -52,13 +52,13 @@ def build(
     sharp: float = 1.0,
     **more: Any,
 ) -> Trace:
-    """A run over short prompts, every token's bytes replaced by those of `traces`."""
+    """A run over short prompts, with every token's bytes replaced by those of `traces`."""
     asked = [[first + i, 11, 9, 20 + i] for i in range(prompts)]
     made = sv.generate(model(seed, shift, sharp), asked, method, max_new_tokens=cells, whole=True, **more)
     texts = [*WORDS, *WHOLE]
     pieces = {token: texts[token % len(texts)] for token in range(VOCABULARY)} | {EOS: b"<eos>"}
     if hostile:  # every other token
         pieces |= {token: HOSTILE[token // 2 % len(HOSTILE)] for token in range(0, VOCABULARY, 2)}
-    pieces = {token: piece + b"%d" % token for token, piece in pieces.items()}  # no two are alike
+    pieces = {token: piece + b"%d" % token for token, piece in pieces.items()}  # all distinct
     run = made._stores[0].run | {"pieces": encode_pieces(pieces)}
     return Trace([StoredRun(run, table=made.arrow([c.name for c in schema.COLUMNS]))])

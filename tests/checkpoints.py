@@ -1,4 +1,4 @@
-"""Writes tiny random Llama checkpoints with a byte-level tokenizer and a chat template."""
+"""Write tiny random Llama checkpoints with a byte-level tokenizer and a chat template."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEMPLATE = (
 
 
 def tokenizer(path: Path, swapped: bool = False, template: bool = True) -> None:
-    """One piece a byte; `swapped` exchanges two of them."""
+    """A tokenizer with one piece per byte; `swapped` exchanges two of them."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -36,7 +36,7 @@ def tokenizer(path: Path, swapped: bool = False, template: bool = True) -> None:
 
 
 def checkpoint(path: Path, seed: int = 0, like: object = None, swapped: bool = False, template: bool = True):
-    """A random Llama of two layers; with `like`, those weights and a little noise, so that it drafts well."""
+    """A random Llama of two layers; with `like`, those weights plus some noise, so that it drafts well."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -56,7 +56,7 @@ def checkpoint(path: Path, seed: int = 0, like: object = None, swapped: bool = F
 
 
 def write(root: Path) -> SimpleNamespace:
-    """A target, a draft of it, one with two pieces exchanged, and one without a chat template."""
+    """A target, a draft for it, one with two pieces exchanged, and one without a chat template."""
     target = checkpoint(root / "target")
     checkpoint(root / "draft", 1, like=target)
     checkpoint(root / "stranger", 2, swapped=True)

@@ -1,4 +1,4 @@
-"""Its place puts this folder on the path, so that every room's tests can import `traces`."""
+"""Shared fixtures. This file also puts the folder on the path, so that every test can import `traces`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from checkpoints import write
 
 @pytest.fixture(autouse=True)
 def no_calibration_of_this_machine(tmp_path_factory, monkeypatch):
-    """What the person at this machine calibrated must not turn a test's draft size."""
+    """Keep this machine's own calibration from changing a test's draft size."""
     monkeypatch.setenv("SPECVIZ_CALIBRATIONS", str(tmp_path_factory.getbasetemp() / "no-calibrations"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_old_is_collected():
-    """Objects of earlier modules stay out of the garbage collections that timed code asks for."""
+    """Keep objects of earlier modules out of the garbage collections that timed code triggers."""
     gc.collect()
     gc.freeze()
     blocks = getattr(sys.modules.get("specviz.measure.timing"), "_blocks", [])
-    blocks.append(None)  # else the first block of `settled` would unfreeze them
+    blocks.append(None)  # otherwise the first block of `settled` would unfreeze them
     yield
     blocks.pop()
 
 
 @pytest.fixture(autouse=True)
 def one_layout(monkeypatch):
-    """What the person at this machine measured or set must not turn a test's last digits.
+    """Keep this machine's own measurements and settings from changing a test's last digits.
 
     SPECVIZ_TEST_KERNELS runs the tests in another layout.
     """
@@ -39,7 +39,7 @@ def one_layout(monkeypatch):
 
 @pytest.fixture(scope="session")
 def smollm2_file():
-    """SmolLM2's GGUF file, downloaded once into this user's cache; without a network the test is skipped."""
+    """SmolLM2's GGUF file, downloaded once into this user's cache; skips the test without a network."""
     from specviz.errors import ModelError
     from specviz.models import downloads
 
@@ -51,7 +51,7 @@ def smollm2_file():
 
 @pytest.fixture(scope="session")
 def bergamot():
-    """Bergamot's translator from English to Portuguese, downloaded once; without a network skipped."""
+    """Bergamot's translator from English to Portuguese, downloaded once; skips the test without a network."""
     from specviz.errors import ModelError
     from specviz.models import downloads, load
 
@@ -64,7 +64,7 @@ def bergamot():
 
 @pytest.fixture(scope="session")
 def smollm2(smollm2_file):
-    """SmolLM2 on torch in float32, in the layout that its speeds are stated for."""
+    """SmolLM2 on torch in float32, in the layout that its published speeds refer to."""
     import torch
 
     from specviz.models import kernels, load

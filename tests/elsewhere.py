@@ -1,7 +1,7 @@
-"""A device that is not there: tensors of the CPU that say they are on ``cuda:0``, and mix as badly.
+"""A simulated device: tensors of the CPU that claim to be on ``cuda:0``, and mix as badly.
 
-What a GPU would refuse is refused: tensors of both places in one call, a NumPy array of a tensor that was not
-brought over. So a test finds them without a GPU. What a GPU computes is another matter.
+It refuses what a GPU would refuse: tensors of both devices in one call, a NumPy array of a tensor that was
+not copied back. So tests detect these errors without a GPU. It does not reproduce a GPU's numerics.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
-ANYWHERE = {"copy_", "to", "__setitem__"}  # a copy between devices is no mistake
+ANYWHERE = {"copy_", "to", "__setitem__"}  # copies between devices are allowed
 KINDS = {"device": CUDA, "is_cuda": True, "is_cpu": False}
 
 
 class There(torch.Tensor):
-    """A tensor that says it is on ``cuda:0``."""
+    """A tensor that claims to be on ``cuda:0``."""
 
 
 def there(x: Any) -> Any:
-    """The same memory, on the device."""
+    """View the same memory as if on the device."""
     return x.as_subclass(There) if isinstance(x, torch.Tensor) else x
 
 
 def here(x: Any) -> Any:
-    """The same memory, on the CPU."""
+    """View the same memory as on the CPU."""
     return x.as_subclass(torch.Tensor) if isinstance(x, There) else x
 
 
@@ -43,7 +43,7 @@ def move(net: torch.nn.Module) -> torch.nn.Module:
 
 
 class Elsewhere(TorchFunctionMode):
-    """While it is on, ``cuda`` is a device that tensors can be on and be sent to."""
+    """While active, tensors can be on ``cuda`` and be sent there."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -59,7 +59,7 @@ class Elsewhere(TorchFunctionMode):
         if away and name in ("numpy", "__array__"):
             raise TypeError("can't convert a tensor on cuda:0 to NumPy: use .cpu() first")
         strangers = [x for x in tensors if not isinstance(x, There) and x.ndim]
-        if name == "__getitem__":  # a device's tensor takes indices of the CPU, not the other way round
+        if name == "__getitem__":  # a device tensor takes CPU indices, but not the other way round
             strangers = [] if isinstance(args[0], There) else strangers
         if away and strangers and name not in ANYWHERE:
             raise RuntimeError(f"{name}: tensors on cuda:0 and on cpu in one call")

@@ -1,4 +1,4 @@
-"""Decodes that are only pretended: what a widget that decodes may know of a run, without a model."""
+"""Fake decodes: the parts of a run that a decoding widget uses, without a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = {0: b"", 2: b" two", 3: b" three", 4: b"\xe2\x82", 5: b"\xac", 6: b"<img
 
 @dataclass
 class Cycle:
-    """A finished cycle, as far as a feed looks into it."""
+    """A finished cycle, as far as a feed reads it."""
 
     number: int = 1
     keep: int = 0
@@ -36,14 +36,14 @@ class Cycle:
 
 
 def judged(number, keep, tokens, origins, drafted, status, parents=None):
-    """A cycle that had a draft."""
+    """A cycle with a verified draft."""
     draft = Draft.chain(drafted) if parents is None else Draft(drafted, parents)
     return Cycle(number, keep, tokens, origins, status, draft, SimpleNamespace(tokens=drafted))
 
 
 @dataclass
 class Run:
-    """What `specviz.stream` gives, as far as a widget may know it."""
+    """A stand-in for the result of `specviz.stream`, as far as a widget uses it."""
 
     name: str
     values: dict
@@ -87,7 +87,7 @@ class Run:
 
 
 class Decoder:
-    """Hands out pretended runs and remembers them."""
+    """Creates fake runs and remembers them."""
 
     def __init__(self, parameters=PARAMETERS, **how):
         self.how, self.runs, self.own = how, [], parameters

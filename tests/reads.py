@@ -1,4 +1,4 @@
-"""Where the host would wait for a GPU: counted by call, so that it can be tested without one."""
+"""Count by call where the host would wait for a GPU, so that it can be tested without one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# What reads a whole tensor; in a scalar's case torch calls `_local_scalar_dense` on the way.
+# Calls that read a whole tensor; for a scalar torch calls `_local_scalar_dense` on the way.
 WHOLE = {"tolist", "cpu", "numpy", "__array__"}
 INSIDE = {"_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2", "item", "is_nonzero"}
-MADE = {"tensor", "as_tensor", "asarray", "scalar_tensor"}  # of host data, on a device if one is named
+MADE = {"tensor", "as_tensor", "asarray", "scalar_tensor"}  # from host data, on a device if one is named
 
 
 class Waits(TorchFunctionMode):
-    """Counts what would make the host wait: values read from a device, and host data sent and waited for.
+    """Counts what would make the host wait: reads of a device's values, and blocking copies of host data.
 
-    A read waits until the device has done all that it was given. So does ``torch.tensor(..., device=...)``,
-    and a ``to`` a device that says nothing of ``non_blocking``.
+    A read waits until the device has done all its queued work. So does ``torch.tensor(..., device=...)``,
+    and a ``to`` a device without ``non_blocking``.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Waits(TorchFunctionMode):
     Attributes
     ----------
     reads, sends : Counter
-        How often, by the line of the package (``file.py:line``) that asked.
+        How often, by the line of the package (``file.py:line``) that caused it.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -59,7 +59,7 @@ class Waits(TorchFunctionMode):
                 self.sends[asked()] += 1
         elif name == "to":
             where = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, torch.device | str)]
-            ours = "/specviz/" in sys._getframe(1).f_code.co_filename  # others move what may be there already
+            ours = "/specviz/" in sys._getframe(1).f_code.co_filename  # elsewhere it may be no move
             if ours and where and "non_blocking" not in kwargs:
                 self.sends[asked()] += 1
         elif name in ("__getitem__", "__setitem__"):
@@ -70,7 +70,7 @@ class Waits(TorchFunctionMode):
 
 
 class _Inside(TorchDispatchMode):
-    """The operators themselves: what an index or a comparison reads without a word of ours."""
+    """Counts at operator level: implicit reads, such as those of an index or a comparison."""
 
     def __init__(self, waits: Waits) -> None:
         super().__init__()

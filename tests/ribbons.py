@@ -1,4 +1,4 @@
-"""Synthetic runs over a stream: what re-translation could have recorded, without a model."""
+"""Synthetic runs over a stream: records that re-translation could have written, without a model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PIECES = [
     *HOSTILE,
     *("猫は座る。".encode()[i : i + 1] for i in range(15)),
 ]
-OTHER = 0  # what the target likes second best, everywhere
-EOS, W, H, C = 1, 2, 32, 32 + len(HOSTILE)  # where words, hostile pieces and bytes of characters begin
+OTHER = 0  # the target's second choice, everywhere
+EOS, W, H, C = 1, 2, 32, 32 + len(HOSTILE)  # where words, hostile pieces and bytes of characters start
 
 
 def stream(
@@ -31,10 +31,10 @@ def stream(
     shown: Sequence[int] | None = None,
     **more: Any,
 ) -> Trace:
-    """A run whose updates write `outputs` (without their ends), each drafted by the one before.
+    """A run whose updates write `outputs` (without their ends), each drafted by the previous one.
 
-    A draft token that is the output's is accepted with the target's probability `p`, the first other one
-    rejected with 0.3 beside a best of 0.6.
+    A draft token that equals the output's is accepted with the target's probability `p`; the first other one
+    is rejected with 0.3 against a best of 0.6.
     """
     run = {
         "run": f"{mode}-{beta}-{k}-{mask}", "method": "retranslate",
@@ -51,7 +51,7 @@ def stream(
     for prompt in range(streams):
         before: list[int] = []
         for number, output in enumerate(outputs):
-            if mode == "cd":  # goes on behind what it had
+            if mode == "cd":  # continues after the previous output
                 output = [*before, *output[len(before) :]]
             source = sources[number] if sources else " ".join(f"src{i}" for i in range(2 * number + 2))
             key = {"prompt": prompt, "update": number, "row": 0, "seed": 0}

@@ -1,4 +1,4 @@
-"""``python -m tests.stills SITE``: a still for each walkthrough, from what it drew when the site was built.
+"""``python -m tests.stills SITE``: a still for each walkthrough, from its pictures when the site was built.
 
 `SITE` is a folder that ``specviz site --execute`` wrote. Each still is one of the walkthrough's own pictures,
 on white, so that it reads on a dark page too; GitHub shows it in the first cell, where it shows no output.
@@ -16,7 +16,7 @@ from PIL import Image
 
 STILLS = Path(__file__).parents[1] / "notebooks" / "stills"
 WIDE, MOST = 880, 60_000  # pixels, bytes
-# Which picture of a walkthrough says what it is about, counted from 0; the first, unless one is named.
+# The most telling picture of a walkthrough, counted from 0; the first, unless one is named.
 CHOSEN = {
     "00": 2, "01": 1, "02": 3, "05": 2, "06": 2, "07a": 1, "07b": 1, "07c": 1, "08": 1, "10": 1, "11a": 1,
     "11b": 5, "11c": 1, "13": 1, "15": 2,
@@ -24,14 +24,14 @@ CHOSEN = {
 
 
 def pictures(book: Path) -> list[bytes]:
-    """The pictures that an executed walkthrough holds, in order."""
+    """The pictures in an executed walkthrough, in order."""
     cells = json.loads(book.read_text(encoding="utf8"))["cells"]
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
     return [base64.b64decode(data["image/png"]) for data in outputs if "image/png" in data]
 
 
 def still(picture: bytes) -> bytes:
-    """A picture as a still: on white, no wider than a page, in as many colours as its weight allows."""
+    """A picture as a still: on white, no wider than a page, with as many colours as the size limit allows."""
     with Image.open(io.BytesIO(picture)) as image:
         paper = Image.new("RGBA", image.size, "white")
         paper.alpha_composite(image.convert("RGBA"))

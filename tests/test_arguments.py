@@ -1,4 +1,4 @@
-"""Arguments are checked against what functions declare; nonsense ends in a result or in one line."""
+"""Arguments are checked against the functions' declarations; nonsense gives a result or a one-line error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from specviz.loop import Run
 from specviz.loop.run import RunOptions
 from specviz.methods.sampling import Sampling
 
-CALLS = int(os.environ.get("SPECVIZ_NONSENSE", "300"))  # of the two property tests together
+CALLS = int(os.environ.get("SPECVIZ_NONSENSE", "300"))  # shared by the two property tests
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ NONSENSE: list[Any] = [
 
 @cache
 def functions(model: Any) -> dict[str, dict[str, Any]]:
-    """Every public function, with arguments that make it quick: a tiny model, or one that is not there."""
+    """Every public function, with arguments that make it quick: a tiny or a missing model."""
     trace, absent = specviz.open(specviz.example("prompt_lookup")), {"model": "no such model"}
     decode = {"model": model, "prompt": [3, 4], "method": "prompt_lookup", "max_new_tokens": 3}
     options = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0, "batch": 1, "record": "judged",
@@ -219,7 +219,7 @@ def functions(model: Any) -> dict[str, dict[str, Any]]:
 def test_every_public_function_is_called(model):
     callable_names = {n for n in specviz.__all__ if not isinstance(getattr(specviz, n), type)}
     submodules = {"audit", "check", "errors", "metrics", "streams", "view"}
-    inner = {"judge"}  # called once a cycle by a method's own code, with tensors: it checks nothing
+    inner = {"judge"}  # called once per cycle by a method's own code, with tensors: it checks nothing
     assert set(functions(model)) == callable_names - submodules - inner
 
 
@@ -256,7 +256,7 @@ WORDS = [
 
 @cache
 def commands(target: str, draft: str) -> dict[str, tuple[str, ...]]:
-    """Every command with what makes it quick."""
+    """Every command with arguments that make it quick."""
     absent = ("--model", "no such model")
     return {
         "demo": absent, "generate": ("autoregressive", "-m", target, "-p", "Hello", "-n", "2"),
@@ -309,7 +309,7 @@ def test_nonsense_on_the_command_line_is_one_line_or_a_result(folders, tmp_path,
 
 
 def test_a_cold_start_is_fast():
-    """The check of arguments loads nothing heavy."""
+    """The argument check imports nothing heavy."""
     import subprocess
     import sys
 
@@ -327,7 +327,7 @@ def test_a_layout_that_no_environment_holds_is_one_line(monkeypatch, capsys):
 
 
 def test_a_command_leaves_the_environment_as_it_was(monkeypatch, capsys):
-    """Later models of the process, a notebook's for one, are loaded as if the command had not run."""
+    """Models loaded later in the process, such as a notebook's, are loaded as if the command had not run."""
     import os
 
     monkeypatch.setenv("SPECVIZ_KERNELS", "transposed")
@@ -346,5 +346,5 @@ def test_a_command_leaves_the_environment_as_it_was(monkeypatch, capsys):
     ]
     assert cli.run(words) == 0
     assert "exact" in capsys.readouterr().out
-    assert cli.run([*words[:-2], "fast"]) == 2  # as a command that fails does
+    assert cli.run([*words[:-2], "fast"]) == 2  # also when a command fails
     assert os.environ["SPECVIZ_KERNELS"] == "transposed" and os.environ["SPECVIZ_INVARIANT"] == "0"

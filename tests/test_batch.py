@@ -1,4 +1,4 @@
-"""Prompts decoded together: every row is what its prompt gives alone."""
+"""Batched prompts: every row equals the result of its prompt alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METHODS = ("autoregressive", "speculative", "bild", "cm_asd", "specdec", "prompt
 def pair():
     torch.set_num_threads(1)
     target = llama(seed=0, eos=(1, 7), max_length=80, name="target")
-    # Its context is shorter: on the longest prompt it soon drafts no more.
+    # Its context is shorter: on the longest prompt it soon stops drafting.
     drafter = llama(seed=5, eos=(1, 7), max_length=74, like=target, noise=0.15, name="drafter")
     for model in (target, drafter):
         model.net.double()
@@ -59,7 +59,7 @@ def together(pair, prompts, method, rows, **options):
 
 
 def shape(cycles):
-    """What a cycle decided, without its times."""
+    """The decisions of a cycle, without its times."""
     return [
         (c.number, c.context, c.keep, c.tokens, c.origins, c.end, c.status, [(p[0], p[2]) for p in c.passes])
         for c in cycles
@@ -89,7 +89,7 @@ def test_rows_that_all_begin_at_once(pair, prompts):
 
 
 def test_a_drafter_that_asks_for_its_own_passes(pair, prompts):
-    from audit.planted import SmallTree  # its draft is no generator
+    from audit.planted import SmallTree  # its draft is not a generator
 
     check(pair, prompts[:4], SmallTree(), 3, max_new_tokens=10)
 
@@ -97,7 +97,7 @@ def test_a_drafter_that_asks_for_its_own_passes(pair, prompts):
 def test_a_drafter_that_reads_other_tokens_than_the_prompt(pair, prompts):
     from audit.planted import SmallTree
 
-    class ShortSighted(SmallTree):  # its drafter begins with the last two tokens
+    class ShortSighted(SmallTree):  # its drafter starts with the last two tokens
         def start(self, session):
             self.session = session
             room = session.limit + self.extra_cache_slots
@@ -126,14 +126,14 @@ def test_the_record_of_a_batch(pair, prompts, tmp_path):
     cycles, passes = trace.cycles, trace.passes
     assert cycles.groupby("prompt")["row"].nunique().eq(1).all()
     assert set(cycles["row"]) == {0, 1, 2}
-    # Each row's own tokens in passes that several share: what the root and the nodes take.
+    # Each row's own tokens in shared passes: those of the root and the nodes.
     steps = cycles[cycles["cycle"] > 0]
     fed = passes[(passes["model"] == "target") & (passes["cycle"] > 0)]
     assert fed["tokens"].tolist() == (1 + steps["sent"]).tolist()
     shared = fed.groupby("start")
     assert (shared.size() == shared["rows"].first()).all()
     assert metrics.target_passes(trace) == fed["start"].nunique() < metrics.target_passes(alone)
-    # Cycles that ran together begin together; the batch's time counts each moment once.
+    # Cycles that ran in one batch start at the same time; the batch's time counts each moment once.
     assert steps.groupby("start")["duration"].nunique().eq(1).all()
     once = cycles.drop_duplicates("start")
     assert metrics.seconds(trace) == pytest.approx(once["duration"].sum())
@@ -171,12 +171,12 @@ def test_a_warm_memory_is_every_rows_own(pair, prompts):
     assert (method.loaded["tokens"] == warm.store.arrays()["tokens"]).all()
 
 
-# -- bugs that must be seen --------------------------------------------------------------------------
+# -- bugs that must be detected -----------------------------------------------------------------------
 
 
 @contextmanager
 def swapped_uniforms():
-    """Rows draw each other's numbers."""
+    """Rows draw each other's random numbers."""
     real = Uniforms.__init__
     with patch.object(
         Uniforms, "__init__", lambda self, seed, prompt=0, update=0: real(self, seed, prompt ^ 1)
@@ -186,7 +186,7 @@ def swapped_uniforms():
 
 @contextmanager
 def forgotten_rewind():
-    """The last row's drafter keeps what was rejected."""
+    """The last row's drafter keeps rejected tokens."""
     real = Context.rewind
 
     def rewind(self, length, rows=None):
@@ -227,7 +227,7 @@ def stale_padding():
 
 @contextmanager
 def unmoved_row():
-    """When a row leaves, the last one takes its number and not its place in the storage."""
+    """When a row leaves, the last one takes its number but not its place in the storage."""
     real = Context.drop
 
     def drop(self, row):
@@ -250,7 +250,7 @@ def test_a_planted_bug_is_seen(pair, prompts, bug):
     with bug():
         try:
             found = [shape(cycles) for cycles in together(pair, prompts, method, 3, **options)]
-        except (specviz.SpecvizError, IndexError, RuntimeError):  # and not that the bug itself is broken
+        except (specviz.SpecvizError, IndexError, RuntimeError):  # not the errors of a broken bug
             return
     assert found != alone
 
@@ -341,7 +341,7 @@ def test_a_batch_is_exact_up_to_ties(pair, prompts):
 
     assert [label(batch=rows) for rows in (1, 2)] == ["exact", "exact up to ties"]
     assert [label(batch=rows, temperature=0.7) for rows in (1, 2)] == ["exact", "exact in law"]
-    # One row of a few may be turned by rounding; a second one, or a bug, may not.
+    # Rounding may change one row of a few; a second changed row is a bug.
     few = audit.Row("autoregressive", "", "T=1, 8 rows", 1e-4, prompts=20, equal=19, noise=1, spared=1)
     assert few.holds
     assert not audit.Row("autoregressive", "", "T=1", 1e-4, prompts=20, equal=19, noise=1).holds

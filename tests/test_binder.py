@@ -1,8 +1,8 @@
-"""Binder: its environment builds from `binder/` alone, decodes, and stays within the disk and memory it gets.
+"""Binder: its environment builds from `binder/` alone, decodes, and stays within its disk and memory.
 
-The build takes repo2docker's steps: its own Jupyter packages, requirements.txt, postBuild at the root of the
-repository, the server by way of `start`. It takes them in a virtual environment, not in a conda environment
-in an image. What that leaves unproven: the image itself, JupyterHub's part of the server, and PyTorch's index
+The build follows repo2docker's steps: its own Jupyter packages, requirements.txt, postBuild at the root of
+the repository, the server started by `start`. It runs them in a virtual environment, not in a conda
+environment in an image. Not tested: the image itself, JupyterHub's part of the server, and PyTorch's index
 wherever pip is configured to find torch's CPU wheel elsewhere (`find-links`). The sizes are printed unless
 xdist runs the tests.
 """
@@ -31,17 +31,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BINDER = ROOT / "binder"
 BOOKS = ("start", "explorer", "00_quickstart", "01_autoregressive")
-MEMORY = 1e9  # bytes, for everything that runs; mybinder.org promises no more
+MEMORY = 1e9  # bytes, for all processes; mybinder.org guarantees no more
 DISK = 2.2e9  # bytes; PyPI's torch for Linux, with CUDA's libraries, would take several times as much
 PATIENCE = 300  # seconds for one cell
 
-# What repo2docker's environment for Python 3.11 holds before any requirement (its release 2026.4.0).
+# Packages of repo2docker's environment for Python 3.11 before any requirement (its release 2026.4.0).
 SERVER = (
     "jupyterlab==4.4.9", "notebook==7.4.7", "jupyter_server==2.17.0", "jupyter-resource-usage==1.2.0",
     "ipykernel==7.0.1", "ipywidgets==8.1.7", "jupyter_client==8.6.3", "ipython==9.6.0",
 )  # fmt: skip
 
-# In the notebooks' kernel: the explorer that they show decodes as its buttons make it.
+# In the notebooks' kernel: the explorer on display decodes as if its button were pressed.
 DECODE = """
 explorer = {explorer}
 for method in (None, "autoregressive"):
@@ -53,7 +53,7 @@ EXPLORERS = {"start": "_", "explorer": "_"}
 
 
 def requirements(lines: list[str]) -> dict[str, str]:
-    """Names that pip is asked for, each with its version specifier; pip's options are left out."""
+    """Package names in the requirements with their version specifiers; pip's options are left out."""
     from packaging.requirements import Requirement
 
     plain = [line.partition("#")[0].strip() for line in lines]
@@ -90,11 +90,11 @@ def build(folder: Path) -> tuple[Path, Path, dict[str, str]]:
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment["PATH"] = os.pathsep.join([str(prefix / "bin"), os.environ["PATH"]])
     environment |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_RETRIES": "0", "PIP_PROGRESS_BAR": "off"}
-    environment["SPECVIZ_HOME"] = str(folder / "home")  # a Binder has downloaded no model
+    environment["SPECVIZ_HOME"] = str(folder / "home")  # a Binder has no downloaded models
     environment.pop("SPECVIZ_KERNELS", None)
     assert run([sys.executable, "-m", "venv", str(prefix)], folder, environment).returncode == 0
 
-    # Unlike repo2docker's, these calls leave the bytecode to what is imported: half the time.
+    # Unlike repo2docker's, these calls do not precompile bytecode, which halves the time.
     pip = [str(prefix / "bin/pip"), "install", "--no-cache-dir", "--no-compile"]
     probe = run([*pip, "--no-deps", "platformdirs"], folder, environment)
     if probe.returncode:
@@ -114,7 +114,7 @@ def build(folder: Path) -> tuple[Path, Path, dict[str, str]]:
 
 
 def reached() -> bool:
-    """Whether PyTorch's index answers."""
+    """Whether PyTorch's index is reachable."""
     try:
         urllib.request.urlopen("https://download.pytorch.org/whl/cpu/torch/", timeout=20).close()
     except OSError:
@@ -126,7 +126,7 @@ def reached() -> bool:
 def serve(
     folder: Path, source: Path, environment: dict[str, str]
 ) -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """The environment's JupyterLab, by way of `binder/start`: its process, and a function that asks it."""
+    """The environment's JupyterLab, started by `binder/start`: its process, and a function to query it."""
     import psutil
 
     token = secrets.token_hex(16)
@@ -183,7 +183,7 @@ class Memory(threading.Thread):
             self.peak = max(self.peak, self.now())
 
     def now(self) -> int:
-        """Bytes at this moment."""
+        """The current sum in bytes."""
         import psutil
 
         total = 0
@@ -204,7 +204,7 @@ class Memory(threading.Thread):
 
 
 def execute(book: Path, kernel: str, runtime: Path) -> None:
-    """Run a notebook's cells, and what `DECODE` adds, in a kernel that the server has started."""
+    """Run a notebook's cells, and those that `DECODE` adds, in a kernel that the server has started."""
     import nbformat
     from jupyter_client import BlockingKernelClient
 
@@ -232,7 +232,7 @@ def execute(book: Path, kernel: str, runtime: Path) -> None:
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder that is removed afterwards: pytest would keep two gigabytes for each of three runs."""
     yield tmp_path
-    # Not waited for: a disk that discards what is freed takes up to two minutes.
+    # Not awaited: a disk that discards freed blocks takes up to two minutes.
     subprocess.Popen(["rm", "-rf", str(tmp_path)], start_new_session=True)
 
 

@@ -1,4 +1,4 @@
-"""Chats and prompt files in the forms that other tools write."""
+"""Chats and prompt files in the formats of other tools."""
 
 import json
 
@@ -80,7 +80,7 @@ def test_a_turn_that_leaves_no_room_ends_its_conversation_and_not_the_run(tmp_pa
         else:
             assert line.startswith("specviz: turn 1 of prompt a has ") and line.endswith("ends before it")
     options["out"] = tmp_path / "y.parquet"
-    for resume in (False, True):  # though its memory is not in the file
+    for resume in (False, True):  # although its memory is not in the file
         trace = specviz.generate("town", [long], "unispec", resume=resume, **options)
         assert trace.run["complete"] and sorted(set(trace.cycles["prompt"])) == [0]
 

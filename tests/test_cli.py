@@ -1,4 +1,4 @@
-"""The command line: what it writes, and that everything a person can mend is one line and status 2."""
+"""The command line: its output, and that every user error is reported in one line with status 2."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def say(capsys):
-    """Run the command line; gives (status, output, errors)."""
+    """Run the command line; returns (status, output, errors)."""
 
     def call(*arguments):
         status = cli.run([str(a) for a in arguments])
@@ -236,7 +236,7 @@ ASK = ("--prompt", "Hello")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        # what is missing or unknown; near names are offered
+        # missing or unknown names; near matches are offered
         (("generate", "speculative", "--model", "no/such", "--draft", "DRAFT", *ASK), "no model 'no/such'"),
         (("generate", "speculative", "--model", "no/such", *ASK), "'no/such'; did you mean hf:no/such?"),
         (("generate", "speculative", "--model", "./no/such", *ASK), "no model './no/such'. Bundled"),
@@ -277,14 +277,14 @@ ASK = ("--prompt", "Hello")
         ((*BASE, "--prompts", "empty.jsonl"), "no prompt"),
         # a draft of another vocabulary
         (("generate", "speculative", "-m", "TARGET", "-d", "STRANGER", *ASK), "id 45 is"),
-        # where it goes
+        # output paths
         ((*BASE, *ASK, "--out", "there"), "there/speculative.parquet exists"),
         ((*BASE, *ASK, "--out", "page"), "page/speculative.html exists"),
         ((*BASE, *ASK, "--out", "cut"), "_speculative.parquet.partial exists"),
         ((*BASE, *ASK, "--out", "good.jsonl"), "--out takes a folder or a .parquet"),
         ((*BASE, *ASK, "--out", "text.txt"), "--out takes a folder or a .parquet"),
         ((*BASE, *ASK, "--out", "good.jsonl/deeper"), "is not a folder"),
-        # other doors
+        # other commands
         (("show", "no/such"), "does not exist"),
         (("show", "EMPTY"), "holds no traces"),
         (("show", "good.jsonl"), "good.jsonl"),
@@ -385,7 +385,7 @@ def test_a_full_disk_under_the_page(here, say, folders, monkeypatch):
 
 @pytest.mark.skipif(os.name != "posix", reason="a limit on file size is POSIX")
 def test_a_disk_that_fills_up_while_a_run_goes_on(here, folders):
-    """A limit on the size of files stands for the full disk: the write fails in the middle, for real."""
+    """A limit on file sizes simulates the full disk: the write really fails in the middle."""
     done = process(
         "generate", "autoregressive", "-m", folders.target, "-p", "Hello", "-o", "o", "-n", 100,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (14_000, 14_000)),
@@ -543,7 +543,7 @@ def test_demo(here, say, folders):
     assert out.splitlines()[-1] == "page: specviz-demo/demo.html"
     able = [name for name in methods.names("prompt") if methods.find(name).drafts_with == "model"]
     assert len(files(here / "specviz-demo")) == 1 + len(able)  # the page, a trace a method
-    status, out, _ = say(*arguments)  # without --out a second one goes beside the first
+    status, out, _ = say(*arguments)  # without --out a second one is written next to the first
     assert status == 0
     assert out.splitlines()[-1] == "page: specviz-demo-2/demo.html"
 
@@ -724,7 +724,7 @@ def test_lab_starts_jupyterlab_on_the_copy(here, say, monkeypatch):
     assert started.pop() == [*jupyterlab, "mine", "--no-browser"]
     assert say("lab", "mine", "--port", 9999, "--ip=0.0.0.0", "--no-browser")[0] == 0
     assert started.pop() == [*jupyterlab, "mine", "--no-browser", "--port", "9999", "--ip=0.0.0.0"]
-    assert say("lab", "--port=9999")[0] == 0  # the folder may be left out
+    assert say("lab", "--port=9999")[0] == 0  # the folder is optional
     assert started.pop() == [*jupyterlab, "specviz-notebooks", "--port=9999"]
     monkeypatch.setattr(os, "geteuid", lambda: 0)  # a container's root user, whom JupyterLab refuses
     assert say("lab", "mine")[0] == 0

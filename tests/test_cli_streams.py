@@ -16,7 +16,7 @@ TEXT = "Tom reads a book.\nThe baker sells fresh bread.\n"
 
 @pytest.fixture
 def say(capsys, tmp_path, monkeypatch):
-    """Run the command line in an empty folder with a text in it; gives (status, output, errors)."""
+    """Run the command line in an empty folder with a text in it; returns (status, output, errors)."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.txt").write_text(TEXT)
 

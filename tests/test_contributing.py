@@ -1,4 +1,4 @@
-"""The recipe of CONTRIBUTING runs as it stands, and what it builds passes the conformance check."""
+"""The recipe of CONTRIBUTING runs unchanged, and its method passes the conformance check."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_whole_file_is_a_method_that_passes():
 
 def generator(draft):
     return draft
-    yield  # which makes it one
+    yield  # makes it a generator
 
 
 def drafting(draft):

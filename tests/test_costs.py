@@ -1,4 +1,4 @@
-"""Costs from a trace alone: sums over batches, shares, what is relative to what, and their pictures."""
+"""Costs from a trace alone: sums over batches, shares, relative costs, and their pictures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def traces():
 
 
 def batch(starts):
-    """Two rows, each a prompt of 5 and one cycle of 2 nodes; their passes begin at `starts`."""
+    """Two rows, each a prompt of 5 and one cycle of 2 nodes; their passes start at `starts`."""
     run = metadata("speculative", prompts=2, model=TARGET)
     run["prompts"] = [{"tokens": [2, 3, 4, 5, 6]}] * 2
     recorder = Recorder(run, record="judged", piece=piece)

@@ -1,4 +1,4 @@
-"""A vLLM server's counters: pages in its layout, by hand; what they tell, and what breaks them where."""
+"""A vLLM server's counters: handmade pages in its layout, the values derived, and errors with their line."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from specviz import cli, metrics
 from specviz.errors import ParameterError, TraceError
 from specviz.trace import read_counts
 
-# As vLLM's server answers, other metrics of the page cut short. 100 drafts of 3: 20 accepted none, 30 one,
-# 10 two and 40 all three.
+# As vLLM's server answers, with the page's other metrics shortened. 100 drafts of 3: 20 accepted none, 30
+# one, 10 two and 40 all three.
 PAGE = """\
 # HELP python_info Python platform information
 # TYPE python_info gauge
@@ -72,7 +72,7 @@ def page(text: str = PAGE, **changes: str) -> str:
 
 
 def line(start: str) -> int:
-    """Where a line of the page that begins so stands."""
+    """The number of the line that starts so."""
     return next(i for i, each in enumerate(PAGE.split("\n"), 1) if each.startswith(f"vllm:{start}"))
 
 
@@ -121,7 +121,7 @@ def test_sums_tell_the_pooled_definitions_by_hand(tmp_path):
         "nothing accepted": 20 / 100,
         "accepted of output": 170 / 272,
     })  # fmt: skip
-    # Steps without a draft could hide behind tokens that were cut off.
+    # Truncated tokens could hide steps without a draft.
     assert table["badge"]["1 + accepted a draft"] == table["badge"]["at the second position"] == "exact"
     assert table["badge"]["tau, whole steps"] == table["badge"]["nothing accepted"] == "as counted"
     means = table[table["average"] != "pooled"]
@@ -146,7 +146,7 @@ def test_a_page_says_what_as_many_written_out_requests_say(tmp_path):
 
 
 def test_a_server_of_years_needs_no_more_memory(tmp_path):
-    """Values as the client prints large ones; a row for each way a step can end, however many there were."""
+    """Values as the client prints large ones; one row per way a step can end, however many steps ran."""
     big = page(drafts="2e+09", drafted="6e+09", accepted="3.4e+09", at0="1.6e+09", at1="1e+09",
                at2="8e+08", output="1e+09")  # fmt: skip
     found = read(tmp_path, big)
@@ -164,7 +164,7 @@ def test_steps_without_a_draft_and_short_drafts_leave_less_to_tell(tmp_path):
         cut = re.sub(rf"(?m)^vllm:{lacks}.*\n", "", PAGE)
         told = metrics.rosetta(read(tmp_path, cut))["value"].notna()
         assert told.sum() == 6 + (lacks[0] == "t") and told["accepted of output"] == (lacks[0] == "t")
-    short = read(tmp_path, page(drafted="299"))  # which step's draft was shorter is not known
+    short = read(tmp_path, page(drafted="299"))  # which step's draft was shorter is unknown
     table = metrics.rosetta(short)
     assert (
         table["value"]["at the second position"] == 0.5 and table["value"]["accepted of drafted"] == 170 / 299
@@ -185,7 +185,7 @@ def test_two_engines_are_two_rows_and_two_models_a_question(tmp_path):
     assert "of all requests of 2 engines from vllm-metrics" in repr(found)
     said = refused(tmp_path, PAGE + other.replace("org/m", "org/n"))
     assert said == "after counts 2 models (org/m, org/n): keep only one model's lines in the file"
-    # Order of positions and escapes in labels are the client's, and no concern.
+    # Order of positions and escapes in labels are up to the client.
     turned = PAGE.replace("org/m", r"a\"}, position=\"7")
     lines = turned.split("\n")
     assert metrics.by_position(read(tmp_path, "\n".join(reversed(lines))))["accepted"].tolist() == [
@@ -208,7 +208,7 @@ def test_two_pages_give_what_lies_between(tmp_path):
     more = page(LATER, output="423")
     assert found.requests["steps"].tolist() == [60]
     assert read(tmp_path, more, since=PAGE).requests["steps"].isna().all()
-    # What one of the pages lacks is not known of the time between.
+    # A counter missing from one of the pages is unknown for the interval between them.
     cut = re.sub(r"(?m)^vllm:generation_tokens_total.*\n", "", PAGE)
     assert read(tmp_path, LATER, since=cut).requests[["output", "steps"]].isna().all(axis=None)
 
@@ -276,7 +276,7 @@ def test_pages_that_do_not_belong_together(tmp_path):
     swapped = "the server was restarted between them, or the two are swapped"
     said = refused(tmp_path, PAGE, since=LATER)
     assert said == f"after, line {line('generation_tokens_total')} counts 272, but before 412: {swapped}"
-    fell = page(LATER, at2="39", at0="141")  # one alone, the rest rose
+    fell = page(LATER, at2="39", at0="141")  # one counter fell, the rest rose
     assert (
         refused(tmp_path, fell, since=PAGE)
         == f"after, line {line(AT) + 2} counts 39, but before 40: {swapped}"
@@ -291,7 +291,7 @@ def test_pages_that_do_not_belong_together(tmp_path):
     assert refused(tmp_path, LATER, since=PAGE + PAGE.replace('engine="0"', 'engine="1"')) == other
     short = re.sub(r'(?m)^vllm:.*_per_pos_total.*position="2".*$', "", page(accepted="130", drafted="200"))
     assert refused(tmp_path, LATER, since=short) == other
-    # Each page holds by itself, what lies between does not: more accepted than drafted.
+    # Each page is consistent, but their difference is not: more accepted than drafted.
     odd = page(LATER, drafted="340")
     assert "counts 90 accepted tokens of 40 drafted ones" in refused(tmp_path, odd, since=PAGE)
 

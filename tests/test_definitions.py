@@ -1,4 +1,4 @@
-"""What tools mean by acceptance length, rate and speedup: by hand, and where they disagree."""
+"""Tools' definitions of acceptance length, rate and speedup: by hand, and where they disagree."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "below_budget"
 
 
 def decode(*texts: list[list[str]], method: str = "m", ends: tuple[int, ...] = (), **run) -> Trace:
-    """A run of one text a list of chain drafts; a step takes a second, a prefill half of one.
+    """A run with one text per list of chain drafts; a step takes a second, a prefill half of one.
 
-    Every step emits what it accepted and a token of its own; the last step of a text in `ends` does not: it
+    Every step emits its accepted tokens and one of its own, except the last step of a text in `ends`, which
     ended with an accepted end token.
     """
     prompts = [{"tokens": [7, i]} for i in range(len(texts))]
@@ -47,7 +47,7 @@ def values(*args) -> dict[str, float]:
 
 
 # Two runs write the same texts, of 5 and 18 tokens: one is good at the short, the other at the long one.
-# (Walkthrough 13 has these numbers. Between vLLM's and SpecForge's it happened: vllm-project/vllm#42508.)
+# (Walkthrough 13 uses these numbers. vLLM's and SpecForge's figures differed so: vllm-project/vllm#42508.)
 SPRINT = decode([[A] * 4], [[A, R]] * 9, method="sprint")
 STEADY = decode([[A, R], [A, R], [R]], [[A, A]] * 6, method="steady")
 PLAIN = decode([[]] * 5, [[]] * 18, method="autoregressive")
@@ -83,7 +83,7 @@ def test_speedups_of_the_same_texts_flip_likewise():
     assert values(SPRINT, other) == pytest.approx(sprint, nan_ok=True)
     assert sprint["decode tokens/s"] == pytest.approx(2.3)
     assert steady["decode tokens/s"] == pytest.approx(23 / 9)
-    # Behind the first step, at 1.5 s: 0 and 8 s for 4 and 17 tokens; 2 and 5 s; the baseline a second each.
+    # After the first step, at 1.5 s: 0 and 8 s for 4 and 17 tokens; 2 and 5 s; the baseline a second each.
     assert sprint["time per output token"] == pytest.approx(1 / ((0 / 4 + 8 / 17) / 2))
     assert steady["time per output token"] == pytest.approx(1 / ((2 / 4 + 5 / 17) / 2))
     for each in ("mean tokens/s", "paired latency"):
@@ -125,7 +125,7 @@ def test_every_acceptance_definition_by_hand():
 
 
 def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
-    # The second draft's first token is accepted and ends the text; the other two were not looked at.
+    # The second draft's first token is accepted and ends the text; the other two were not verified.
     trace = decode([[A, A, R], [A, C, C]], ends=(0,))
     table = metrics.rosetta(trace)
     value = table["value"]
@@ -149,10 +149,10 @@ def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
     assert set(table.index[table["end"] == "whole steps"]) == {*whole, "nothing accepted"}
     assert value["tau, emitted tokens"] == 2.0
     assert value["accepted of output"] == 3 / 4
-    # transformers cuts a round first: 2 and 0 matches, and a mismatch in both.
+    # transformers truncates a round first: 2 and 0 matches, and a mismatch in both.
     assert (value["matches a round"], value["accepted of judged"]) == (2 / 2, 2 / 4)
     assert value["all accepted"] == 0
-    whole_draft = decode([[A, A]], ends=(0,))  # the last of them counts as the target's own
+    whole_draft = decode([[A, A]], ends=(0,))  # the last one counts as the target's own
     assert values(whole_draft)["all accepted"] == 0
     assert metrics.tau(trace) == value["tau, emitted tokens"]
 
@@ -166,7 +166,7 @@ def test_a_draft_is_what_the_target_read():
 def test_what_a_later_step_took_back_is_no_output():
     recorder = Recorder({"run": "b", "method": "bild", "prompts": [{"tokens": [7]}]})
     recorder.add({"cycle": 0, "prompt": 0})
-    for cycle, keep in ((1, 0), (2, 1)):  # the second takes one of the first's two tokens back
+    for cycle, keep in ((1, 0), (2, 1)):  # the second takes back one of the first's two tokens
         recorder.add({
             "cycle": cycle, "prompt": 0, "keep": keep,
             "node_token": [5], "node_parent": [-1], "node_status": [A],

@@ -1,4 +1,4 @@
-"""The dense record: what both models say at every place of the final text."""
+"""The dense record: both models' predictions at every position of the final text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_it_is_what_the_models_say(method):
             at += 1
     assert made.run["dense"] == {"name": "drafter", "parameters": 0, "max_length": 64, "tail": 63}
     assert made.texts == trace.texts
-    assert trace.run["dense"] is None  # the one it was made from is as it was
+    assert trace.run["dense"] is None  # the original is unchanged
     again = densify(trace, TARGET).arrow(["top_k", "out_token", "out_draft_p"])
     assert again.column(2).null_count == len(trace.cycles)
 

@@ -1,4 +1,4 @@
-"""More threads than the machine has are refused in one line, before any work, wherever a number is taken."""
+"""A thread count above the machine's is refused in one line, before any work, wherever one is accepted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specviz.errors import ParameterError
 from specviz.measure import BENCHES, timing
 
 MANY = 100_000
-# Every command with --threads, and the arguments that it cannot do without.
+# Every command with --threads, and its required arguments.
 COMMANDS = {
     "demo": (),
     "generate": ("autoregressive", "--prompt", "Hello", "--out", "out"),
@@ -37,7 +37,7 @@ COMMANDS = {
 def with_threads(command, path=()):
     """The commands below this one that take --threads."""
     if hasattr(command, "commands"):
-        for name in command.list_commands(None):  # those of the benches are made when they are named
+        for name in command.list_commands(None):  # bench commands are created on demand
             yield from with_threads(command.get_command(None, name), (*path, name))
     elif any(parameter.name == "threads" for parameter in command.params):
         yield " ".join(path)

@@ -1,4 +1,4 @@
-"""`specviz doctor`: what it finds on a whole installation, and each fault once broken."""
+"""`specviz doctor`: its findings on a complete installation, and with each fault introduced once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_whole_installation(capsys, tmp_path):
     assert "recomputed as recorded" in out and "town: " in out and "[lab]" in out
     held = json.loads(file.read_text())
     assert held["ok"] and {check["state"] for check in held["checks"]} <= {"ok", "missing"}
-    assert cli.run(["doctor", "--json", str(file)]) == 2  # the file is there, and nothing is tried
+    assert cli.run(["doctor", "--json", str(file)]) == 2  # the file exists, so nothing is tried
 
 
 def test_another_package_of_the_name_is_a_fault(monkeypatch):

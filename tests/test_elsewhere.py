@@ -1,4 +1,4 @@
-"""Every method on a device of its own: nothing is left on the CPU, nothing read before it is brought over."""
+"""Every method on a separate device: nothing is left on the CPU or read before it is copied over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pair() -> tuple[Model, Model]:
 
 @pytest.fixture
 def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's clock and no memory figures: what else asks CUDA itself."""
+    """Use the host's clock and no memory figures, the other code that calls CUDA itself."""
     monkeypatch.setattr(clock, "EventClock", lambda device: clock.Clock())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "none")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 0)

@@ -1,4 +1,4 @@
-"""What llama.cpp, SGLang, LM Studio and mlx-lm write: read as counts, checked, or refused with the line."""
+"""Files of llama.cpp, SGLang, LM Studio and mlx-lm: read as counts, checked, or refused with the line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specviz.errors import TraceError
 from specviz.trace import read_counts
 from specviz.trace.engines import origin_of
 
-# Field by field what each tool writes of one request; the numbers are a server's own, or fit each other.
+# Field by field each tool's output for one request; the numbers are a server's own, or consistent.
 ENGINES = {
     "llama.cpp": {
         "id": "chatcmpl-1",
@@ -68,7 +68,7 @@ def test_a_share_of_steps_that_nobody_counted_is_not_zero(tmp_path):
 
 
 def tokens(drafts=(False, True, True, False, True, False)):
-    """mlx-lm's responses of a text, one per line."""
+    """mlx-lm's responses for a text, one per line."""
     return [
         {
             "from_draft": each,
@@ -131,8 +131,8 @@ def test_a_log_gives_back_the_counts_that_its_rates_were_made_of(file):
     assert metrics.by_position(counts)["accepted"].tolist() == [70, 55, 42]
     assert (counts.total("drafts"), counts.total("steps"), counts.most) == (87, 88, 3)
     assert counts.drafting == pytest.approx(0.325555) and counts.version == "llama.cpp build 6123"
-    # Rates that do not add up to what was accepted give none, nor do those that several counts would have
-    # given, as of very many steps.
+    # Rates that do not match the accepted count give no counts, nor do those that several counts would match,
+    # as with very many steps.
     loose = LOG.replace("167 accepted /   259", "16700 accepted / 25900").replace(
         "256 tokens", "25600 tokens"
     )
@@ -256,7 +256,7 @@ def test_other_origins_are_still_told_apart(file):
 
 
 def test_a_step_that_the_answers_end_cut_counts_whole(file):
-    """Its accepted tokens are in the histogram, though the text lacks the last of them."""
+    """Its accepted tokens are in the histogram, although the text lacks the last of them."""
     entry = copy.deepcopy(ENGINES["sglang"])
     entry["meta_info"]["completion_tokens"] = 10
     counts = read_counts(write(file, entry), "sglang")

@@ -1,4 +1,4 @@
-"""What libraries say reaches a person as one line."""
+"""Library errors reach the user as one line."""
 
 from __future__ import annotations
 

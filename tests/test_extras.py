@@ -1,4 +1,4 @@
-"""Without torch, or without transformers, whatever runs a model says in one line what installs them."""
+"""Without torch or transformers, everything that runs a model names the missing package in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specviz.measure import BENCHES
 
 ROOT = Path(__file__).parents[1]
 
-# Run in a process of its own, in which some packages cannot be imported.
+# Run in a separate process in which some packages cannot be imported.
 PROCESS = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -66,7 +66,7 @@ COMMANDS = [
     "calibrate",
     "replay unispec/table3 --out out",
     "bench run --number 1 --out out",
-    *(f"bench {name} --json out.json" for name in BENCHES if name != "player"),  # which needs no model
+    *(f"bench {name} --json out.json" for name in BENCHES if name != "player"),  # player needs no model
 ]
 
 

@@ -1,4 +1,4 @@
-"""Counts from other tools' files: what is read, what is refused and where; AIPerf's records and back."""
+"""Counts from other tools' files: accepted and refused entries, fault positions; AIPerf round trips."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specviz.trace import Counts, Trace, read_counts
 
 REAL = Path(__file__).parents[2] / "shared" / "real" / "spec-bench" / "question.jsonl"
 
-# What each tool writes, field by field: vllm 0.33.0, aiperf 0.13.0 (which leaves out what is null) and the
+# Each tool's output, field by field: vllm 0.33.0, aiperf 0.13.0 (which leaves out nulls) and the
 # eval.py of Spec-Bench (whose older scripts write ``idxs`` for ``decoding_steps``).
 VLLM = {
     "id": "chatcmpl-1",
@@ -146,7 +146,7 @@ def refused(path: Path, origin: str, **options) -> str:
 
 
 def at(path: Path | str, line: str) -> str:
-    """The place and the fault in the second line of a file."""
+    """The position and the fault reported for the second line of a file."""
     return f"{path}, line 2{'' if line.startswith(',') else ' '}{line}"
 
 
@@ -169,7 +169,7 @@ def test_vllm_detailed_metrics_by_hand(tmp_path):
     stopped = read_counts(
         write(tmp_path / "s.jsonl", changed("vllm", ("choices", 0, "stop_reason"), "##")), "vllm"
     )
-    assert not stopped.requests["eos"].any()  # a stop string is no end token
+    assert not stopped.requests["eos"].any()  # a stop string is not an end token
     assert metrics.tau(found) == 20 / 8
     assert metrics.acceptance_rate(found) == 12 / 20
     assert metrics.mean_accepted(found) == 12 / 8
@@ -199,12 +199,12 @@ def test_vllm_summary_knows_no_order_and_no_draft_of_a_step(tmp_path):
     places = metrics.by_position(found)
     assert places["accepted"].tolist() == [3, 2, 1] and places["rate"].tolist() == [3 / 4, 2 / 4, 1 / 4]
     assert places["given"].isna().all()
-    # A streamed response says it in its last chunk, which has no choices.
+    # A streamed response reports it in its last chunk, which has no choices.
     chunk = {**entry, "object": "chat.completion.chunk", "choices": []}
     streamed = read_counts(write(tmp_path / "s.jsonl", chunk), "vllm")
     assert streamed.requests.drop(columns="eos").equals(found.requests.drop(columns="eos"))
     assert streamed.requests["eos"].isna().all()
-    # Where every step drafted all it could, each step's draft is known.
+    # If every step drafted all it could, each step's draft is known.
     spec |= {"num_draft_tokens": 12, "draft_acceptance_rate": 0.5}
     full = read_counts(write(tmp_path / "full.jsonl", entry), "vllm")
     assert metrics.rosetta(full)["value"]["accepted of judged"] == 6 / (6 + 3)
@@ -243,7 +243,7 @@ def test_aiperf_may_tell_what_steps_accepted_and_not_what_they_drafted(tmp_path)
 
 @pytest.mark.parametrize("length", [2, 30])
 def test_a_length_that_aiperf_counted_itself_says_nothing_of_steps(tmp_path, length):
-    """By default it is the text's in the client's own tokens."""
+    """By default it is the text's length in the client's own tokens."""
     entry = changed("aiperf", ("metrics", "output_sequence_length", "value"), length)
     found = read_counts(write(tmp_path / "a.jsonl", entry), "aiperf")
     assert found.total("output") == 11 and found.total("steps") == 4
@@ -305,7 +305,7 @@ def test_aiperf_speedup_over_a_run_without_speculation(tmp_path):
     plain["metrics"]["request_latency"]["value"] = 5000.0
     plain["metrics"]["output_sequence_length"]["value"] = 21.0
     plain["metadata"]["request_end_ns"] = 6_000_000_000
-    # Both twice, and at the same time: a throughput is over the seconds of the run.
+    # Both twice, and at the same time: throughput is measured over the run's seconds.
     base = read_counts(write(tmp_path / "b.jsonl", plain, plain), "aiperf", plain=True)
     found = read_counts(write(tmp_path / "p.jsonl", AIPERF, AIPERF), "aiperf")
     assert (found.wall, base.wall) == (2.0, 5.0)
@@ -331,7 +331,7 @@ def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
     value = table["value"]
     assert value["tau, whole steps"] == np.mean([3, 1, 2, 3, 1, 4, 4])
     assert value["accepted a step"] == pytest.approx(value["tau, whole steps"] - 1)
-    # each request by its own, in whatever order the baseline's file has them
+    # each request against its own, in any order of the baseline's file
     assert value["paired latency"] == pytest.approx((1.5 / 0.75 + 4 / 1) / 2)
     turned = read_counts(write(tmp_path / "c.jsonl", *base[::-1]), "spec-bench", plain=True)
     assert metrics.rosetta(found, turned)["value"].equals(value)
@@ -347,7 +347,7 @@ def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
 
 
 def test_drafters_of_spec_bench_count_their_ends_differently(tmp_path):
-    # Cut in the last step; the same; with an end token behind; the first step with the prompt's last token.
+    # Cut in the last step; the same; with an end token after it; the first step with the prompt's last token.
     for new, lengths in (([8], [4, 4, 3]), ([11], [4, 4, 3]), ([12], [4, 4, 3]), ([2], [1, 1, 1])):
         entry = copy.deepcopy(BENCH)
         entry["choices"][0] |= {"turns": ["x"], "new_tokens": new, "wall_time": [1.0]}
@@ -589,7 +589,7 @@ def test_aiperf_records_hold_every_identity_that_aiperf_checks(tmp_path):
         "per_step_drafted": [3, 1],
     }  # fmt: skip
     assert "spec_decode_acceptance" not in second
-    assert "request_start_ns" not in first["metadata"]  # nobody said when this run began
+    assert "request_start_ns" not in first["metadata"]  # the start of this run is unknown
     with pytest.raises(TraceError, match="exists: choose another name"):
         metrics.counts(trace).to_aiperf(path)
     bench = read_counts(write(tmp_path / "a.jsonl", BENCH), "spec-bench")

@@ -1,4 +1,4 @@
-"""What was found by those who attacked the files that others make: each stays found."""
+"""Regression tests for attacks with files that others made."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_crafted_plan_is_one_line(tmp_path, text, says):
 
 
 def partial(path, extra=None, change=lambda table: table):
-    """A cut-off run's stream with other batches."""
+    """A truncated run's stream with altered batches."""
     run = json.loads(pa.parquet.read_schema(path.with_name("w.parquet")).metadata[KEY])
     table = change(pa.parquet.read_table(path.with_name("w.parquet")))
     names = arrow_schema(run)
@@ -241,7 +241,7 @@ def test_a_lone_surrogate_in_a_prompts_file_is_refused_where_it_stands(tmp_path)
         ("tokenizer.json", '{"version": "1.0", "model": {"type": "No"}}', "does not load"),
         (
             "tokenizer.json",
-            '{"model": {"vocab": {"a": 4294967295}}}',  # all ids up to it would be walked through
+            '{"model": {"vocab": {"a": 4294967295}}}',  # all ids up to it would be enumerated
             r"tokenizer.json, model.vocab.a should be less than 134217728.*fetch or save it again",
         ),
         ("tokenizer.json", '{"added_tokens": [{"id": -1}]}', r"added_tokens\[0\].id should be"),

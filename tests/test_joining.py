@@ -1,4 +1,4 @@
-"""A method's texts in a run each, joined: only the run's name, prompts' numbers and the clock are others."""
+"""Joined runs of one text each: only the run's name, the prompt numbers and the clock change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = 7
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory):
-    """A folder of runs of one text each; a seed is a text with a prompt of its own."""
+    """A folder of runs of one text each; each seed gives a text with its own prompt."""
     folder = tmp_path_factory.mktemp("apart") / "traces"
     for method in METHODS:
         for seed in range(TEXTS):
@@ -106,7 +106,7 @@ def test_runs_without_prompts_or_times_are_joined_too(tmp_path):
 
 
 def test_stores_that_began_empty_each_are_no_store_of_all_texts(tmp_path):
-    """UniSpec's store of a joined run would have to be filled by the texts before; none was."""
+    """A joined run's UniSpec store would have to be filled by the earlier texts, but none was."""
     target = llama(seed=1, vocabulary=24, eos=(), name="target")
     for number, prompt in enumerate(([5, 6, 7, 8], [9, 10, 11])):
         out = tmp_path / f"{number}.parquet"

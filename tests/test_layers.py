@@ -1,4 +1,4 @@
-"""The house's floors: a room imports only from below in its wing, or from the ground."""
+"""Layering: a subpackage imports only from lower ones in its wing, or from the ground level."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def room(path: Path) -> str:
 
 
 def nodes_within(tree: ast.AST, wanted) -> set[int]:
-    """Identities of the nodes inside of those that are `wanted`."""
+    """Identities of the nodes nested inside those that are `wanted`."""
     return {id(inner) for outer in ast.walk(tree) if wanted(outer) for inner in ast.walk(outer)}
 
 
 def imported(path: Path) -> list[tuple[str, bool]]:
-    """What a module imports of the package, by full name, and whether it does so only inside a function.
+    """The package's names that a module imports, in full, and whether only inside a function.
 
     ``from a import b`` gives ``a.b``, a module or a name in ``a``. Imports for typing are left out.
     """
@@ -95,12 +95,12 @@ def imported(path: Path) -> list[tuple[str, bool]]:
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:
-    """Rooms that a module imports, and whether it does so only inside a function."""
+    """Subpackages that a module imports, and whether only inside a function."""
     return [(f"{name}.__init__".split(".")[1], late) for name, late in imported(path)]
 
 
 def module_cycles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """Groups of modules that import each other, in a circle."""
+    """Groups of modules that import each other in a cycle."""
     names = sorted(graph)
     links = np.array([[other in graph[name] for other in names] for name in names], bool)
     count, group = connected_components(links, connection="strong")
@@ -110,7 +110,7 @@ def module_cycles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 @cache
 def import_graph() -> dict[str, set[str]]:
-    """By module, which modules it imports, inside of functions too."""
+    """The modules that each module imports, including imports inside functions."""
     paths = {
         ".".join(p.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): p
         for p in modules()
@@ -124,7 +124,7 @@ def import_graph() -> dict[str, set[str]]:
 
 def allowed(source: str, target: str, late: bool) -> bool:
     if source == target or target == "__init__":
-        return True  # the package's own doors hold no code of their own
+        return True  # the root contains no code of its own
     if late and (source, target) in ON_DEMAND:
         return True
     wing, floor = ROOMS[source]
@@ -132,7 +132,7 @@ def allowed(source: str, target: str, late: bool) -> bool:
     if wing == APART:
         return other != DOOR
     if other == APART:
-        return wing == DOOR and late  # the commands that train a user's own drafter, when they are called
+        return wing == DOOR and late  # commands that train a user's drafter import it when called
     if below >= floor:
         return False
     return other in (GROUND, wing) or wing in (DOOR, "both")
@@ -158,7 +158,7 @@ def test_the_check_can_fail():
 
 
 def test_no_import_cycle_spans_two_rooms():
-    """Imports inside of functions count; the root, which resolves its names lazily, does not."""
+    """Imports inside functions count; the root, which resolves its names lazily, does not."""
     graph = import_graph()
     assert "specviz.trace.trace" in graph["specviz.trace"]
     wide = [group for group in module_cycles(graph) if len({name.split(".")[1] for name in group}) > 1]

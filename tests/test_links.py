@@ -1,4 +1,4 @@
-"""Links: within the repository they lead somewhere, and those to Binder and Colab come from one address."""
+"""Links: those within the repository resolve, and those to Binder and Colab share one base address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def targets(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """Names that GitHub gives to a page's headings."""
+    """The anchors that GitHub gives to a page's headings."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -75,6 +75,6 @@ def test_another_address_gives_other_links(monkeypatch, tmp_path):
     )
     assert links.source("docs/x.md") == "https://github.com/a/b/blob/main/docs/x.md"
     (tmp_path / "pyproject.toml").write_text("[project]\n")
-    monkeypatch.setattr(links, "metadata", lambda name: Message())  # an installation that states none
+    monkeypatch.setattr(links, "metadata", lambda name: Message())  # an installation without URLs
     with pytest.raises(SpecvizError, match="set Repository"):
         links.repository()

@@ -40,7 +40,7 @@ def table():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_record_adds_up(pair, method, temperature):
     target, drafter = pair
-    reviewed = {"review_end": True} if method == "bild" else {}  # else the end may come without a pass
+    reviewed = {"review_end": True} if method == "bild" else {}  # otherwise the end may come without a pass
     trace = specviz.generate(
         target,
         [[3, 4, 5], [9]],
@@ -63,7 +63,7 @@ def test_the_record_adds_up(pair, method, temperature):
         assert own["end"].iloc[-1] == ("eos" if out["token"].iloc[-1] in target.eos else "length")
         assert own["emitted"].iloc[0] == 0
     steps = cycles[cycles["cycle"] > 0]
-    # Where nothing was cut: emitted = accepted + steps.
+    # If nothing was cut: emitted = accepted + steps.
     whole = steps[steps["end"].isna()]
     assert (whole["emitted"] == whole["accepted"] + 1).all()
     assert (outputs["origin"] == "draft").sum() == (nodes["status"] == "accepted").sum()
@@ -71,7 +71,7 @@ def test_the_record_adds_up(pair, method, temperature):
     assert outputs["u"].notna().any() == (temperature > 0)
     fed = passes[(passes["model"] == "target") & (passes["cycle"] > 0)]
     assert fed["tokens"].tolist() == (1 + steps["sent"]).tolist()  # the root and the nodes that were sent
-    # A prompt of n tokens is computed up to its last but one; a prompt of one token needs no prefill.
+    # A prompt is computed except for its last token; a prompt of one token needs no prefill.
     assert passes[passes["cycle"] == 0]["tokens"].tolist() == [2] * (1 + (method != "autoregressive"))
     phases = steps[["draft_time", "forward_time", "verify_time", "commit_time"]]
     np.testing.assert_allclose(phases.sum(axis=1), steps["duration"], rtol=1e-6)
@@ -188,7 +188,7 @@ def test_batches_join(pair, temperature, monkeypatch):
         a, b = (getattr(t, name).drop(columns=timed, errors="ignore") for t in (together, apart))
         assert a.equals(b)
     cycles = apart.cycles
-    assert (np.diff(cycles["start"]) >= cycles["duration"][:-1]).all()  # the clock runs on
+    assert (np.diff(cycles["start"]) >= cycles["duration"][:-1]).all()  # cycles do not overlap
 
 
 def test_without_a_record_the_text_is_left(pair):
@@ -248,7 +248,7 @@ def test_interrupted_while_cycles_become_columns(pair, batch, monkeypatch, tmp_p
     texts = run.trace.outputs.groupby("prompt")["token"].agg(list).to_dict()
     assert run.trace.run["stopped"] == "interrupted"
     assert len(calls) == 4
-    assert seen  # what a caller was given is in the record
+    assert seen  # the values a caller received are in the record
     for prompt, tokens in seen.items():
         assert texts[prompt][: len(tokens)] == tokens
     last = run.trace.cycles.groupby("prompt").tail(1)
@@ -458,7 +458,7 @@ def test_scores_that_are_no_numbers_are_refused(temperature, batch):
 
 
 def test_a_token_that_the_drafter_cannot_read_ends_its_drafts(monkeypatch):
-    """Heads of one tokenizer may be padded differently, and a sample may be a row of the padding."""
+    """Heads of one tokenizer may be padded differently, and a sample may be a padding row."""
     target, drafter = llama(seed=0, eos=()), llama(seed=1, eos=(), vocabulary=24)
     monkeypatch.setattr(type(target), "check_vocabulary", lambda self, other: None)
     wide = {"max_new_tokens": 30, "temperature": 50.0}
@@ -492,7 +492,7 @@ def test_vocabularies_that_differ_on_real_models():
         specviz.generate(llama(seed=0), [3], draft=llama(seed=1, vocabulary=40))
 
 
-# -- the package's doors ---------------------------------------------------------------------------
+# -- the public functions --------------------------------------------------------------------------
 
 
 def test_importing_the_package_loads_nothing_heavy():
@@ -516,7 +516,7 @@ def test_without_a_record_no_logits_are_held(pair):
     target, drafter = pair
     run = specviz.stream(target, [3, 4, 5], draft=drafter, max_new_tokens=20, record=None)
     for _, cycle in zip(range(4), run):
-        assert cycle.number == 0 or cycle.scores is not None  # who asks gets them
+        assert cycle.number == 0 or cycle.scores is not None  # scores are kept on request
     assert run.reducer.held and run.reducer.rows == 0
     assert all(cycle.scores is None and cycle.draft is None for cycle in run.reducer.held)
     run.close()

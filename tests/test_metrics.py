@@ -1,4 +1,4 @@
-"""The metrics: their identities, their pooling, and decisions that can be checked again."""
+"""The metrics: their identities, their pooling, and decisions that can be rechecked."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_what_was_emitted_unreviewed_is_neither_accepted_nor_sent():
     assert metrics.acceptance_rate(trace) == 1 / 3
     assert metrics.accepted_share(trace) == 1 / 4
     assert metrics.mean_accepted(trace) == 1 / 2
-    assert metrics.fallback_share(trace) == 1 / 4  # the last block was full, but nobody was asked
+    assert metrics.fallback_share(trace) == 1 / 4  # the last block was full, but the target did not run
     depth = metrics.by_depth(trace)
     assert depth["sent"].tolist() == [1, 1, 1]
     assert depth["overall"].tolist() == [1, 0, 0]
@@ -267,7 +267,7 @@ def test_sampling_and_rollback_at_their_edges():
     table = metrics.recheck(record(PREFILL, sampled, sampling={"temperature": 1.0}))
     assert table["expected"].tolist() == [True, False, True]
     np.testing.assert_allclose(table["margin"], [0.01, -0.01, 0.01], atol=1e-6)
-    rounding = chain([A], 2, node_p=[0.3], node_q=[0.6], node_u=[0.5])  # as near as float32 can tell
+    rounding = chain([A], 2, node_p=[0.3], node_q=[0.6], node_u=[0.5])  # as close as float32 allows
     assert metrics.recheck(record(PREFILL, rounding, sampling={"temperature": 1.0}))["agrees"].all()
     bild = chain([A, R, R, R], 2, node_p=[np.exp(-1.9), np.exp(-2.1), 0.0, np.exp(-2.0001)])
     run = {"method": "bild", "parameters": {"rollback": 2.0}}
@@ -287,12 +287,12 @@ def test_tables_are_plain_frames():
         assert not any(name.startswith("_") for name in table)
 
 
-# A tree of six nodes: 0 and 1 behind the root, 2 and 3 behind 0, 4 behind 1, 5 behind 2.
+# A tree of six nodes: 0 and 1 are children of the root, 2 and 3 of 0, 4 of 1, 5 of 2.
 TREE = [-1, -1, 0, 0, 1, 2]
 
 
 def tree(status: list[str], tokens: list[int], out: list[int], **more) -> dict:
-    """A cycle with that tree; what is beyond its six nodes is unsent, behind the root."""
+    """A cycle with that tree; nodes beyond its six are unsent children of the root."""
     n = len(status)
     parents = TREE + [-1] * (n - len(TREE))
     accepted = status.count("accepted")
@@ -321,7 +321,7 @@ def test_a_tree_counted_by_hand():
     trace = grown()
     assert metrics.tau(trace) == 4 / 2
     assert metrics.drafted(trace) == 13
-    assert metrics.sent(trace) == 12  # neither the root nor what was left out
+    assert metrics.sent(trace) == 12  # neither the root nor the unsent nodes
     assert metrics.acceptance_rate(trace) == 3 / 11  # every node sent but the cut one
     assert metrics.mean_accepted(trace) == 3 / 2
     assert metrics.rollback_share(trace) == 1 / 4  # only in the first cycle was every child refused
@@ -329,7 +329,7 @@ def test_a_tree_counted_by_hand():
     assert depth["sent"].tolist() == [4, 5, 2]
     assert depth["judged"].tolist() == [4, 2, 1]
     assert depth["accepted"].tolist() == [2, 1, 0]
-    assert depth["rate"].tolist() == [2 / 4, 1 / 2, 0]  # of the nodes that were judged
+    assert depth["rate"].tolist() == [2 / 4, 1 / 2, 0]  # of the verified nodes
     assert depth["given"].tolist() == [1, 1, 0]  # of the cycles that got there
     assert depth["overall"].tolist() == [1, 1 / 2, 0]
 
@@ -341,7 +341,7 @@ def test_in_a_chain_a_node_and_a_cycle_are_the_same():
 
 def test_on_text_rates_what_was_never_judged():
     trace = grown()
-    # The text is 10 12 99 21. It ended behind the second cycle's path; a wrong node's child is wrong there.
+    # The text is 10 12 99 21. It ended after the second cycle's path; a wrong node's child is wrong there.
     first = [1, 0, 1, 0, 0, 0, 0]  # node 4 has the right token, but not the right parent
     second = [0, 1, 0, 0, np.nan, 0]
     np.testing.assert_array_equal(metrics.on_text(trace), [*first, *second])
@@ -398,7 +398,7 @@ def test_by_prompt():
 
 def test_what_a_store_has_learnt():
     table = metrics.learnt(grown())
-    # Root 9 and the nodes' six tokens, of which 12 stands there twice; nothing where the text ends.
+    # Root 9 and the nodes' six tokens, of which 12 occurs twice; nothing where the text ends.
     assert table["new"].tolist() == [6, 0]
     assert table["tokens"].tolist() == [6, 6]
     assert table["root_known"].tolist() == [False, False]

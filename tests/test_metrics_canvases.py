@@ -1,4 +1,4 @@
-"""Metrics of canvases, on small records written by hand and on tiny models."""
+"""Metrics of canvases, on small handwritten records and on tiny models."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def trace_of(run: dict[str, Any], *cycles: dict) -> Trace:
 
 
 def stepwise(order: list[tuple[int, int]], said: list[dict[int, tuple]], length: int, block: int) -> Trace:
-    """One token per pass: `order` of (cell, token), and what each pass said, cell: its likeliest tokens."""
+    """One token per pass: `order` of (cell, token), and each pass's likeliest tokens by cell in `said`."""
     rows = [
         cycle(i + 1, i, [(*order[i], "plain")], [(-1, c, 1.0, top) for c, top in said[i].items()])
         for i in range(len(order))
@@ -136,7 +136,7 @@ def test_the_limit_refuses_in_one_line() -> None:
 
 
 def test_step_reduction_and_valid_tokens_by_hand() -> None:
-    # Six cells placed in three passes; the text is 20 21 and its end, and what pads the block is not a text.
+    # Six cells placed in three passes; the text is 20 21 and its end, and the block's padding is not text.
     read = [(-1, c, 1.0, (1, 2)) for c in range(6)]
     rows = [
         cycle(1, 0, [(0, 20, "plain"), (1, 21, "parallel")], read),
@@ -186,13 +186,13 @@ def test_canvases_are_compared_by_order_and_by_text() -> None:
         metrics.compare_canvases({"moved": moved}, base)
 
 
-# What the pass before said of cells 1 to 5 (a block of 4 is in work): the drafts below are from it.
+# The previous pass's predictions for cells 1 to 5 (within a block of 4): the drafts below come from it.
 FIRST = [(-1, 0, 9.0, (10, 1)), (-1, 1, 3.0, (11, 1)), (-1, 2, 2.0, (12, 1)), (-1, 3, 1.0, (13, 1))]
 FIRST += [(-1, 4, 8.0, (14, 1)), (-1, 5, 7.0, (15, 1))]
 
 
 def broken(out: list[tuple], nodes: list[tuple], said: list[tuple], begin: int = 1, **more) -> str:
-    """The cause of a second cycle's chain, the first one having placed the first `begin` cells."""
+    """The cause that breaks a second cycle's chain, after the first one placed the first `begin` cells."""
     first = cycle(1, 0, [(i, 10 + i, "plain" if not i else "parallel") for i in range(begin)], FIRST)
     second = cycle(2, begin, out, said, nodes, **more)
     table = metrics.failures(trace_of(run_of("ssd", 8, 4, draft_length=2), first, second))
@@ -215,7 +215,7 @@ def test_the_causes_of_failure_by_hand() -> None:
     assert broken([*good[:1], (2, 1, "correction")], refused, root + node) == "token"
     assert (
         broken([*good[:1], (3, 13, "correction")], refused, root + node) == "order"
-    )  # a longer draft held it
+    )  # part of a longer draft
     assert broken([*good[:1], (3, 1, "correction")], refused, root + node) == "token"
     early = [(1, 11, -1, "rejected"), (2, 12, 0, "unjudged")]
     assert broken([(2, 12, "correction")], early, root) == "order!"  # Figure 4 (a)
@@ -252,7 +252,7 @@ def test_a_damaged_canvas_is_refused() -> None:
 
 
 def test_nodes_of_canvases_are_rated_by_their_cells() -> None:
-    # The draft's second token came to its cell, but later than it was drafted; the third never did.
+    # The draft's second token was placed in its cell, but later than drafted; the third never was.
     nodes = [(2, 12, -1, "accepted"), (1, 11, 0, "rejected"), (3, 1, 1, "unjudged")]
     rows = [
         cycle(1, 0, [(0, 10, "plain")], FIRST),

@@ -1,4 +1,4 @@
-"""The drafter's certainty against the verdicts: counted by hand, and against scikit-learn."""
+"""The drafter's confidence against the verdicts: counted by hand, and against scikit-learn."""
 
 from __future__ import annotations
 

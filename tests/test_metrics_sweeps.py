@@ -57,7 +57,7 @@ def test_who_wrote_the_text():
 
 
 def said(*words: str, reference="the cat sat", seed: int = 0, **more):
-    """A run whose texts are these."""
+    """A run with these texts."""
     from specviz.trace import Recorder
 
     pieces = [b"", b"", *(word.encode() for text in words for word in text.split(" "))]

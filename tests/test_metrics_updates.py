@@ -106,7 +106,7 @@ def test_normalized_erasure_by_hand(two):
 
 @pytest.mark.parametrize("end", ["interrupted", None])
 def test_an_update_that_was_broken_off_erases_nothing(end):
-    """It was never displayed: neither what it had not yet written again nor what it had changed is gone."""
+    """It was never displayed, so neither its missing rest nor its changes count as erased."""
     whole = trace(GROWS)
     columns = whole._table([c.name for c in specviz.schema.COLUMNS]).to_pylist()
     at = next(i for i, row in enumerate(columns) if row["update"] == 1 and row["cycle"] == 2)
@@ -151,13 +151,13 @@ def test_a_stream_by_hand(two):
 
 def test_lagging_by_hand(two):
     row = metrics.lagging(two).iloc[0]
-    # When each token of "a b d e" came for good: with 2, 4, 5, 5 of 5 words; the third is the first with all.
+    # When each token of "a b d e" became final: with 2, 4, 5, 5 of 5 words; the third is the first with all.
     assert row["LAAL"] == pytest.approx((2 + (4 - 5 / 4) + (5 - 10 / 4)) / 3)
     assert row["AL"] == pytest.approx((2 + (4 - 5 / 2) + (5 - 5)) / 3)  # the reference has two tokens
     assert row["LAAL_seconds"] == pytest.approx((0.5 + (1.5 - 2 / 4) + (2 - 4 / 4)) / 3)
     assert row["AL_seconds"] == pytest.approx((0.5 + (1.5 - 2 / 2) + (2 - 4 / 2)) / 3)
     assert metrics.lagging(two, "model")["AL"][0] == row["LAAL"]  # the reference is left out
-    # The source lost words: more than it has in the end was never needed.
+    # The source lost words: no more than its final length was ever needed.
     shrinks = trace({"updates": [("x y z w", 0.0, [], 0, [A, END], 1), ("x y", 1.0, [A], 1, [A, B, END], 2)]})
     assert metrics.lagging(shrinks)["AL"][0] == 2
     untimed = trace({"updates": [("x", None, [], 0, [A, END], 1)]})
@@ -178,7 +178,7 @@ def test_average_lagging_of_wait_k_is_k():
     for k in (1, 3, 5):
         delays = np.minimum(np.arange(10) + k, 10).astype(float)
         assert metrics.average_lagging(delays, 10, 10) == pytest.approx(k)
-    assert metrics.average_lagging(np.full(4, 10.0), 10, 4) == 10  # who waits for all is late by all
+    assert metrics.average_lagging(np.full(4, 10.0), 10, 4) == 10  # waiting for all lags by all of it
 
 
 def test_what_nobody_judged():

@@ -1,4 +1,4 @@
-"""Names that say nothing: participles as nouns, and prepositions that a stranger would misread."""
+"""Ban meaningless names: participles used as nouns, and prepositions that are easily misread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 BANNED = {
     "found", "said", "told", "known", "asked", "taught", "guessed", "spare", "beside", "together", "behind",
 }  # fmt: skip
-# What is left, by package or module: these may only shrink. Some are keys of files that others hold.
+# Remaining uses per package or module; they may only shrink. Some are keys of published file formats.
 LEFT = {
     "measure": 2, "replays": 1,
 }  # fmt: skip
@@ -33,7 +33,7 @@ def identifiers(node: ast.AST) -> Iterator[str | None]:
 
 
 def uses(text: str) -> int:
-    """How often a source has one of the names as an identifier, in an f-string too."""
+    """How often a source uses one of the names as an identifier, f-strings included."""
     return sum(name in BANNED for node in ast.walk(ast.parse(text)) for name in identifiers(node))
 
 

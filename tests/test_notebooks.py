@@ -1,4 +1,4 @@
-"""The walkthroughs: sources and notebooks match, hold no outputs, and run from top to bottom."""
+"""The walkthroughs: sources and notebooks match, contain no outputs, and run from top to bottom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specviz.site.books import runner
 
 
 def number(path: Path) -> str:
-    """What a walkthrough is called: ``02``, ``07a``."""
+    """A walkthrough's number: ``02``, ``07a``."""
     return path.stem.partition("_")[0]
 
 
@@ -23,7 +23,7 @@ PAIRS = sorted(FOLDER.glob("*.py"))
 SOURCES = [p for p in PAIRS if p.stem[0].isdigit()]  # walkthroughs are numbered; the others are pages
 LIVE = [p for p in SOURCES if "specviz models get smollm2" in p.read_text(encoding="utf8")]
 ON_SMOLLM2 = ("01", "02", "03", "07a", "07b", "07c", "08", "10", "15")  # of them; 06 and 14 take the longest
-# What a walkthrough's text states and its cells must print, whatever the model.
+# Results stated in a walkthrough's text that its cells must print, whatever the model.
 STATEMENTS = {
     "01": ["the same text in every layout: True", r"best draft size +\d+"],
     "02": [
@@ -47,7 +47,7 @@ STATEMENTS = {
     "14": ["the same tokens: True|left out: ", "decision: "],
     "15": ["within the bounds: True", r"in the interval: \d of 3"],
 }
-# What takes minutes at the size that a reader sees: what stands in the source, and what is run in its place.
+# Slow settings: the source's text, and its faster replacement in the test.
 FEWER_TEXTS = (
     "studied, sample = prompts[:14], prompts[49:]",
     "studied, sample = prompts[:7], prompts[49:56]",
@@ -124,7 +124,7 @@ def test_pairs_match_and_hold_no_outputs(source):
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
 def test_a_picture_comes_within_three_cells(source):
-    """The first code cell ends in a trace or a figure; every section asks before it shows."""
+    """The first code cell ends in a trace or a figure; every section asks a question before it shows."""
     text = source.read_text(encoding="utf8")
     cells = text.split("\n# %%")
     assert "# %% [markdown]" in text.split("\n# %%\n")[0]
@@ -135,7 +135,7 @@ def test_a_picture_comes_within_three_cells(source):
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
 def test_the_first_cell_shows_a_light_still(source):
-    """GitHub shows no output: a still says what the walkthrough is about."""
+    """GitHub shows no output, so a still shows the topic of the walkthrough."""
     first = source.read_text(encoding="utf8").split("# %% [markdown]\n", 1)[1].split("# %%", 1)[0]
     (still,) = re.findall(r"!\[.{20,}\]\((stills/.+?)\)", first)
     assert still == f"stills/{number(source)}.png" and (FOLDER / still).stat().st_size < 60_000
@@ -151,7 +151,7 @@ def test_a_walkthrough_is_short_and_ends_with_questions(source):
     assert cells[-1].source.count("<details><summary>") == 5 and "## Five questions" in cells[-1].source
 
 
-# After a walkthrough's control: what it calls shows something else at an end of its first slider.
+# After a walkthrough's control: its callback gives different output at an end of its first slider.
 MOVE = """
 from IPython.utils.capture import capture_output as _captured
 
@@ -165,9 +165,9 @@ assert len(set(_seen)) == 2, _seen
 
 
 def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (), **variables: str) -> str:
-    """Run a walkthrough from top to bottom and give what it showed as text; it must draw and not warn.
+    """Run a walkthrough from top to bottom and return its output as text; it must draw and not warn.
 
-    `smaller` has settings of it, and what is run in the place of each.
+    `smaller` lists settings of it, each with its replacement.
     """
     jupytext = pytest.importorskip("jupytext", reason="needs the test extra")
     pytest.importorskip("nbclient", reason="needs the test extra")
@@ -179,7 +179,7 @@ def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (
         text = text.replace(setting, fewer)
     book = jupytext.reads(text, fmt="py:percent")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    if number(source) in ("02", "08"):  # whose controls draw: what is drawn must reach the page
+    if number(source) in ("02", "08"):  # their controls draw, and the pictures must reach the page
         environment["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     environment |= {"SPECVIZ_CALIBRATIONS": str(tmp_path / "calibrations"), **variables}
     if free(source):  # then it runs where importing torch fails
@@ -199,14 +199,14 @@ def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (
 
 @pytest.mark.parametrize("name", ["02", "03", "05", "07b", "08", "09", "10", "11a", "11b"])
 def test_a_parameter_has_a_control(name):
-    """That it changes what is shown, `MOVE` asserts where the walkthrough runs."""
+    """`MOVE` asserts, when the walkthrough runs, that the control changes the output."""
     source = next(p for p in SOURCES if number(p) == name)
     assert source.read_text(encoding="utf8").count("controls = ipywidgets.interact(") == 1
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
 def test_it_runs(source, tmp_path):
-    """With nothing downloaded, so on bundled models; those that take minutes at a smaller setting."""
+    """Run on bundled models only, with nothing downloaded; slow walkthroughs use smaller settings."""
     execute(source, tmp_path, SMALLER.get(number(source), ()), SPECVIZ_HOME=str(tmp_path / "home"))
 
 

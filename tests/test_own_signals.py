@@ -1,4 +1,4 @@
-"""Signals of a method's own: recorded, described in the file, shown, plotted and rated, declared or not."""
+"""Custom signals of a method: recorded, described in the file, shown, plotted and rated, declared or not."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_metrics_rate_the_signals(monkeypatch):
     area = module._area
     monkeypatch.setattr(module, "_area", lambda s, r, g, n, m: groups.append(n) or area(s, r, g, n, m))
     about = metrics.signal_summary(trace).set_index("signal")
-    assert set(groups) == {1}  # groups take memory for their square, and no interval is wanted
+    assert set(groups) == {1}  # groups need quadratic memory, and no interval is wanted
     assert about.loc["age", ["unit", "low", "high"]].tolist() == ["tokens", -2, 9]
     assert about.loc["age", "auroc"] == pytest.approx(expected)
     assert about.loc["hits", "counted"] == (trace.cycles["cycle"] > 0).sum()

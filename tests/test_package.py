@@ -1,4 +1,4 @@
-"""The package as its users get it: doors that load nothing heavy, and a wheel that runs elsewhere."""
+"""The package as installed: light imports, and a wheel that runs elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_import_loads_nothing_heavy():
 
 
 def test_looking_loads_no_plotting():
-    """matplotlib is imported when a picture is first drawn, and pandas when a table is first wanted."""
+    """matplotlib is imported on the first picture, pandas on the first table."""
     code = (
         "import sys, specviz as sv\n"
         "sv.view, sv.player, sv.race\n"
@@ -126,7 +126,7 @@ def test_a_private_import_is_noticed():
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The built wheel, installed into a folder of its own."""
+    """The built wheel, installed into a separate folder."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     done = subprocess.run(build, capture_output=True, text=True, check=False)

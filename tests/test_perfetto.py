@@ -1,4 +1,4 @@
-"""A trace as Chrome trace events: the rules of the format's document, and the trace's own numbers."""
+"""A trace as Chrome trace events: the format's rules, and the trace's own numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def events_of(trace, folder):
 
 
 def check_format(events) -> None:
-    """What the document demands of every event, of complete events, counters and metadata."""
+    """Check the format's requirements on all events, complete events, counters and metadata."""
     tracks = defaultdict(list)
     for event in events:
         assert {"name", "ph", "pid", "tid", "ts"} <= set(event)
@@ -36,7 +36,7 @@ def check_format(events) -> None:
             assert event["ph"] == "M" and event["name"] in ("process_name", "thread_name")
             assert isinstance(event["args"]["name"], str)
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
-    for track, slices in tracks.items():  # slices of a track lie inside of each other, or apart
+    for track, slices in tracks.items():  # slices of a track are nested or disjoint
         assert track in named
         ends = []
         for begin, minus in sorted(slices):

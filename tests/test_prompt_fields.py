@@ -1,4 +1,4 @@
-"""What a prompt says of itself, arrays as prompts, a cycle's own signals, and memory at the end of a run."""
+"""A prompt's own fields, arrays as prompts, a cycle's custom signals, and memory at the end of a run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_another_stream_is_not_resumed(tmp_path):
     path, lag = tmp_path / "a.parquet", sv.streams.fixed_lag
     one, other = (lag(f"The {who} bought a red bicycle.") for who in ("doctor", "teacher"))
     options = {"method": "retranslate", "max_new_tokens": 8, "out": path}
-    first = sv.generate("town", [one], **options).texts  # read before the file is written again
+    first = sv.generate("town", [one], **options).texts  # read before the file is rewritten
     assert sv.generate("town", [one], resume=True, **options).texts == first
     with pytest.raises(ParameterError, match="stream 0 is not the one"):
         sv.generate("town", [other], resume=True, **options)

@@ -1,4 +1,4 @@
-"""A model split over processes: real ones, that meet over gloo on the CPU."""
+"""A model split over processes: real ones, communicating over gloo on the CPU."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def folders(tmp_path_factory):
 
 
 def start(code, cwd, size=2):
-    """That many processes of `code`, as torchrun would start them."""
+    """Start `size` processes of `code`, as torchrun would."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -91,7 +91,7 @@ def start(code, cwd, size=2):
 
 
 def torchrun(arguments, cwd):
-    """`specviz` with these arguments on two ranks."""
+    """Run `specviz` with these arguments on two ranks."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -101,16 +101,16 @@ def torchrun(arguments, cwd):
     try:
         out, said = process.communicate(timeout=LONG)
     finally:
-        process.terminate()  # which it hands on to its ranks
+        process.terminate()  # which it forwards to its ranks
         process.wait()
     return SimpleNamespace(status=process.returncode, out=out, said=said)
 
 
 def ended(make, *given):
-    """What processes found; they are started once more if they do not end.
+    """The results of the processes; they are restarted once if they do not end.
 
-    On a machine with far more work than cores gloo was once seen to wait for itself (in a buffer's
-    destructor, torch 2.13), in one of two dozen runs. A person gives the same command again; so does this.
+    On a heavily loaded machine gloo once deadlocked (in a buffer's destructor, torch 2.13), in one of two
+    dozen runs. A person would repeat the command; so does this.
     """
     try:
         return make(*given)
@@ -125,7 +125,7 @@ def words(path):
 
 
 def plan(folders, path, **more):
-    """Three contenders on two prompts; untimed, for the test's processes share cores."""
+    """Three contenders on two prompts; untimed, because the test's processes share cores."""
     model = {"model": folders.target, "draft": folders.draft}
     return {
         "models": [model | more], "methods": ["speculative", {"method": "unispec", "draft_size": 12}],
@@ -134,11 +134,11 @@ def plan(folders, path, **more):
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------- what every rank does
+# ---------------------------------------------------------------- the work of every rank
 
 
 def rank_decodes(root, found):
-    """In each rank: texts by several models and methods, split and whole; what is refused."""
+    """In each rank: texts by several models and methods, split and whole, and the refusals."""
     rank = os.environ["RANK"]
     os.environ["SPECVIZ_CALIBRATIONS"] = f"{root}/calibrations"
     texts, refused = {}, {}
@@ -190,7 +190,7 @@ def rank_decodes(root, found):
     words(Path(root) / f"words-{rank}.jsonl")
     run = {"methods": ["unispec"], "suites": [f"{root}/words-{rank}.jsonl"], "out": f"{root}/none-{rank}"}
     refusal("whole", specviz.run, models=[f"{root}/target"], **run)
-    again = text(split, "autoregressive") == text(same, "autoregressive")  # nothing has put them out of step
+    again = text(split, "autoregressive") == text(same, "autoregressive")  # nothing has desynchronised them
     Path(found, f"{rank}.json").write_text(json.dumps([texts, refused, told, again]))
 
 
@@ -245,7 +245,7 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded, folders):
 
 
 def rank_runs(arguments, dies):
-    """In each rank: the command line, with a note of who writes; one rank ends without a word."""
+    """In each rank: run the command line and record who writes; one rank dies silently."""
     from specviz.measure import rows, work
 
     decode, write, begun = work.Bench.row, rows.write_text, []
@@ -299,7 +299,7 @@ def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
     (other,) = whole.environments.values()
     assert said["model"] == other["model"]
     for one, two in zip(said["drafts"].values(), other["drafts"].values(), strict=True):
-        assert {**one, "kernels": 0} == {**two, "kernels": 0}  # each run chooses its own
+        assert {**one, "kernels": 0} == {**two, "kernels": 0}  # each run chooses its own kernels
     assert said["clock"] == "wall clock" and said["device"] == "2 × cpu"
     assert split.trace(2, 1).outputs["token"].tolist() == whole.trace(2, 1).outputs["token"].tolist()
 

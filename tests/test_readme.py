@@ -1,4 +1,4 @@
-"""README's Python and that of docs/ is run, page by page, block after block in one namespace."""
+"""Run the Python of README and docs/ page by page, block after block in one namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The line above a block that is left out, with the reason.
 MARK = re.compile(r"<!-- not run: (.+?) -->\n\Z")
 
-# Run in a process of its own, in an empty folder: each block compiled with its line of README.
+# Run in a separate process, in an empty folder: each block compiled with its line of README.
 PROCESS = """
 import json, sys
 name = sys.argv[1]
@@ -76,7 +76,7 @@ def test_a_block_that_fails_is_seen(code, tmp_path):
 def test_every_block_runs(page, tmp_path):
     parts = blocks(page.read_text(encoding="utf8"))
     for block in parts:
-        compile(block.code, page.name, "exec")  # what is not run is Python all the same
+        compile(block.code, page.name, "exec")  # code that is not run must still compile
     done = run(parts, tmp_path, page.name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(f"{page.name}:{block.line}\n" in done.stdout for block in parts if not block.reason)
@@ -92,7 +92,7 @@ def test_readme_stays_short_and_its_pictures_light():
 
 
 def test_every_command_exists():
-    """Each `specviz` command of README and docs is one, with the options that it is given."""
+    """Each `specviz` command in README and docs exists, with the options given there."""
     import typer
 
     from specviz.cli import app

@@ -1,4 +1,4 @@
-"""Models that were not made here: a pair of character-level story models, where the folder has them."""
+"""Third-party models: a pair of character-level story models, if the folder contains them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_every_exact_method_holds(pair):
     ]  # fmt: skip
     assert all(row.prompts == len(STARTS) for row in greedy)
     assert all(row.tokens > 40 * len(STARTS) for row in greedy)
-    assert result.bound.value < 1e-3  # float32 logits that reach about 20: a bug has no room in it
+    assert result.bound.value < 1e-3  # float32 logits reach about 20: any bug would exceed this
     sampled = [row for row in result.rows if row.sampling != "greedy"]
     assert len(sampled) == 4
     assert all(row.prompts == row.equal == 4 for row in sampled)
 
 
 def test_a_full_context_and_the_end_of_a_story(pair):
-    """Decoded to the context's end (256) unless the story ends before."""
+    """Decode to the context's end (256) unless the story ends earlier."""
     methods = ["autoregressive", "speculative:draft_length=8", "bild:rollback=0,cap=4,review_end=true"]
     result = audit.run(*pair, STARTS[:1], methods, max_new_tokens=400, sampled=0, laws=False, threads=1)
     assert result.holds, [str(d) for _, d in result.differences]

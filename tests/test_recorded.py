@@ -1,4 +1,4 @@
-"""The recorded traces that come with the package."""
+"""The recorded traces shipped with the package."""
 
 from __future__ import annotations
 

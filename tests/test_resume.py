@@ -1,4 +1,4 @@
-"""Nothing that was decoded is lost: runs go on where they were cut off, and two cannot write one file."""
+"""No decoded token is lost: interrupted runs resume, and two runs cannot write one file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def decode(pair, prompts=PROMPTS, method="speculative", **options):
 
 
 def cut_off(monkeypatch, after, name="decode", error=KeyboardInterrupt):
-    """The loop stops after so many cycles, as by Ctrl-C; gives what undoes it."""
+    """Stop the loop after `after` cycles, as by Ctrl-C; returns the undo."""
     inner, count = getattr(loop, name), [0]
 
     def stopping(*args, **options):
@@ -56,7 +56,7 @@ def equal(one, other):
     a, b = (t.outputs[SAME].sort_values(["prompt", "position"], ignore_index=True) for t in (one, other))
     assert a.drop(columns="p").equals(b.drop(columns="p"))
     p = [frame["p"].to_numpy(float) for frame in (a, b)]
-    np.testing.assert_allclose(*p, atol=1e-5)  # passes of a batch have other shapes
+    np.testing.assert_allclose(*p, atol=1e-5)  # batched passes have other shapes
     assert one.run["prompts"] == other.run["prompts"]
 
 
@@ -150,7 +150,7 @@ def test_a_batch_of_conversations_of_one_turn_goes_on(tmp_path):
     again = specviz.generate(model, prompts, "autoregressive", resume=True, **options)
     assert again.texts[:2] == alone.texts and len(again.texts) == 3
     with pytest.raises(TraceError, match="was replaced since it was opened"):
-        print(first.texts)  # read only now, from a file that holds the longer run
+        print(first.texts)  # read only now, from a file that contains the longer run
     again.save(path, force=True)
     assert specviz.open(path).texts == again.texts  # the same run, written again
 
@@ -269,7 +269,7 @@ def test_a_killed_command_goes_on(folders, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Within, no file grows beyond so many bytes, for real: the system refuses."""
+    """While active, no file can grow beyond a number of bytes: the system itself refuses."""
 
     class Full:
         def __init__(self, most):
@@ -285,7 +285,7 @@ def full_disk(monkeypatch):
     return Full
 
 
-WRITERS = {  # every command that writes, and its files but the first bytes
+WRITERS = {  # every command that writes, and its files without their first bytes
     "generate": ("generate", "autoregressive", "-m", "TARGET", "-p", "Hi", "-n", 9, "-o", "new/a.parquet"),
     "store": ("generate", "unispec", "-m", "TARGET", "-p", "Hello", "-n", 4, "--save-store", "new/a.store"),
     "show --html": ("show", "t.parquet", "--html", "new/a.html"),
@@ -362,7 +362,7 @@ def test_ctrl_c_while_a_module_is_imported(module, arguments, tmp_path):
     )  # fmt: skip
     if done.returncode == 130:
         assert done.stderr == "specviz: interrupted\n"
-    else:  # the module is not imported by this version of the libraries
+    else:  # this version of the libraries does not import the module
         assert module not in ("specviz.cli", "typer", "specviz.cli.terminal", "numpy", "pandas", "torch")
         assert "Traceback" not in done.stderr
 

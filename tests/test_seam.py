@@ -1,7 +1,7 @@
-"""The seam, bent early: ten-line sketches of methods still to come, written against a context's verbs.
+"""Test the context interface early: ten-line sketches of future methods, written against its verbs.
 
-What the causal context can serve already runs on a real (tiny, random) model and is held against its own
-greedy text. The others run on fakes that document the shape their contexts will have. No sketch is a
+Sketches that the causal context supports run on a real (tiny, random) model and are compared with its own
+greedy text. The others run on fakes that document the shape of their future contexts. No sketch is a
 method of the package: each only shows that the verbs suffice.
 """
 
@@ -35,7 +35,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def greedy(model: Model) -> list[int]:
-    """What the model writes by itself, one token per pass."""
+    """The model's own greedy text, one token per pass."""
     context, out = model.open([PROMPT], 64), []
     while len(out) < LENGTH:
         out.append(int(context.forward(Draft.empty()).logits[0][0].argmax()))
@@ -44,7 +44,7 @@ def greedy(model: Model) -> list[int]:
 
 
 def longest(draft: Draft, best: np.ndarray) -> list[int]:
-    """The path of judged nodes that follow the target's choices; `best` has the root's first."""
+    """The path of verified nodes that match the target's choices; `best` starts with the root's."""
     path, at = [], ROOT
     judged = np.ones(len(draft), bool) if draft.judge is None else draft.judge
     while True:
@@ -58,7 +58,7 @@ def longest(draft: Draft, best: np.ndarray) -> list[int]:
 
 
 def decode(model: Model, propose, learn=lambda draft, best: None) -> tuple[list[int], int]:
-    """Draft, forward, verify, commit, learn: the whole loop, for the sketches. Gives text and passes."""
+    """Draft, forward, verify, commit, learn: the whole loop, for the sketches. Returns text and passes."""
     context, passes = model.open([PROMPT], 64), 0
     context.prefill()
     while context.length[0] < len(PROMPT) + LENGTH:
@@ -72,11 +72,11 @@ def decode(model: Model, propose, learn=lambda draft, best: None) -> tuple[list[
     return context.tokens[0][len(PROMPT) :][:LENGTH], passes
 
 
-# -- sketches that the causal context serves --------------------------------------------------------
+# -- sketches that the causal context supports -------------------------------------------------------
 
 
 def test_prompt_lookup(model: Model, greedy: list[int]) -> None:
-    def propose(text: list[int]) -> Draft:  # the tokens that followed the last two the last time
+    def propose(text: list[int]) -> Draft:  # the tokens that last followed the current two
         for i in range(len(text) - 3, -1, -1):
             if text[i : i + 2] == text[-2:]:
                 return Draft.chain(np.array(text[i + 2 : i + 6]), source="prompt")
@@ -108,9 +108,9 @@ def test_token_recycling(model: Model, greedy: list[int]) -> None:
 
 
 def test_lookahead_comb(model: Model, greedy: list[int]) -> None:
-    """Lookahead: n-grams to judge, and a window that is only read, in one tree (Fu et al. 2024, figure 4)."""
+    """Lookahead: n-grams to verify, and a read-only window, in one tree (Fu et al. 2024, figure 4)."""
     pool: dict[int, list[tuple[int, int]]] = {}
-    window = [5, 6, 7]  # last step's guesses of positions 1 to 3, moved on by what the pass says of them
+    window = [5, 6, 7]  # the last step's guesses of positions 1 to 3, updated from the pass
 
     def propose(text: list[int]) -> Draft:
         grams = pool.get(text[-1], [])[-2:]
@@ -129,7 +129,7 @@ def test_lookahead_comb(model: Model, greedy: list[int]) -> None:
 
 
 def test_early_exit(model: Model, greedy: list[int]) -> None:
-    drafter = model.first(1)  # shares the weights; keeps a storage of its own
+    drafter = model.first(1)  # shares the weights; has its own storage
     context = drafter.open([PROMPT], 64)
 
     def propose(text: list[int]) -> Draft:
@@ -155,20 +155,20 @@ def test_rows_of_a_batch_draft_what_they_like(model: Model, greedy: list[int]) -
 
 
 def test_canvas_positions(model: Model) -> None:
-    """A diffusion canvas is a draft with positions of its own: cells of several guesses, side by side."""
+    """A diffusion canvas is a draft with explicit positions: cells of several guesses in one pass."""
     context = model.open([PROMPT], 32)
     canvas = Draft(np.array([7, 8, 7, 9]), np.array([-1, 0, -1, 2]), positions=np.array([1, 4, 1, 4]))
     scores = context.forward(canvas).logits[0]
     torch.testing.assert_close(scores[1], scores[3])  # the same cell in two canvases
     assert not torch.allclose(scores[2], scores[4])
-    context.commit([0, 1])  # cells that were read out of place are computed anew, in place
+    context.commit([0, 1])  # cells that were read out of place are recomputed in place
     text = [*PROMPT, 7, 8]
     again = model.open([text], 32).forward(Draft.empty()).logits[0]
     torch.testing.assert_close(context.forward(Draft.empty()).logits[0], again, atol=1e-4, rtol=0)
 
 
 def test_encoder_decoder_takes_new_source_text() -> None:
-    """Re-translation: a source that grew is encoded anew, and the last output is the draft."""
+    """Re-translation: a source that grew is encoded again, and the last output is the draft."""
     served = EncoderDecoder(seq2seq.make("t5", 3), name="tiny")
 
     def written(source: list[int]) -> list[int]:
@@ -187,11 +187,11 @@ def test_encoder_decoder_takes_new_source_text() -> None:
     assert context.tokens[0][3:][:6] == written([3, 4, 5])[: len(path) + 1]
 
 
-# -- sketches on fakes: what the contexts still to come will look like --------------------------------
+# -- sketches on fakes: the shape of future contexts ----------------------------------------------------
 
 
 class Fake:
-    """A context over a lookup table: what follows token t is t + 1. It has the verbs and nothing else."""
+    """A context over a lookup table: token t is followed by t + 1. It has the verbs and nothing else."""
 
     vocabulary, room = 50, 50
 
@@ -242,7 +242,7 @@ def test_diffusion_canvases_share_a_prefix() -> None:
 
     class Filling(Fake):
         def forward(self, draft: Draft, hidden: tuple[int, ...] = ()) -> Pass:
-            logits = torch.eye(self.vocabulary)[[0, *(10 + draft.offsets)]]  # a cell's token is its place
+            logits = torch.eye(self.vocabulary)[[0, *(10 + draft.offsets)]]  # a cell's token is its position
             return Pass([logits * torch.tensor([0, *range(len(draft), 0, -1)])[:, None]], [len(draft)], {})
 
     context, cells = Filling([1, 2]), [mask] * 3

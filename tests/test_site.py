@@ -1,4 +1,4 @@
-"""The site: pages from Markdown and notebooks, links that lead somewhere, and no request to another host."""
+"""The site: pages from Markdown and notebooks, links that resolve, and no request to another host."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_a_walkthrough_becomes_a_page(tmp_path):
     text = books.markdown(book, Path("02_x.ipynb"), tmp_path)
     assert text.startswith("# Title\n\n[Binder](https://mybinder.org/") and "```python\nprint(1)\n```" in text
     assert "<pre>&lt;1&gt;</pre>" in text and "a kernel" in text and "Box()" not in text
-    assert "````{raw} html" in text  # a fence that the output does not end
+    assert "````{raw} html" in text  # a fence that the output cannot close
     (drawn,) = (tmp_path / "pictures").iterdir()
     assert drawn.read_bytes() == b"hello" and f"../pictures/{drawn.name}" in text
 
 
 def test_widgets_show_themselves_as_offline_pages(tmp_path):
-    """A kernel of its own runs a small walkthrough; what fails is one line."""
+    """A separate kernel runs a small walkthrough; a failure is one line."""
     pytest.importorskip("nbclient")
     pytest.importorskip("anywidget")
     book = nbformat.v4.new_notebook(cells=[
@@ -111,7 +111,7 @@ def test_without_the_extra_one_line_says_so(monkeypatch, tmp_path):
 
 
 def test_a_control_that_draws_never_waits_for_a_reply(tmp_path, monkeypatch):
-    """What is sent to the kernel while a reply arrives hides the reply until the cell's time is over."""
+    """A message to the kernel while a reply arrives hides the reply until the cell times out."""
     output_widget = pytest.importorskip("nbclient.output_widget", reason="needs the site extra")
     sent = []
     monkeypatch.setattr(output_widget.OutputWidget, "send", lambda self, data: sent.append(data))
@@ -121,4 +121,4 @@ def test_a_control_that_draws_never_waits_for_a_reply(tmp_path, monkeypatch):
     client.execute()
     assert not sent and book.cells[1].outputs[0].text == "after\n"
     shown = [o.text for state in client.widget_state.values() for o in state.get("outputs", ())]
-    assert shown == ["drawn 5\n"]  # and what it drew is kept
+    assert shown == ["drawn 5\n"]  # and its drawing is kept

@@ -1,4 +1,4 @@
-"""SmolLM2-135M itself: its weights on torch and on llama.cpp, and the exact methods' texts on it."""
+"""SmolLM2-135M itself: its weights on torch and llama.cpp, and the exact methods' texts on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPTS = [
 
 
 def texts(trace) -> list[list[int]]:
-    """The tokens written after each prompt."""
+    """The tokens generated after each prompt."""
     rows = trace.outputs.sort_values(["prompt", "position"])
     return [rows[rows["prompt"] == i]["token"].tolist() for i in range(len(trace.prompts))]
 
@@ -69,7 +69,7 @@ def test_its_drafters_are_known_by_each_of_its_names(smollm2) -> None:
 
 
 def test_what_does_not_fit_a_target_is_left_out_with_a_line(smollm2, capsys) -> None:
-    """llama.cpp gives no hidden states, which EAGLE and heads read."""
+    """llama.cpp exposes no hidden states, which EAGLE and heads read."""
     there = specviz.load("gguf:smollm2", threads=1)
     drafts = load_fitting(there, ["smollm2-eagle3", "smollm2-draft", "smollm2-heads"], None, None)
     assert [each.name for each in drafts] == ["smollm2-draft"]
@@ -93,7 +93,7 @@ def test_its_drafters_draft_its_text(smollm2, plain, draft) -> None:
 
 
 def test_torch_and_llama_cpp_read_the_same_weights(smollm2) -> None:
-    """The engines round differently (llama.cpp multiplies 4-bit weights by 8-bit activations), no more."""
+    """The engines differ only in rounding (llama.cpp multiplies 4-bit weights by 8-bit activations)."""
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     other = specviz.load("gguf:smollm2", threads=1)
     ids = smollm2.encode(PROMPTS[1])
@@ -116,7 +116,7 @@ def test_bfloat16_is_loaded_too(smollm2_file) -> None:
 
 def test_llama_cpps_own_classes_read_a_long_prompt(smollm2_file) -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-    # In a process of its own: kernels that a processor does not allow end it.
+    # In a separate process, because kernels that the CPU does not support kill it.
     script = """
 import specviz
 from specviz.measure.benches.llamacpp import Peer

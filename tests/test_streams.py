@@ -1,4 +1,4 @@
-"""Sources that arrive in updates: what is read, simulated and pushed, and what is refused."""
+"""Sources that arrive in updates: reading, simulation, pushing, and refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ worded = texts.filter(lambda t: t.strip())
 
 @pytest.fixture(params=["budoux", "script runs"])
 def cutter(request, monkeypatch):
-    """With the library, and as if it were not installed."""
+    """Run with the library, and as if it were not installed."""
     if request.param == "budoux":
         pytest.importorskip("budoux", reason="needs the streams extra")
     else:

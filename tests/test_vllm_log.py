@@ -1,4 +1,4 @@
-"""What a vLLM server prints, read back into counts."""
+"""A vLLM server's log lines, read back into counts."""
 
 import numpy as np
 import pytest

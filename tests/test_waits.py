@@ -1,4 +1,4 @@
-"""How often the host waits for the device: once a cycle, and once a token where a method must look at it."""
+"""The host waits for the device once per cycle, and once per token if a method must read each token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_host_waits_once_a_cycle(name: str, given: dict[str, float], samplin
     target = llama(eos=())
     draft = llama(seed=3, eos=(), like=target, noise=0.3)
     method = methods.find(name)(**given)
-    looks = 0  # at drafted tokens, by methods that stop where the draft model is unsure
+    looks = 0  # reads of drafted tokens, by methods that stop when the draft model is unsure
     nets = [move(model.net) for model in (target, draft)]
     with Elsewhere():
         target, draft = (Model(net) for net in nets)
@@ -63,7 +63,7 @@ def test_the_host_waits_once_a_cycle(name: str, given: dict[str, float], samplin
         ("specdec", {}, ""),
         ("oracle", {}, ""),
         ("cm_asd", {"adaptive_drafting": False}, ""),
-        ("cm_asd", {}, "draft"),  # the window follows from what was drafted
+        ("cm_asd", {}, "draft"),  # the window follows from the draft
         ("cm_asd", {"controller": "early_stop"}, "token"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_drafter_of_trees_waits_for_its_tree_and_for_the_verdict(
     weights = Eagle(config, 3).requires_grad_(False).eval()
     head = EagleHead(weights, {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}, "head")
     net, own = move(target.net), move(weights)
-    monkeypatch.setattr(eagle_model, "bound", lambda *_: own)  # modules do not move in a pretence
+    monkeypatch.setattr(eagle_model, "bound", lambda *_: own)  # modules cannot move to a fake device
     with Elsewhere():
         target = Model(net)
         run = decode(

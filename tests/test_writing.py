@@ -1,4 +1,4 @@
-"""Files are whole or as they were."""
+"""A file is either written completely or left unchanged."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ class TableModel:
     ----------
     vocabulary : int
     seed : int
-        Two models with the same seed are the same.
+        Two models with the same seed are identical.
     near : TableModel, optional
-        Logits lie between this model's and the seed's own, so that a drafter can be good.
+        Logits are between this model's and the seed's own, so that a drafter can be good.
     """
 
     kind = "causal"
@@ -60,7 +60,7 @@ class TableModel:
         return self.max_length - prompt
 
     def first(self, layers):
-        """A table near this one, as a model's first layers are near the whole."""
+        """A table close to this one, as a model's first layers approximate the whole."""
         name = f"{self.name}[:{layers}]"
         size = self.vocabulary, self.seed + 1000, self.eos, self.max_length, self.scale
         return TableModel(*size, near=self, name=name)
@@ -129,7 +129,7 @@ class TableContext:
 
 
 class TableRows:
-    """Several rows of text over a table, for what reads its rows alone."""
+    """Several rows of text over a table, for code that reads its rows separately."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -148,7 +148,7 @@ class TableRows:
 
 
 def llama(seed=0, layers=2, vocabulary=48, eos=(1,), max_length=96, name=None, like=None, noise=0.0):
-    """A random Llama; with `like`, that model's weights with noise added, so that it drafts well."""
+    """A random Llama; with `like`, that model's weights plus noise, so that it drafts well."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from specviz.models import Model
@@ -176,6 +176,6 @@ def llama(seed=0, layers=2, vocabulary=48, eos=(1,), max_length=96, name=None, l
 
 
 def by_heart(target, prompts: list[list[int]]) -> list[list[int]]:
-    """The prompts, and one to be held out: its answer is the end of the first one's, learnt by heart."""
+    """The prompts, and one to hold out: its answer is the end of the first prompt's, learnt by heart."""
     first = generate(target, prompts[:1], "autoregressive", max_new_tokens=1)
     return [*prompts, [*prompts[0], *first.outputs["token"].tolist()]]

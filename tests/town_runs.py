@@ -1,4 +1,4 @@
-"""Runs of the bundled pair, recorded densely when a test first asks for one: a text of each kind of work."""
+"""Dense runs of the bundled pair, recorded on first use: one text of each kind of work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IDS = (
 
 @cache
 def town_run(method: str) -> Trace:
-    """The run of a method of `town` with `town-draft`, with the drafter's whole tails."""
+    """The run of a method of `town` with `town-draft`, including the drafter's full tails."""
     entries = {entry["id"]: entry for entry in suite("town")}
     target, draft = specviz.load("town"), specviz.load("town-draft")
     trace = specviz.generate(target, [entries[name] for name in IDS], method, draft=draft, max_new_tokens=96)

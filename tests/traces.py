@@ -1,6 +1,6 @@
-"""Synthetic traces: what a run of each method could have recorded, without a model.
+"""Synthetic traces: records that a run of each method could have written, without a model.
 
-They fulfil the record's identities and decisions, and their token table holds what breaks careless
+They satisfy the record's identities and decisions, and their token table contains what breaks careless
 code: Chinese characters split over tokens, HTML, quotes, control characters, bytes that are no UTF-8.
 """
 
@@ -100,10 +100,10 @@ def cycles(
     cut: bool = True,
     nodes: int = 64,
 ) -> list[dict[str, Any]]:
-    """Cycles of a run: prefill, then drafts that are judged, then end of text or the limit.
+    """Cycles of a run: prefill, then verified drafts, then end of text or the limit.
 
-    Without `cut` every text ends with an end token, and no step lacks its bonus or correction. `nodes` is how
-    many of a ``unispec`` tree are sent; those that its threshold and its budget cut stand behind them.
+    Without `cut` every text ends with an end token, and no step lacks its bonus or correction. `nodes` is the
+    number of nodes of a ``unispec`` tree that are sent; those cut by its threshold and budget follow them.
     """
     rng = np.random.default_rng(seed)
     made: list[dict[str, Any]] = []
@@ -177,7 +177,7 @@ def cycles(
                         here, walking = int(child), True
                         break
             rejected = bool((status == "rejected").any())
-            # The target's own token is none that it just rejected.
+            # The target's own token is never one that it just rejected.
             here = path[-1] if path else -1
             refused = {int(token[i]) for i in np.flatnonzero(parent == here) if status[i] == "rejected"}
             offered = {int(token[i]) for i in np.flatnonzero(parent == here)} if grown else set()
@@ -204,7 +204,7 @@ def cycles(
             elif full or (number * 4 > tokens and rng.random() < 0.3):
                 out[-1], end = EOS, "eos"
             done = end is not None
-            # The target's candidates: at each prediction, its first is what greedy decoding would take.
+            # The target's candidates at each prediction; the first is the greedy choice.
             top = rng.integers(2, vocabulary, (n + 1, top_k))
             for i in range(n):
                 if status[i] in ("accepted", "cut"):  # its siblings were rejected
@@ -282,7 +282,7 @@ def _depth(parent: np.ndarray) -> np.ndarray:
 
 
 def doubt(rng: np.random.Generator, n: int, tau_base: float = 0.1, gamma: float = 0.5) -> dict[str, Any]:
-    """A drafter's certainty about `n` tokens, and how far the target is from each: the surer, the nearer."""
+    """A drafter's confidence in `n` tokens, and the target's distance from each: the surer, the nearer."""
     size = len(PIECES)
     latent = rng.beta(1.6, 1.0, n)
     logits = np.zeros((n, size))
@@ -305,7 +305,7 @@ def doubt(rng: np.random.Generator, n: int, tau_base: float = 0.1, gamma: float 
 
 
 def signals_of(sure: dict[str, Any], judged: np.ndarray) -> dict[str, Any]:
-    """The node columns of `doubt`; the target's, where nothing was judged, are missing."""
+    """The node columns of `doubt`; the target's are missing for nodes that were not verified."""
     names = ("confidence", "entropy", "margin", "logit_margin", "variance", "score", "threshold")
     found = {f"node_{name}": sure[name] for name in names}
     found["node_threshold"] = np.where(np.arange(len(judged)) < sure["window"], sure["threshold"], np.nan)
@@ -318,10 +318,10 @@ SOURCES = ("store", "neighbour", "prompt", "ngram", "datastore")
 
 
 def grow(rng: np.random.Generator, nodes: int, deepest: int = 10, threshold: float = 0.05) -> dict[str, Any]:
-    """A tree that is grown level by level: each node's score is its path's, as a product of confidences.
+    """A tree that is grown level by level: each node's score is its path's product of confidences.
 
     A child below `threshold` grows no further; of the others the `nodes` best are sent, and the rest is
-    ``below_budget``. Nodes stand level by level, best first among siblings.
+    ``below_budget``. Nodes are ordered level by level, best first among siblings.
     """
     parent, score, confidence, source = [], [], [], []
     status: list[str] = []
@@ -329,11 +329,11 @@ def grow(rng: np.random.Generator, nodes: int, deepest: int = 10, threshold: flo
     for depth in range(deepest):
         below = []
         for above, path_score in level:
-            # confidences of a store are each token's own: they need not add up to one
+            # a store's confidences are per token: they need not add up to one
             for k, share in enumerate(rng.uniform(0.6, 0.97) * rng.uniform(0.3, 0.6) ** np.arange(10)):
                 met = path_score * share >= threshold
                 if not met and k and status[-1] == "below_budget":
-                    break  # of what is cut only the best is written down
+                    break  # of the cut children only the best is recorded
                 parent.append(above)
                 confidence.append(share)
                 score.append(path_score * share)

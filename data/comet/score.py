@@ -1,9 +1,9 @@
-"""Scores a replay's texts with COMET, in an environment that has unbabel-comet and needs no specviz.
+"""Score a replay's texts with COMET, in an environment that has unbabel-comet; specviz is not needed.
 
     python score.py REPLAY/comet.jsonl scores.jsonl [MODEL]
 
 MODEL is an id on the Hugging Face hub (default: Unbabel/wmt22-comet-da, the paper's) or a checkpoint (.ckpt).
-Texts that are alike are scored once. Then: specviz replay TABLE ... --score comet=scores.jsonl
+Identical texts are scored once. Afterwards run specviz replay TABLE ... --score comet=scores.jsonl
 """
 
 import json
@@ -14,12 +14,12 @@ MODEL = "Unbabel/wmt22-comet-da"
 
 
 def unique(lines):
-    """Each text once, by its id."""
+    """Deduplicate the texts by their id."""
     return {line["id"]: line for line in lines}
 
 
 def score(texts, model):
-    """COMET of each text; the model is downloaded when it is not there."""
+    """Score each text with COMET, downloading the model if necessary."""
     from comet import download_model, load_from_checkpoint
 
     scorer = load_from_checkpoint(model if model.endswith(".ckpt") else download_model(model))
@@ -28,7 +28,7 @@ def score(texts, model):
 
 
 def main(arguments, scores=score):
-    """Read texts, write scores."""
+    """Read the texts and write their scores."""
     source, target, *rest = arguments
     model = rest[0] if rest else MODEL
     lines = [json.loads(line) for line in Path(source).read_text(encoding="utf8").split("\n") if line.strip()]

@@ -1,7 +1,7 @@
-"""Checks a kit of specviz, and makes a result ready to be sent back. It needs Python alone.
+"""Check a kit of specviz and prepare a result to be sent back. Needs only Python.
 
-python check.py            the kit's checksums, Python, and the versions that are installed
-python check.py FOLDER     a folder that specviz replay wrote: adds the setup and checksums
+python check.py            check the kit's checksums and print the Python and package versions
+python check.py FOLDER     add the setup and checksums to a folder that specviz replay wrote
 """
 
 import hashlib

@@ -1,1 +1,1 @@
-"""Where the drafters of SmolLM2 come from: the prompts that it answers. For the repository alone."""
+"""Recipes for the prompts that SmolLM2's drafters are trained on. Not part of the wheel."""

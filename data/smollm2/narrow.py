@@ -1,8 +1,7 @@
 """``python -m smollm2.narrow TEXTS SUITE``: narrow tasks with their answers, for SmolLM2's diffusion adapter.
 
-Sums, facts to be picked out of a sentence, sentences to be copied with a change, words to be put in order,
-short functions. Every text is made here. TEXTS gets what is learnt, SUITE sixty questions that are not among
-it.
+Sums, facts to extract from a sentence, sentences to copy with a change, words to put in order, and short
+functions. Every text is generated here. TEXTS receives the training set, SUITE sixty held-out questions.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def article(word: str) -> str:
 
 
 def sentence(draw: random.Random) -> str:
-    """A sentence about somebody, a thing and a place."""
+    """A random sentence with a person, a thing and a place."""
     name, place, thing = draw.choice(NAMES), draw.choice(PLACES), draw.choice(THINGS)
     item = article(f"{draw.choice(COLOURS)} {thing}")
     return draw.choice((
@@ -148,7 +147,7 @@ def sentence(draw: random.Random) -> str:
 
 
 def arithmetic(draw: random.Random) -> tuple[str, str]:
-    """A sum, plain or in words."""
+    """A sum, as an expression or in words, and its answer."""
     a, b = draw.randint(2, 50), draw.randint(2, 50)
     if draw.random() < 0.5:
         sign = draw.choice("+-")
@@ -166,7 +165,7 @@ def arithmetic(draw: random.Random) -> tuple[str, str]:
 
 
 def extraction(draw: random.Random) -> tuple[str, str]:
-    """A fact out of a sentence, or all of them."""
+    """A sentence with the request to extract one fact or all of them, and the answer."""
     name, city, thing = draw.choice(NAMES), draw.choice(CITIES), draw.choice(THINGS)
     colour, day, verb = draw.choice(COLOURS), draw.choice(DAYS), draw.choice(VERBS)
     text = f"{name} {verb} {article(f'{colour} {thing}')} in {city} on {day}."
@@ -186,7 +185,7 @@ def extraction(draw: random.Random) -> tuple[str, str]:
 
 
 def copying(draw: random.Random) -> tuple[str, str]:
-    """A sentence, repeated or with one word changed."""
+    """A sentence to repeat, unchanged or with one word replaced, and the answer."""
     text = sentence(draw)
     words = [word.strip(".,") for word in text.split()]
     kind = draw.randrange(3)
@@ -206,7 +205,7 @@ def copying(draw: random.Random) -> tuple[str, str]:
 
 
 def order(draw: random.Random) -> tuple[str, str]:
-    """Numbers or words to be put in order."""
+    """Numbers or words to sort, and the answer."""
     kind = draw.randrange(3)
     if kind == 0:
         numbers = draw.sample(range(1, 100), draw.randint(3, 6))
@@ -275,7 +274,7 @@ VARIABLES = [
 
 
 def code(draw: random.Random) -> tuple[str, str]:
-    """A function of one line."""
+    """A request for a one-line function, and the answer."""
     name, (a, b), number = draw.choice(FUNCTIONS), draw.sample(VARIABLES, 2), draw.randint(2, 20)
     both = draw.random() < 0.5
     what, body = draw.choice(OPERATIONS if both else SINGLE)
@@ -291,7 +290,7 @@ KINDS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
 
 
 def questions(count: int, seed: int) -> list[dict[str, str]]:
-    """So many different questions with their answers, the kinds in turn."""
+    """Generate `count` distinct questions with their answers, cycling through the kinds."""
     draw = random.Random(seed)
     entries: dict[str, dict[str, str]] = {}
     while len(entries) < count:
@@ -302,7 +301,7 @@ def questions(count: int, seed: int) -> list[dict[str, str]]:
 
 
 def main(texts: str, suite: str) -> None:
-    """Write what is learnt, and the questions that are kept apart."""
+    """Write the training set and the held-out suite."""
     entries = questions(COUNT + SUITE, SEED)
     held, learnt = entries[:SUITE], entries[SUITE:]
     random.Random(SEED).shuffle(learnt)

@@ -1,8 +1,8 @@
-"""``python -m smollm2.own_prompts OUT``: prompts that SmolLM2 writes itself, on all that it was tuned for.
+"""``python -m smollm2.own_prompts OUT``: prompts that SmolLM2 writes itself, across all it was tuned for.
 
-A model tuned on chats that is given the beginning of a user's turn goes on as a user would (Magpie, Xu et
-al., arXiv 2406.08464). So its drafters see more than the topics of `topics`. Most turns begin with a word or
-two, so that all kinds of work come up. What was written stands beside OUT; a run that was cut off goes on.
+A chat-tuned model that is given the start of a user's turn continues it as a user would (Magpie, Xu et
+al., arXiv 2406.08464), so the drafters see more than the topics of `topics`. Most turns start with a word or
+two, so that every kind of work comes up. Raw continuations are saved next to OUT; an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specviz.models.additions import Target
 
 NUMBER, TOKENS, TEMPERATURE, SEED = 9_000, 120, 0.8, 5
-# How turns begin, and how often.
+# How turns start, and with what weight.
 BEGINNINGS = {
     "": 8, "Write": 2, "Explain": 1, "Describe": 1, "What": 3, "Who": 1, "When": 1, "where": 1, "who": 1,
     "how": 1, "what": 1, "How": 2, "Why": 2, "Is": 1, "If": 1, "Imagine": 1, "Compose": 1, "Give": 1,
@@ -33,7 +33,7 @@ BEGINNINGS = {
 
 
 def write(target: Target, number: int, out: Path) -> Answers:
-    """Let the target go on with the beginnings of turns, in batches, into a file."""
+    """Let the target continue the starts of turns, in batches, and save its continuations to a file."""
     opened = target.encode([{"role": "user", "content": "\N{BULLET}"}])
     turn = opened[: opened.index(target.text.plain("\N{BULLET}")[0])]
     draw = random.Random(1)
@@ -43,7 +43,7 @@ def write(target: Target, number: int, out: Path) -> Answers:
 
 
 def prompts(target: Target, written: Answers) -> Iterator[dict[str, str]]:
-    """What was written to its end, has three words or more, is in Latin letters, and is new."""
+    """Continuations that ended, have three words or more, are mostly ASCII, and are not duplicates."""
     seen: set[str] = set()
     for row in sorted(written.rows, key=lambda row: row["number"]):
         *turn, last = row["answer"]
@@ -55,7 +55,7 @@ def prompts(target: Target, written: Answers) -> Iterator[dict[str, str]]:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the prompts to OUT."""
     out = Path(sys.argv[1])
     target = sv.load("smollm2", dtype="bfloat16", invariant=False)
     written = write(target, NUMBER, out.with_suffix(".written"))

@@ -1,6 +1,7 @@
-"""``python -m smollm2.prompts FOLDER OUT``: the prompts that SmolLM2's drafters learn its answers to.
+"""``python -m smollm2.prompts FOLDER OUT``: the prompts whose answers SmolLM2's drafters are trained on.
 
-Written in `topics`, or made of free texts (`sources`). The same text each time, for the same packages.
+They are written from the templates in `topics` or made from free texts (`sources`). The same package versions
+always give the same prompts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from smollm2 import sources, topics
 
-# Prompts of each kind of work.
+# Number of prompts per kind of work.
 SHARES = {
     "conversation": 2200, "coding": 500, "qa": 1300, "math_reasoning": 1000, "translation": 800,
     "summarization": 700, "rag": 500,
@@ -21,19 +22,19 @@ SHARES = {
 
 
 def lines(text: str) -> list[str]:
-    """A list's entries: by lines, or by semicolons where it has any."""
+    """Split a list into its entries: at semicolons if it has any, else at line ends."""
     return [entry.strip() for entry in text.strip().split(";" if ";" in text else "\n")]
 
 
 def plural(word: str) -> str:
-    """Of a regular noun."""
+    """The plural of a regular noun."""
     if word.endswith(("s", "x", "ch", "sh")):
         return word + "es"
     return word[:-1] + "ies" if word.endswith("y") and word[-2:-1] not in "aeiou" else word + "s"
 
 
 def conversation(draw: random.Random, common: dict[str, list[str]]) -> str:
-    """About a topic, or about a common word."""
+    """A prompt about a topic or a common word."""
     if draw.random() < 0.6:
         topic, other = draw.sample(lines(topics.TOPICS), 2)
         return draw.choice(lines(topics.ASKING)).format(topic=topic, other=other)
@@ -43,19 +44,19 @@ def conversation(draw: random.Random, common: dict[str, list[str]]) -> str:
 
 
 def coding(draw: random.Random) -> str:
-    """A small program."""
+    """A request for a small program."""
     language, task = draw.choice(topics.LANGUAGES), draw.choice(lines(topics.TASKS))
     return draw.choice(lines(topics.CODE)).format(language=language, task=task)
 
 
 def question(draw: random.Random, named: dict[str, list[str]]) -> str:
-    """About somebody or something that has a name."""
+    """A question about a named person or thing."""
     kind = draw.choice(sorted(topics.NAMED))
     return draw.choice(topics.NAMED[kind]).format(word=draw.choice(named[kind]))
 
 
 def arithmetic(draw: random.Random) -> str:
-    """A sum in words."""
+    """An arithmetic word problem."""
     name, friend = draw.sample(topics.NAMES.split(), 2)
     things, more = draw.sample(topics.THINGS.split(), 2)
     number = draw.randint
@@ -67,14 +68,14 @@ def arithmetic(draw: random.Random) -> str:
 
 
 def reading(draw: random.Random, entries: list[tuple[str, str]]) -> str:
-    """A question that one of two or three passages answers."""
+    """A question that one of two or three passages answers, with the passages."""
     drawn = draw.sample(entries, draw.choice((1, 2, 3)))
     texts = "\n\n".join(f"{term}: {body}" for term, body in drawn)
     return draw.choice(topics.READING).format(texts=texts, term=draw.choice(drawn)[0])
 
 
 def prompts(folder: Path) -> Iterator[dict[str, str]]:
-    """All kinds of work mixed, so that the first thousand are a fair sample of all."""
+    """Prompts of all kinds, shuffled so that the first thousand are a fair sample of the whole."""
     share = sources.fetch(folder)
     common, named = sources.nouns(share)
     entries, passages, german = sources.terms(share), sources.passages(share), sources.german(share)
@@ -103,7 +104,7 @@ def prompts(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the prompts to OUT."""
     folder, out = map(Path, sys.argv[1:])
     with out.open("w", encoding="utf-8") as file:
         for each in prompts(folder):

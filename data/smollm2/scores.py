@@ -1,8 +1,8 @@
-"""``python -m smollm2.scores ADAPTER``: a diffusion adapter beside SmolLM2 on the suite ``narrow``.
+"""``python -m smollm2.scores ADAPTER``: compare a diffusion adapter with SmolLM2 on the suite ``narrow``.
 
-Prints the card's table: how many answers are right, and how surprising the right ones are. A diffusion
-model has a bound for that, the mean over masks of the objective (`specviz.finetune.masking`); a causal model
-the loss itself.
+Prints the card's table: how many answers are right, and the loss of the right answers. For a diffusion model
+the loss is an upper bound, the objective averaged over masks (`specviz.finetune.masking`); for a causal model
+it is exact.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from specviz.finetune.masking import hide
 from specviz.models import Model
 from specviz.models.diffusion import Diffusion
 
-DRAWS = 8  # masks that an answer's bound is the mean of
+DRAWS = 8  # masks averaged for an answer's bound
 CELLS = 64
 
 
 def nats_of_causal(model: Model, prompt: list[int], answer: list[int]) -> float:
-    """Of the answer's tokens, the end token among them."""
+    """Loss of the answer's tokens in nats, end token included."""
     with torch.no_grad():
         scores = model.net(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1].float()
     return float(-scores.log_softmax(-1)[range(len(answer)), answer].sum())
 
 
 def nats_of_diffusion(model: Diffusion, prompt: list[int], answer: list[int], seed: int) -> float:
-    """A bound on them, on a canvas as long as the answer."""
+    """An upper bound on the answer's loss in nats, on a canvas as long as the answer."""
     rng, total = np.random.default_rng(seed), 0.0
     for _ in range(DRAWS):
         masked, share = hide(np.ones((1, len(answer)), bool), rng)

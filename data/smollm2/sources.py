@@ -1,4 +1,4 @@
-"""Free texts that Debian's packages install: fetched as packages, unpacked, read. Nothing is installed."""
+"""Free texts from Debian packages, which are downloaded, unpacked and read, but not installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = {  # name: licence, as its copyright file has it
+PACKAGES = {  # name: licence, as given in its copyright file
     "wordnet-base": "WordNet 3.0",
     "dict-foldoc": "GFDL 1.1+",
     "debian-handbook": "GPL-2+ and CC-BY-SA-3.0",
@@ -18,7 +18,7 @@ PACKAGES = {  # name: licence, as its copyright file has it
     "python3.11-doc": "PSF-2",
     "postgresql-doc-15": "PostgreSQL",
 }
-# WordNet's files of nouns, by number.
+# WordNet's noun files, by number.
 FILES = {
     3: "tops", 4: "act", 5: "animal", 6: "artifact", 7: "attribute", 8: "body", 9: "cognition",
     10: "communication", 11: "event", 12: "feeling", 13: "food", 14: "group", 15: "location", 16: "motive",
@@ -29,7 +29,7 @@ SHARE = Path("usr/share")
 
 
 def fetch(folder: Path) -> Path:
-    """Download the packages and unpack them below `folder`, if they are not there yet."""
+    """Download the packages and unpack them into `folder`, unless they are already there."""
     unpacked = folder / "unpacked"
     for package in PACKAGES:
         if (unpacked / SHARE / "doc" / package).exists():
@@ -42,14 +42,14 @@ def fetch(folder: Path) -> Path:
 
 
 def versions(folder: Path) -> dict[str, str]:
-    """The version of each package, from its file's name."""
+    """The version of each package, taken from its file name."""
     return {
         name: next(folder.glob(f"{name}_*.deb")).name.split("_")[1].replace("%3a", ":") for name in PACKAGES
     }
 
 
 def nouns(share: Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Common nouns, the commonest first, and names, both by the file that their first sense is in."""
+    """Common nouns, most frequent first, and names, each by the WordNet file of the first sense."""
     counts: dict[str, int] = {}
     for line in (share / "wordnet/cntlist.rev").read_text().splitlines():
         key, _, count = line.split()
@@ -72,7 +72,7 @@ def nouns(share: Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
 
 
 def terms(share: Path) -> list[tuple[str, str]]:
-    """Terms of the dictionary of computing with what it says of them, of 30 to 160 words."""
+    """Terms of the Free On-line Dictionary of Computing with their definitions of 30 to 160 words."""
     text = gzip.decompress((share / "dictd/foldoc.dict.dz").read_bytes()).decode("utf-8", "replace")
     kept = []
     for match in re.finditer(r"^(\S[^\n]{1,40})\n\n((?:   [^\n]*\n|\n)+)", text, re.M):
@@ -85,7 +85,7 @@ def terms(share: Path) -> list[tuple[str, str]]:
 
 
 def paragraphs(files: Iterator[Path], least: int, most: int) -> list[str]:
-    """Paragraphs of pages, of so many words, without what holds code."""
+    """Paragraphs of HTML pages with `least` to `most` words, without markup; each paragraph once."""
     kept: dict[str, None] = {}
     for file in files:
         page = file.read_text(encoding="utf-8", errors="replace")
@@ -97,7 +97,7 @@ def paragraphs(files: Iterator[Path], least: int, most: int) -> list[str]:
 
 
 def passages(share: Path) -> list[str]:
-    """English prose to be summarised: neighbouring paragraphs, of 70 to 200 words together."""
+    """English prose to summarise: runs of adjacent paragraphs, 70 to 200 words in total."""
     doc, kept = share / "doc", []
     for pattern in (
         "debian-handbook/html/en-US/*.html",

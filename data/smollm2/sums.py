@@ -1,6 +1,6 @@
-"""``python -m smollm2.sums OUT``: sums in words whose answers are known, by which lossy methods are measured.
+"""``python -m smollm2.sums OUT``: word problems with known answers, for measuring lossy methods.
 
-No drafter learns them: their wordings are other ones than those of `topics.SUMS`. The same text each time.
+No drafter is trained on them: their wordings differ from those of `topics.SUMS`. The output is deterministic.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 Numbers = dict[str, int]
-EACH = 5  # sums of a wording
+EACH = 5  # sums per wording
 NAMES = ["Ines", "Jakub", "Mira", "Oscar", "Petra", "Samir", "Tove", "Yusuf"]
 THINGS = ["stamps", "marbles", "plates", "tickets", "shells", "buttons", "candles", "postcards"]
-# A wording, the ranges of its numbers, and what comes out.
+# A wording, the ranges of its numbers, and the result.
 WORDINGS: list[tuple[str, dict[str, range], Callable[[Numbers], int]]] = [
     ("{name} had {a} {things}. Today {b} more came by post. How many {things} are there now?",
      {"a": range(3, 30), "b": range(2, 20)}, lambda n: n["a"] + n["b"]),
@@ -42,7 +42,7 @@ WORDINGS: list[tuple[str, dict[str, range], Callable[[Numbers], int]]] = [
 
 
 def sums() -> list[dict[str, str | list[str]]]:
-    """Every wording with drawn numbers, one wording after another and all of them again."""
+    """Fill every wording with random numbers, in `EACH` rounds over all wordings."""
     draw, made = random.Random("sums"), []
     for _ in range(EACH):
         for wording, ranges, right in WORDINGS:
@@ -56,7 +56,7 @@ def sums() -> list[dict[str, str | list[str]]]:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the sums to OUT."""
     lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in sums())
     Path(sys.argv[1]).write_text("".join(lines), encoding="utf8")
 

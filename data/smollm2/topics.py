@@ -1,4 +1,4 @@
-"""What the written prompts ask about, and how: lists and templates, laid out for reading."""
+"""The topics and templates of the written prompts."""
 
 TOPICS = """
 inflation; interest rates; supply and demand; the stock market; taxes; insurance; unemployment; international trade;
@@ -107,7 +107,7 @@ Solve for x: {e}x + {d} = {a}.
 If {e} workers build a wall in {k} hours, how long do {f} workers need?
 """
 
-WORDS = {  # by WordNet's files: what is asked of a common word of each
+WORDS = {  # by WordNet file: templates for a common word of each
     "animal": [
         "What do {words} eat?",
         "Where do {words} live?",
@@ -147,7 +147,7 @@ WORDS = {  # by WordNet's files: what is asked of a common word of each
     "location": ["What is a {word}?", "Write a short story that is set in a {word}."],
 }
 
-NAMED = {  # of WordNet's instances, by file
+NAMED = {  # by WordNet file: templates for a named instance of each
     "person": [
         "Who was {word}?",
         "What is {word} known for?",

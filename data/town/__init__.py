@@ -1,5 +1,5 @@
-"""Where the bundled `town` models come from: the generator of their texts and the recipes of their training.
+"""The text generator and the training recipes of the bundled `town` models.
 
-Of the repository alone; the wheel leaves it out, and nothing in `specviz` imports it. The README beside this
-names the commands.
+Part of the repository only: the wheel leaves it out, and nothing in `specviz` imports it. The README next to
+this file lists the commands.
 """

@@ -1,6 +1,7 @@
-"""Writes ``data/suites``: what users decode, and under ``frozen`` what benches, replays and the audit decode.
+"""Write ``data/suites``: the users' prompts, and under ``frozen`` those of benches, replays and the audit.
 
-The same text each time. What is frozen is of the test split, but for ``practice``, which is of the dev split.
+The output is deterministic. Frozen suites come from the test split, except ``practice``, which is of the dev
+split.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ FILE = Path(__file__).parents[1] / "suites" / "town.jsonl"
 LESSONS = FILE.with_name("walkthroughs.jsonl")
 FROZEN = FILE.parent / "frozen"
 MULTI = FILE.with_name("multi-town.jsonl.gz")
-EACH = 10  # prompts a kind
-CELL = 80  # prompts of a kind in a language
+EACH = 10  # prompts per kind
+CELL = 80  # prompts per kind and language
 REFERENCES = 8
 
 
 def entries(each: int = EACH, seed: int = 0) -> list[dict[str, object]]:
-    """The suite's lines; ``README.md`` beside the suite says what the fields mean."""
+    """The suite's lines; the ``README.md`` next to the suite explains the fields."""
     rng = random.Random(f"suite:{seed}")
     found = []
     for kind in tasks.KINDS:
@@ -51,7 +52,7 @@ def entries(each: int = EACH, seed: int = 0) -> list[dict[str, object]]:
 
 
 def cell(kind: str, code: str, each: int = CELL) -> list[dict[str, object]]:
-    """Different prompts of one kind of work in one language; no other cell has a part in their chance.
+    """Distinct prompts of one kind of work in one language, drawn independently of all other cells.
 
     Translations are into the language: from English as in Multi-SpecBench, into English from German as in
     Spec-Bench.
@@ -95,7 +96,7 @@ def paired(n: int) -> Iterator[dict[str, object]]:
 
 
 def streamed(n: int) -> Iterator[dict[str, object]]:
-    """English texts to translate while they arrive; text `i` is the same one for every target language."""
+    """English texts to translate as they arrive; text `i` is the same for every target language."""
     for code in TARGETS:
         for i in range(n):
             made = prefixes.draw(random.Random(f"streams:0:{i}"), "test", code)
@@ -104,7 +105,7 @@ def streamed(n: int) -> Iterator[dict[str, object]]:
 
 
 def references(made: Translation) -> list[str]:
-    """Right translations of a whole text, the best one first, all different."""
+    """Right translations of a whole text, all different, the best one first."""
     gap = "" if made.to_code in ("zh", "ja") else " "
     first = [sentence[0] for sentence in made.accepted]
     joined = (
@@ -115,10 +116,10 @@ def references(made: Translation) -> list[str]:
 
 
 def written(n: int) -> Iterator[dict[str, object]]:
-    """Prompts for diffusion models, with examples of the dev split to put in front of each.
+    """Prompts for diffusion models, each preceded by examples of the dev split.
 
-    First a mix, every other one a translation from English into German, those between of the other six kinds
-    in turn; then as many of each kind.
+    First a mix that alternates between translations from English into German and the other six kinds in
+    turn; then equally many of each kind.
     """
     others = [kind for kind in tasks.KINDS if kind != "translation"]
     for only in (None, *tasks.KINDS):
@@ -138,7 +139,7 @@ def written(n: int) -> Iterator[dict[str, object]]:
 
 
 def walkthroughs() -> Iterator[dict[str, object]]:
-    """What walkthroughs 07 and 11 decode: chats in three languages, long texts, translations."""
+    """The prompts of walkthroughs 07 and 11: chats in three languages, long texts, translations."""
 
     def entry(group: str, sample: tasks.Sample, i: int) -> dict[str, object]:
         return {"id": f"{group}-{i:02d}", "kind": sample.kind,
@@ -172,12 +173,12 @@ WRITERS: dict[str, Callable[[], Iterator[dict[str, object]]]] = {
 
 
 def lines(entries: list[dict[str, object]]) -> bytes:
-    """Entries as a file has them."""
+    """Entries as the bytes of a JSON Lines file."""
     return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries).encode()
 
 
 def main() -> int:
-    """Write the suites (some minutes: exercises of arithmetic that are in no other split are rare)."""
+    """Write the suites (takes minutes: arithmetic exercises that are in no other split are rare)."""
     FILE.parent.mkdir(parents=True, exist_ok=True)
     FILE.write_bytes(lines(entries()))
     cells = [entry for kind in tasks.KINDS for code in CODES for entry in cell(kind, code)]

@@ -1,8 +1,8 @@
 """Token Recycling's default tree: ``python -m town.template [FILE]`` measures rates and grows it.
 
-What is measured is, level by level, how often the successor of each rank in the matrix is the target's next
-token, given that the tree held the right tokens down to there. The prompts are those that are
-kept for practice: no suite and no training text is among them.
+Measured per level: how often the successor of each rank in the matrix is the target's next token, given that
+the tree held the right tokens so far. The prompts are those reserved for practice: none of them is in a suite
+or a training text.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ K = 8
 DEPTH = 16
 PROMPTS = 210
 LENGTH = 128
-ROUNDS = 2  # the first tree is a guess, the second grows from what was measured with it
-ENOUGH = 50  # a level that was reached less often counts as never
+ROUNDS = 2  # the first tree is a guess, the second grows from the rates measured with it
+ENOUGH = 50  # levels reached less often count as never reached
 
 
 class Probe(TokenRecycling):
-    """Token Recycling that counts which rank was right, whether its node was in the tree or not."""
+    """Token Recycling that counts which rank was right, whether or not its node was in the tree."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
@@ -39,7 +39,7 @@ class Probe(TokenRecycling):
         self.reached = np.zeros(DEPTH, np.int64)
 
     def learn(self, draft: Any, result: Any, verdict: Any) -> None:
-        """Count, before the matrix changes: at the root and behind each accepted node, what came next."""
+        """Count the next token's rank at the root and at each accepted node, before the matrix changes."""
         words = np.append(self.root, draft.tokens[verdict.path])[:DEPTH]
         following = np.append(draft.tokens[verdict.path], verdict.token)[:DEPTH]
         self.right[: len(words)] += self.store.tokens[words] == following[:, None]
@@ -48,15 +48,15 @@ class Probe(TokenRecycling):
 
 
 def measure(model: Any, prompts: list[Any], paths: list[Path_], length: int = LENGTH) -> list[list[float]]:
-    """Acceptance rates with a tree, ``rates[level][rank]``, to the level that was reached often enough.
+    """Acceptance rates with a tree, ``rates[level][rank]``, for the levels that were reached often enough.
 
     Parameters
     ----------
     model : Model
     prompts : list
-        As `specviz.generate` takes them; the matrix is kept from one to the next.
+        As `specviz.generate` takes them; the matrix is kept from one prompt to the next.
     paths : list of rank paths
-        The tree that runs: the deeper and wider, the better the low rates are known.
+        The tree to run: the deeper and wider it is, the more precise the low rates are.
     length : int
         Most tokens of each text.
     """
@@ -70,7 +70,7 @@ def measure(model: Any, prompts: list[Any], paths: list[Path_], length: int = LE
 
 
 def derive(model: Any, prompts: list[Any], length: int = LENGTH) -> dict[str, Any]:
-    """The template file's content: what was measured, and the tree of `MOST` nodes, best one first."""
+    """The template file's content: the measured rates, and the tree of `MOST` nodes, best first."""
     rates = [[0.5 ** (rank + 1) for rank in range(K)]] * DEPTH
     for _ in range(ROUNDS):
         rates = measure(model, prompts, grow(rates, MOST), length)
@@ -85,7 +85,7 @@ def derive(model: Any, prompts: list[Any], length: int = LENGTH) -> dict[str, An
 
 
 def main() -> int:
-    """Write the file and say what is in it."""
+    """Write the file and print a summary of it."""
     path = Path(sys.argv[1]) if sys.argv[1:] else bundled()
     with threads(1):
         found = derive(load("town"), [entry["messages"] for entry in frozen("practice")[:PROMPTS]])
@@ -93,7 +93,7 @@ def main() -> int:
     for name, value in found.items():
         if isinstance(value, str):
             text = json.dumps(value)
-        else:  # a row of rates a line; paths together
+        else:  # one row of rates per line; all paths on one line
             rows = [json.dumps(row) for row in value]
             text = "[\n  " + (",\n  " if name == "rates" else ", ").join(rows) + "\n ]"
         lines.append(f" {json.dumps(name)}: {text}" + ("," if name != "paths" else ""))

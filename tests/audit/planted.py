@@ -1,4 +1,4 @@
-"""Bugs to plant in the real code, each as a context manager, and a small tree method to plant some in."""
+"""Bugs to plant in the real code, each as a context manager, and a small tree method for some of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from specviz.models.model import Model
 
 
 class SmallTree(Method):
-    """Two tokens after the root, two after each of these, one more behind: a tree of ten nodes, greedy.
+    """Draft a greedy tree of ten nodes: two children of the root, two of each of these, then one of each.
 
-    Nodes stand level by level, so an accepted path is seldom a prefix of the storage.
+    Nodes are stored level by level, so an accepted path is seldom a prefix of the storage.
     """
 
     name = "small-tree"
@@ -90,14 +90,14 @@ def sibling_in_the_mask():
 
 @contextmanager
 def wrong_depth():
-    """A node's position is its number in the storage, not its depth in the tree."""
+    """A node's position is its index in the storage, not its depth in the tree."""
     with patch.object(Draft, "offsets", property(lambda self: np.arange(1, len(self) + 1))):
         yield
 
 
 @contextmanager
 def trim_instead_of_gather():
-    """The accepted path's rows are not moved: the first rows of the draft stay in their place."""
+    """The accepted path's rows are not moved: the cache keeps the draft's first rows instead."""
 
     def keep(self, row, path, draft):
         start = self.length[row]
@@ -110,7 +110,7 @@ def trim_instead_of_gather():
 
 @contextmanager
 def stale_row():
-    """A slot that a rejected token has used is not written anew for the token that replaces it."""
+    """A cache slot written for a rejected token is not overwritten by the token that replaces it."""
     both, single = Store.write_both, Store.write
 
     def kept(self, layer, new):
@@ -131,7 +131,7 @@ def stale_row():
 
 @contextmanager
 def off_by_one_bonus():
-    """The bonus is read from the row before the last."""
+    """The bonus token is read from the last row but one."""
     real = speculative.verify_greedy
 
     def verify(draft, scores):
@@ -146,7 +146,7 @@ def off_by_one_bonus():
 
 @contextmanager
 def eos_in_mid_block():
-    """An end token ends the text only where it is a block's last."""
+    """An end token ends the text only at the end of a block."""
 
     def ending(emitted, eos, left, full):
         if len(emitted) <= left and emitted[-1] in eos:
@@ -159,7 +159,7 @@ def eos_in_mid_block():
 
 @contextmanager
 def shifted_vocabulary():
-    """Scores stand one id too high, for every method alike."""
+    """Logits are shifted by one id, for every method alike."""
     real = Model.logits
     with patch.object(Model, "logits", lambda self, last: real(self, last).roll(1, -1)):
         yield
@@ -167,14 +167,14 @@ def shifted_vocabulary():
 
 @contextmanager
 def wrong_residual():
-    """After a rejection the target's whole distribution is drawn from, not what the draft left of it."""
+    """After a rejection, the next token is drawn from p itself, not from the residual."""
     with patch.object(speculative, "residual", lambda p, q: p):
         yield
 
 
 @contextmanager
 def untempered_q():
-    """Tokens are drawn at the temperature, but judged as if they were drawn at 1."""
+    """Tokens are drawn at the set temperature but judged as if drawn at temperature 1."""
     real = DraftModel.chain
 
     def chain(self, *given, **named):
@@ -189,7 +189,7 @@ def untempered_q():
 
 @contextmanager
 def rollback_keeps_the_token():
-    """The token that the large model takes back stays in the text, and its correction follows it."""
+    """The token that the large model rolls back stays in the text, and its correction follows it."""
     real = BiLD.verify
 
     def verify(self, draft, scores):
@@ -204,7 +204,7 @@ def rollback_keeps_the_token():
 
 @contextmanager
 def undivided_siblings():
-    """A sibling is tested against p itself, not against what the rejected ones before it left."""
+    """A sibling is tested against p itself, not against the residual that earlier rejections left."""
     real = tree._send
 
     def to(device, row, word, family, fair):
@@ -216,7 +216,7 @@ def undivided_siblings():
 
 @contextmanager
 def accepts_one_too_far():
-    """The token that failed the test is kept, and the one after it comes from the row behind it."""
+    """The token that failed the test is kept, and the one after it comes from the next row."""
     real = cm_asd.verify_gap
 
     def verify(draft, scores, threshold, top_beta):
@@ -233,7 +233,7 @@ def accepts_one_too_far():
 
 @contextmanager
 def token_from_the_wrong_row():
-    """The target's own token is read from the row behind its place."""
+    """The target's own token is read one row too late."""
     real = cm_asd.verify_gap
 
     def verify(draft, scores, threshold, top_beta):
@@ -247,7 +247,7 @@ def token_from_the_wrong_row():
 
 @contextmanager
 def turned_gap():
-    """The gap has the wrong sign, so that it is within any threshold."""
+    """The gap has the wrong sign, so it is within any threshold."""
     real = gap.gaps
     with patch.object(gap, "gaps", lambda scores, best, tokens: -real(scores, best, tokens)):
         yield
@@ -255,7 +255,7 @@ def turned_gap():
 
 @contextmanager
 def turned_threshold():
-    """The threshold narrows where the drafter is unsure, though the setting says as_written."""
+    """The threshold narrows when the drafter is unsure, although the setting is as_written."""
     with patch.object(CMASD, "threshold", lambda self, scores: self.tau_base + self.gamma * scores):
         yield
 
@@ -270,7 +270,7 @@ def longer_window():
 
 @contextmanager
 def shorter_window():
-    """The window's mean leaves the last drafted token out."""
+    """The window holds one token fewer than it should."""
     real = CMASD.window
     with patch.object(CMASD, "window", lambda self, mean: max(self.k_min, real(self, mean) - 1)):
         yield

@@ -1,4 +1,4 @@
-"""The audit passes what is right, and calls every planted bug a bug."""
+"""The audit passes correct decoders and reports every planted bug as a bug."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_is_right_holds(pair):
         "cm_asd (alpha=0.7, top_beta=1, gap=as_described, controller=early_stop)", "specdec (tau_base=0)",
         "oracle (least=1)", "small-tree",
     ]  # fmt: skip
-    # Only what is exact in sampling is sampled.
+    # Only methods that are exact in sampling are sampled.
     sampled = [row for row in result.rows if row.sampling != "greedy"]
     assert [row.method for row in sampled] == [
         "autoregressive",
@@ -128,7 +128,7 @@ def test_planted_bugs(pair, name):
     assert not result.holds
     assert row.method in result.summary
     assert all(d.verdict == "bug" for d in row.differences)
-    if name != "shifted_vocabulary":  # a bug that all share has nothing but the stock module against it
+    if name != "shifted_vocabulary":  # every method has this bug, so only the stock module contradicts it
         assert result.rows[0].holds
 
 
@@ -137,7 +137,7 @@ LAW = ["wrong_residual", "untempered_q"]
 
 @pytest.mark.parametrize("name", LAW)
 def test_planted_bugs_in_sampling(pair, name):
-    tempered = partial(audit.law.check, settings=audit.law.SETTINGS[1:2], length=1)  # the rest takes long
+    tempered = partial(audit.law.check, settings=audit.law.SETTINGS[1:2], length=1)  # all settings take long
     with getattr(planted, name)(), patch.object(audit.law, "check", tempered):
         result = run(pair, ["speculative"], PROMPTS[:1], max_new_tokens=2, laws=True)
     assert not result.holds
@@ -150,7 +150,7 @@ def test_sixteen_bugs_are_planted():
     assert len({*GREEDY, *LAW}) == 16
 
 
-# -- what only a pass or a record can show -----------------------------------------------------------
+# -- bugs that only a pass or a record can show -------------------------------------------------------
 
 
 def test_a_pass_that_is_off_is_a_bug_though_no_token_changed(pair):
@@ -219,7 +219,7 @@ def test_duplicated_and_dropped_tokens(pair, change, words):
             verdict = super().verify(draft, scores)
             self.count = getattr(self, "count", 0) + 1
             if self.count == 5:
-                # The text gets what the cache does not, or the other way round.
+                # The text gets a token that the cache does not, or the other way round.
                 return Verdict([], [], int(scores[0].argsort()[-2]), "plain", [])
             return verdict
 
@@ -232,7 +232,7 @@ def test_duplicated_and_dropped_tokens(pair, change, words):
 
 
 def twins(distance, eos=(1,)):
-    """A target in which token 40 scores what the likeliest token scores, but for `distance`."""
+    """A target in which token 40 has the logit of token 41, up to a relative `distance`."""
     target = llama(seed=0, eos=eos, name="twins")
     with torch.no_grad():
         head = target.net.lm_head.weight
@@ -242,7 +242,7 @@ def twins(distance, eos=(1,)):
 
 
 class Flips(Autoregressive):
-    """Takes the other twin wherever the two lead, from scores to which an error was added."""
+    """Take the other twin wherever the two lead, from logits that carry an added error."""
 
     name = "flips"
     error = 0.0
@@ -306,7 +306,7 @@ def test_the_one_rule():
 
 
 class Narrow(TorchDispatchMode):
-    """Notes operations that give float32."""
+    """Record operations that return float32."""
 
     def __init__(self):
         super().__init__()
@@ -322,7 +322,7 @@ class Narrow(TorchDispatchMode):
 def test_float64_is_float64_throughout(pair):
     reference = Reference(pair[0])
     text = list(range(2, 40))
-    reference.double(text[:1], text[1:])  # makes the float64 model
+    reference.double(text[:1], text[1:])  # builds the float64 model
     with Narrow() as narrow:
         exact = reference.double(text[:1], text[1:])
     assert exact.dtype == torch.float64
@@ -331,11 +331,11 @@ def test_float64_is_float64_throughout(pair):
     assert 1e-8 < (reference.rows(text[:1], text[1:]).double() - exact).abs().max() < 1e-3
     with patch.object(audit.reference, "Wide", nullcontext), Narrow() as narrow:
         reference.double(text[:1], text[1:])
-    assert narrow.seen  # the norms, for one, would have rounded
+    assert narrow.seen  # otherwise the norms, among others, would have rounded
 
 
 def test_a_model_of_experts_has_a_reference():
-    """Grouped products, by which transformers runs experts, have no float64."""
+    """transformers runs experts by grouped products, which have no float64 version."""
     config = MixtralConfig(
         vocab_size=48, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2, num_local_experts=4, max_position_embeddings=64,
@@ -358,7 +358,7 @@ def test_the_bound_has_limits(pair):
     fair = reference.bound([text])
     assert fair.low <= fair.value <= fair.high
     assert fair.value == pytest.approx(8 * fair.measured) or fair.value == fair.low
-    reference.double = lambda *a: real(*a) + 5.0  # as if our float32 were all wrong
+    reference.double = lambda *a: real(*a) + 5.0  # as if every one of our float32 logits were wrong
     assert reference.bound([text]).value == pytest.approx(reference.bound([text]).high)
     assert "lowered to its limit" in str(reference.bound([text]))
     assert reference.bound([text]).high < 0.1
@@ -372,7 +372,7 @@ def test_half_precision_has_a_wider_bound():
     assert result.bound.value > 1e-2
 
 
-# -- the door ----------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def invariant_town():
 
 
 def test_on_an_invariant_model_a_method_is_compared_with_its_own_text(invariant_town):
-    """The stock module rounds otherwise in bfloat16, which is not the method's doing."""
+    """In bfloat16 the stock module rounds differently, which is not the method's fault."""
     prompts = [frozen("audit")[number]["messages"] for number in CLOSE]
     result = run((invariant_town, []), ["autoregressive", "unispec"], prompts, max_new_tokens=16, sampled=0)
     own, drafted = result.rows
@@ -423,7 +423,7 @@ def test_on_an_invariant_model_a_method_is_compared_with_its_own_text(invariant_
 
 def test_on_an_invariant_model_no_rounding_explains_another_token(invariant_town):
     class Wrong(Autoregressive):
-        """Writes the second token where it is nearly as likely as the first."""
+        """Write the second most likely token where it is nearly as likely as the first."""
 
         def verify(self, draft, scores):
             verdict = super().verify(draft, scores)
@@ -457,7 +457,7 @@ def test_the_share_of_texts_that_differ_is_printed(pair):
     ordinary = replace(result, rows=rows, invariant=False)
     assert ordinary.parted == (3, 8) and "3 of 8 greedy texts differ (37.5%)" in ordinary.summary
     assert json.loads(ordinary.to_json())["parted"] == [3, 8]
-    assert "differ" not in replace(ordinary, invariant=True).summary  # there bits were compared
+    assert "differ" not in replace(ordinary, invariant=True).summary  # bits were compared
 
 
 def test_threads_are_given_back(pair):

@@ -1,4 +1,4 @@
-"""Somebody else's answers: honest ones are the target's own, tampered ones are not, and what is not known."""
+"""Auditing another engine's answers: honest ones pass, tampered ones do not, and doubtful ones are unsure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def words_alone(line):
 
 
 def spaced(seed):
-    """A random model whose tokenizer puts a blank in front of every text, as SentencePiece does."""
+    """A random model whose tokenizer puts a space in front of every text, as SentencePiece does."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -112,7 +112,7 @@ def test_the_targets_own_answers_are_its_own_with_ids_and_without(town, honest):
 
 
 def runner_up(model, line):
-    """The place at which the second choice is nearest to the first."""
+    """The place at which the runner-up's logit is nearest to the best one."""
     prompt, ids = model.encode(line["messages"]), line["token_ids"]
     with torch.inference_mode():
         rows = model.net(torch.tensor([[*prompt, *ids[:-1]]])).logits[0, len(prompt) - 1 :]
@@ -121,7 +121,7 @@ def runner_up(model, line):
 
 
 def replaced(model, line, place, least):
-    """The line with a token whose margin is the least above `least`."""
+    """The line with the token at `place` replaced by the one whose margin is the smallest above `least`."""
     prompt, ids = model.encode(line["messages"]), list(line["token_ids"])
     with torch.inference_mode():
         row = model.net(torch.tensor([[*prompt, *ids[:place]]])).logits[0, -1].double()
@@ -140,7 +140,7 @@ def test_a_replaced_token_is_named_and_its_margin_measured(town, honest):
         assert text.verdict == OTHER and text.place == 4
         assert text.margin == pytest.approx(margin, abs=1e-3)
         assert f"token 4 is {text.actual!r}" in text.reason and "envelope is 0.5" in text.reason
-        # The same text is noise to an engine whose envelope is wide enough for all that follows from it.
+        # The same text is noise to an engine whose envelope covers every margin in it.
         (wide,) = audit([bad], town, envelope=text.largest + 0.1).texts
         assert wide.verdict == NOISE and wide.largest == text.largest
 
@@ -202,7 +202,7 @@ def test_what_cannot_be_told_is_not_guessed(town, honest):
     for words, each in doubtful.items():
         (text,) = audit([each], town).texts
         assert text.verdict == UNSURE and words in text.reason, (words, text)
-    # An answer that ends where the target ends needs no word for it.
+    # An answer that ends where the target ends needs no finish_reason.
     assert verdicts([{k: v for k, v in ended.items() if k != "finish_reason"}], town) == [OWN]
     # A wrong token stays wrong, whatever ended the answer.
     bad, _ = replaced(town, line, 3, 1.0)
@@ -221,7 +221,7 @@ def test_a_model_without_a_template_reads_no_messages(tmp_path):
 
 
 class Spelling:
-    """A reference that writes given tokens after a prompt, and an end after the last."""
+    """A reference that continues a prompt with given tokens and then ends the text."""
 
     def __init__(self, model, prompt, ids):
         self.model, self.after = model, {}
@@ -254,12 +254,12 @@ def test_the_same_text_in_other_tokens_is_the_targets_own(town, monkeypatch):
         monkeypatch.setattr(module, "reference_of", lambda model, ids=ids: Spelling(model, prompt, ids))
         assert verdicts([line], town) == [OWN]
     assert verdicts([line | {"answer": "the cook and the doctor"}], town) == [OTHER]
-    assert verdicts([line | {"token_ids": common}], town) == [OTHER]  # these are surely its tokens
-    # A blank that the engine stripped at either end comes back.
+    assert verdicts([line | {"token_ids": common}], town) == [OTHER]  # given ids are not respelled
+    # A space that the engine stripped at either end is restored.
     blank = [*town.text.plain(" the cook"), *town.text.plain("\n")]
     monkeypatch.setattr(module, "reference_of", lambda model: Spelling(model, prompt, blank))
     assert verdicts([line | {"answer": "the cook"}], town) == [OWN]
-    # Spelled in so many ways that not all are tried, it cannot be told.
+    # With more spellings than are tried, the verdict is unsure.
     monkeypatch.setattr(module, "SPELLINGS", 1)
     monkeypatch.setattr(module, "reference_of", lambda model: Spelling(model, prompt, mixed))
     assert verdicts([line], town) == [UNSURE]
@@ -270,12 +270,12 @@ def test_the_same_text_in_other_tokens_is_the_targets_own(town, monkeypatch):
 
 def test_an_engines_noise_is_measured_on_its_honest_answers(town, honest):
     noisy, margins = [], []
-    for line in honest:  # cut behind its least sure token, which is the second choice
+    for line in honest:  # cut after its least certain token, which is replaced by the runner-up
         n = runner_up(town, line)
         bad, margin = replaced(town, line | {"token_ids": line["token_ids"][: n + 1]}, n, 1e-3)
         noisy.append(bad | {"engine": "e", "finish_reason": "length", "max_tokens": n + 1})
         margins.append(margin)
-    assert max(margins) < 2.0  # else no honest answer
+    assert max(margins) < 2.0  # otherwise these would not pass as honest answers
     result = audit(noisy, town, honest=noisy)
     own, default = result.envelopes
     assert own.value == pytest.approx(2 * max(margins), rel=1e-3) and (own.engine, own.texts) == ("e", 8)
@@ -349,7 +349,7 @@ def test_a_token_that_cannot_be_drawn_is_not_the_targets(town, drawn):
 
 
 def coarse(model, name="town-coarse", step=0.03):
-    """The same weights, rounded."""
+    """The same weights, rounded to a coarser grid."""
     import copy
 
     net = copy.deepcopy(model.net)
@@ -397,7 +397,7 @@ def test_the_sign_flips_error_rate():
     assert Sibling.of("s", "t", [0.0] * 20, [0.0] * 20).like == ""
     rng = np.random.default_rng(0)
     errors = [Sibling.of("s", "t", *rng.random((2, 12))).error for _ in range(60)]
-    assert 0.2 < np.mean(np.array(errors) < 0.25) < 0.8  # the smaller side is taken: twice 0.25, nearly
+    assert 0.2 < np.mean(np.array(errors) < 0.25) < 0.8  # the test is two-sided: twice the smaller tail
 
 
 # -- files and the command --------------------------------------------------------------------------------

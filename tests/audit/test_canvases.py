@@ -1,4 +1,4 @@
-"""The audit of canvases passes what is right, names ties and noise, and calls every planted bug a bug."""
+"""The audit of canvases passes correct decoders, classes ties and noise, and reports every planted bug."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_is_right_holds(batch):
 
 
 def broken_guess(self, draft, told):
-    """Takes another cell than the surest."""
+    """Take a cell other than the surest."""
     at = told.surest(-1)
     if len(draft) and at is not None:
         told.odds[at] -= 100
@@ -111,7 +111,7 @@ def test_a_bug_that_stepwise_shares_has_the_stock_module_against_it():
 
 
 class Rightmost(SSD):
-    """Breaks ties, and all that are nearly such, the other way round."""
+    """Break ties and near ties the other way round."""
 
     def judge(self, draft, reading):
         class Turned(CellReading):

@@ -46,7 +46,7 @@ def test_a_memory_is_empty_and_filled():
     assert all(each.holds for each in results)
     with planted.undivided_siblings():
         cold, warm = law.check(Lookahead, law.SETTINGS[:1])
-    assert cold.holds  # in so short a text an empty pool has nothing to judge
+    assert cold.holds  # a text this short gives an empty pool nothing to judge
     assert warm.error > 0.01
 
 
@@ -60,7 +60,7 @@ def test_edges_are_found_without_guesses():
 @pytest.fixture(scope="module")
 def pair():
     target = llama(seed=0, vocabulary=16, eos=(1,), name="target")
-    return target, llama(seed=6, vocabulary=16, eos=(1,), name="drafter")  # a poor one: much is rejected
+    return target, llama(seed=6, vocabulary=16, eos=(1,), name="drafter")  # poor, so it is often rejected
 
 
 def test_chi_square(pair):
@@ -79,14 +79,14 @@ def test_draws_that_share_the_prompt_are_those_that_do_not(pair, method, monkeyp
     sampling, prompt = Sampling(3.0, top_k=8), [3, 4, 5, 3, 4]
     draft = pair[1] if method == "speculative" else None
     shared = law.chi_square(pair[0], draft, prompt, 60, method, sampling=sampling)
-    monkeypatch.setattr(law, "continued", lambda *given: (None, 0))  # each draw opens a context of its own
+    monkeypatch.setattr(law, "continued", lambda *given: (None, 0))  # each draw opens its own context
     assert law.chi_square(pair[0], draft, prompt, 60, method, sampling=sampling) == shared
 
 
 def test_chi_square_numbers():
-    """Against values from a printed table: 3.841 is the 5 % point with one degree of freedom."""
+    """Checked against a printed table: 3.841 is the 5 % point with one degree of freedom."""
     n = 1000
-    shift = np.sqrt(3.841459 * 0.25 / n)  # of the share of one of two equal cells
+    shift = np.sqrt(3.841459 * 0.25 / n)  # shift of the share of one of two equal cells
     counts = Counter({(0,): round(n * (0.5 + shift)), (1,): round(n * (0.5 - shift))})
     result = law._test(counts, {(0,): 0.5, (1,): 0.5}, n)
     assert result.freedom == 1
@@ -99,7 +99,7 @@ def test_rare_cells_are_pooled():
     result = law._test(counts, expected, 1000)
     assert result.cells == 3
     assert result.statistic == pytest.approx(0, abs=1e-9)
-    # What cannot happen has no cell; it lands in the pool or the smallest one and is seen there.
+    # An impossible outcome has no cell: it is counted in the pool or the smallest cell, where it shows.
     assert not law._test(Counter({(0,): 500, (9,): 500}), {(0,): 0.5, (1,): 0.5}, 1000).holds
 
 

@@ -1,4 +1,4 @@
-"""The audit asks of a model the methods that it can serve, and names the others with the reason."""
+"""The audit runs only the methods that a model can serve, and names the others with the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def target():
 @pytest.fixture
 def say(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    # Laws are those of toy vocabularies, whatever the model.
+    # The laws use toy vocabularies, whatever the model.
     monkeypatch.setattr(text, "_enumerated", lambda make: [])
 
     def call(*arguments):
@@ -94,7 +94,7 @@ def test_a_gguf_file_is_asked_no_early_exit():
 
 def test_python_says_so_too(target):
     found = audit.run(target, [], PROMPTS, max_new_tokens=4, sampled=0, laws=False)
-    assert found.holds and found.left_out == {}  # methods that draft with a model were left out by its caller
+    assert found.holds and found.left_out == {}  # the caller left out methods that draft with a model
     able, left_out = audit.served(target, ["prompt_lookup", "retranslate:beta=0", "ssd"])
     assert able == ["prompt_lookup", "retranslate:beta=0"]
     assert set(left_out) == {"ssd"}

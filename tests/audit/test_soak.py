@@ -1,4 +1,4 @@
-"""The soak: entries follow from seed and number, an interrupted ledger goes on, a bug can be repeated."""
+"""The soak: entries follow from seed and number, an interrupted ledger resumes, and bugs are repeatable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def setting(folders, number=0):
 
 
 def quick(given):
-    """An entry without its audit."""
+    """A ledger entry with fixed figures, made without an audit."""
     row = {"method": "speculative (k=2)", "draft": "d", "sampling": "greedy"} | dict.fromkeys(COUNTS, 1)
     bug = {"method": "speculative", "draft": "d", "sampling": "greedy", "reason": "wrong \x1b[31m"}
     return {"setting": given, "seconds": 0.1, "rows": [row, row], "bugs": [bug], "refused": ""}
@@ -169,7 +169,7 @@ def test_the_command_line(tmp_path, folders, capsys):
     path = tmp_path / "ledger.jsonl"
     given = ["audit", "--model", str(folders.target), "--ledger", str(path)]
     with patch("specviz.audit.soak._audited", quick):
-        assert cli.run([*given, "--soak", "--minutes", "0.01"]) == 1  # there are bugs
+        assert cli.run([*given, "--soak", "--minutes", "0.01"]) == 1  # the entries contain bugs
     out, err = capsys.readouterr()
     assert "entry 0" in err and "bugs" in err
     assert cli.run(["audit", "--ledger", str(path)]) == 1
@@ -188,7 +188,7 @@ def test_the_command_line(tmp_path, folders, capsys):
 
 
 def test_the_command_draws_layouts(tmp_path, folders):
-    """As the function does; the command's own number format is auto."""
+    """As the function does; the command's own default number format is auto."""
     seen = []
 
     def asked(ledger, soak, threads, given):
@@ -203,7 +203,7 @@ def test_the_command_draws_layouts(tmp_path, folders):
 
 
 def test_a_model_with_one_layout_is_loaded_in_it(monkeypatch):
-    """What runs through transformers' modules refuses every layout: the entry says that it has its own."""
+    """A model run by transformers' modules refuses every layout; the entry records that it keeps its own."""
     soak = sys.modules[draw.__module__]
     setting = draw(Random(3), ["town"], [], {"device": "cpu", "dtype": "float32"})
     assert setting["kernels"] is not None

@@ -1,4 +1,4 @@
-"""What fails while the audit runs is a bug; noise on the other side is its own class; laws are drawn."""
+"""Failures during the audit are bugs, reference noise is its own class, and laws are tested by drawing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_no_draft_leaves_out_the_default_methods_that_need_one(pair):
 
 
 def test_the_reference_reads_a_text_once_for_all_methods(pair, monkeypatch):
-    """When a text is judged, and once more for the recorded probabilities."""
+    """Once to judge the text, and once for the recorded probabilities."""
     reads, plain = Counter(), Reference.rows
 
     def counted(self, prompt, read):
@@ -76,7 +76,7 @@ def test_a_place_in_float64_is_read_once_and_forgotten():
 
 @pytest.mark.parametrize("name", ["town", "town-t5"])
 def test_a_pass_of_width_one_is_after_what_was_written(name):
-    """Of an encoder-decoder after its source: what was written is no part of that."""
+    """Of an encoder-decoder, the width-1 pass follows the source and then the decoder's own text."""
     target = load(name)
     prompt = target.encode("Translate English to German: The baker sells bread.")
     trace = specviz.generate(target, [prompt], "autoregressive", max_new_tokens=6)
@@ -107,7 +107,7 @@ def test_an_autoregressive_loop_that_raises_is_a_bug_of_all(pair):
             raise RuntimeError("broken")
         return real(self, draft, scores)
 
-    bound = audit.reference.Bound(1e-4, 1e-5, 1, 0.0, 1.0)  # measuring it would meet the same failure
+    bound = audit.reference.Bound(1e-4, 1e-5, 1, 0.0, 1.0)  # measuring it would raise the same failure
     with (
         patch.object(text, "_measure", lambda *_: bound),
         patch.object(Autoregressive, "verify", verify),
@@ -118,7 +118,7 @@ def test_an_autoregressive_loop_that_raises_is_a_bug_of_all(pair):
 
 
 def twins(nearness):
-    """A target in which token 40 scores what token 41 scores but for `nearness`, and both often lead."""
+    """A target in which tokens 40 and 41 often lead and differ by a relative `nearness` only."""
     target = llama(seed=0, eos=(1,), name="twins")
     with torch.no_grad():
         head = target.net.lm_head.weight
@@ -128,7 +128,7 @@ def twins(nearness):
 
 
 class Second(Autoregressive):
-    """Takes the other twin wherever the two lead."""
+    """Take the other twin wherever the two lead."""
 
     name = "second"
 
@@ -140,7 +140,7 @@ class Second(Autoregressive):
         return super().verify(draft, scores)
 
 
-@pytest.mark.parametrize("nearness", [0.0, 1e-6])  # else a tie, else noise
+@pytest.mark.parametrize("nearness", [0.0, 1e-6])  # otherwise a tie and noise
 def test_a_pass_of_width_one_that_raises_makes_a_bug(nearness):
     target = twins(nearness)
     with patch.object(text._Audit, "single", no_text):
@@ -152,11 +152,11 @@ def test_a_pass_of_width_one_that_raises_makes_a_bug(nearness):
     assert row.bug == 0 and row.tie + row.noise + row.reference_noise
 
 
-# -- noise on the other side ---------------------------------------------------------------------------
+# -- reference noise -------------------------------------------------------------------------------------
 
 
 def swapped(real):
-    """The autoregressive verifier, but for a rounding that swaps the twins: float64 is against it."""
+    """The autoregressive verifier with a rounding error that swaps the twins, so float64 contradicts it."""
 
     def verify(self, draft, scores):
         best, second = scores[0].topk(2).indices.tolist()
@@ -198,7 +198,7 @@ def test_reference_noise_counts_towards_the_one_percent():
     ("near", "verdict"), [(1.9, "noise"), (1.0, "bug")], ids=["within the bound", "beyond it"]
 )
 def test_float64_may_side_with_neither(near, verdict):
-    """Three tokens nearly tie: the method takes one, what it is compared with another, float64 the third."""
+    """Three tokens nearly tie: the method takes one, the reference another, float64 the third."""
     read, other, exact = (torch.zeros(4) for _ in range(3))
     read[:3] = torch.tensor([2.0, 1.95, near])
     other[:3] = torch.tensor([1.95, 2.0, 1.9])
@@ -241,7 +241,7 @@ def test_the_audit_draws_from_the_model_too(varied):
     assert tuple(line) == COLUMNS
     assert line["sampling"].startswith("chi-square, temperature 1: 120 draws, p = ")
     assert json.loads(result.to_json())["drawn"][0]["verdict"] == "holds"
-    with patch.object(speculative, "accepts", lambda p, q, u: u >= 0):  # the law is the draft's
+    with patch.object(speculative, "accepts", lambda p, q, u: u >= 0):  # the law is the drafter's
         broken = drawn(varied, ["speculative"])
     assert not broken.holds
     assert "chi-square" in broken.summary
@@ -265,7 +265,7 @@ def test_what_a_method_remembers_is_audited_with_it(varied):
         result = run(varied, [method], [[3, 4, 5]], sampled=1, laws=True, max_new_tokens=4, draws=120)
     assert result.holds, result.summary
     assert prepare.call_args_list[0].args[0].store.entries >= known > 2
-    assert method.store.entries == known  # it is a copy that decodes
+    assert method.store.entries == known  # the audit decodes with a copy
 
 
 def test_progress_counts_the_tests_of_the_law(varied):
@@ -273,7 +273,7 @@ def test_progress_counts_the_tests_of_the_law(varied):
     methods = ["autoregressive", "speculative"]
     run(varied, methods, [[3, 4, 5]], sampled=1, laws=True, max_new_tokens=4, draws=120,
         progress=lambda *step: steps.append(step))  # fmt: skip
-    assert steps == [(done, 4) for done in range(1, 5)]  # a prompt, a sampled one, a test for each method
+    assert steps == [(done, 4) for done in range(1, 5)]  # a greedy, a sampled prompt, and two tests
 
 
 def test_a_method_that_raises_has_no_law(varied):

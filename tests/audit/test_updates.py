@@ -1,4 +1,4 @@
-"""The audit of streams: right decoders hold, planted bugs are found, the biased law is equation 3's."""
+"""The audit of streams passes correct decoders, finds planted bugs, and checks equation 3's law."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specviz.methods.sampling import Sampling
 from specviz.models import load
 from specviz.streams import Stream, Update
 
-# It grows, shrinks, says something else, stands still, begins anew.
+# The source grows, shrinks, changes, stays the same, and starts anew.
 SOURCES = [
     "Paul's brother does", "Paul's brother does not write the book", "Paul's brother",
     "Paul's brother does not read", "Paul's brother does not read", "The tall farmer visits the",
@@ -38,7 +38,7 @@ def run(target, methods=SETTINGS, streams=STREAMS, **rest):
 
 
 def accepted(target):
-    """Draft tokens that verification keeps and refuses: planted bugs need both."""
+    """Count the draft tokens by status: planted bugs need both accepted and rejected ones."""
     from specviz import generate
 
     nodes = generate(target, STREAMS, Retranslate(beta=0.0), max_new_tokens=24).nodes
@@ -111,7 +111,7 @@ def test_off_by_one_at_the_divergence_is_found(target, by):
 
 
 def test_a_stale_cache_is_found(target):
-    """Rows behind the shared part are kept where the source shrank or changed."""
+    """Rows after the shared part are kept when the source shrinks or changes."""
 
     def one_too_many(one, other, real=loop.common_prefix):
         return min(len(one), len(other), real(one, other) + 1)
@@ -122,7 +122,7 @@ def test_a_stale_cache_is_found(target):
     where = {words.split(":")[0] for words in found}
     assert all("update" in each for each in where)
     with patch.object(loop, "common_prefix", lambda one, other: min(len(one), len(other)) - 1):
-        assert bugs(target, "mode=rt")  # re-translation reads the cache, too
+        assert bugs(target, "mode=rt")  # re-translation reads the cache too
 
 
 def test_a_refused_token_that_is_drawn_again_is_found():

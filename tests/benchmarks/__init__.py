@@ -1,6 +1,6 @@
-"""Benches that measure this project itself, and promises of the papers' methods that a replay does not judge.
+"""Benches of this project, and of claims about the papers' methods that a replay does not judge.
 
-``python -m tests.benchmarks`` lists them, ``python -m tests.benchmarks NAME --help`` says what one takes.
+``python -m tests.benchmarks`` lists them, ``python -m tests.benchmarks NAME --help`` shows its options.
 ``python -m tests.benchmarks same`` compares the texts, counts and untimed verdicts of two versions.
 """
 
@@ -25,5 +25,5 @@ BENCHES = {
 
 
 def find(name: str) -> Callable[..., Any]:
-    """The bench's function."""
+    """Return the bench's function."""
     return import_module(f"{__name__}.{name}").bench

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks NAME --option value``: what a bench takes is what its function takes."""
+"""``python -m tests.benchmarks NAME --option value``: a bench's options are its function's arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {"int": int, "float": float, "str": str}
 
 
 def options(name: str) -> dict[str, tuple[type, bool]]:
-    """A bench's options, by its annotations: the type of a value, and whether there may be several."""
+    """A bench's options, from its annotations: the type of a value, and whether it takes several."""
     out = {}
     for option, parameter in signature(find(name)).parameters.items():
         if parameter.kind is Parameter.KEYWORD_ONLY and option != "tick":
@@ -31,7 +31,7 @@ def options(name: str) -> dict[str, tuple[type, bool]]:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What was asked for; an option that was not given is absent."""
+    """Parse the command line; options that are not given are absent from the result."""
     parser = argparse.ArgumentParser("python -m tests.benchmarks", description="Measure this project.")
     commands = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, about in BENCHES.items():
@@ -55,7 +55,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def subjects(name: str, given: argparse.Namespace) -> list[Any]:
-    """A bench's models and prompts, in the order of its arguments: those given, or the module's own."""
+    """A bench's models and prompts, in the order of its arguments: those given, or the module's defaults."""
     from specviz.models import load
 
     measure = find(name)
@@ -78,14 +78,14 @@ def subjects(name: str, given: argparse.Namespace) -> list[Any]:
         elif parameter.name == "entries":
             named = given.suite if hasattr(given, "suite") else getattr(module, "SUITES", ["town"])
             out.append([entry for each in named for entry in suite(each)])
-        else:  # another role of the bundled target's
+        else:  # another role for the bundled target
             beside = None if hasattr(given, "model") else getattr(module, "BESIDE", {}).get(parameter.name)
             out.append(load(beside, *where) if beside else None)
     return out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one; 0 if every bar is held, 1 if one is missed, 2 after a line that says what is wrong."""
+    """Run a bench; return 0 if every bar is held, 1 if one is missed, 2 after a one-line error."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["same"]:  # it compares two versions, and prints no report
         from .same import main as same

@@ -1,8 +1,8 @@
-"""The audit of somebody else's answers: honest ones, tampered ones, and those of another quantisation.
+"""The audit of third-party answers: honest ones, tampered ones, and those of another quantisation.
 
-Honest answers are written by transformers' own ``generate`` and by llama.cpp on the same file, through each
-one's own template and tokenizer, and some are cut by length. Tampered ones have one token replaced, an end
-that was moved, or another system prompt. The sibling is the same file quantised again, to Q4_0.
+Honest answers come from transformers' ``generate`` and from llama.cpp on the same file, each with its own
+template and tokenizer; some are cut by length. Tampered ones have one token replaced, a moved end, or another
+system prompt. The sibling is the same file requantised to Q4_0.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from specviz.models.llamacpp.library import ends_the_process, special_kernels
 TARGET = "smollm2"
 SUITES = ("everyday", "demo", "narrow", "sums")
 SYSTEM = "You are a pirate. Answer every question in one short line of pirate talk."
-LENGTHS = (24, 32, 48)  # most tokens of an answer
-LONGEST = 120  # tokens of a prompt
+LENGTHS = (24, 32, 48)  # token limits of answers
+LONGEST = 120  # most tokens of a prompt
 COLUMNS = [
     ("answers", "answers", ""),
     ("number", "number", "{:,}"),
@@ -45,10 +45,10 @@ def bench(
     target: Any, entries: Sequence[Any], *, number: int = 100, sampled: int = 24,
     tick: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Report:  # fmt: skip
-    """Audit `number` honest answers of each engine, twice as many tampered ones, and a sibling's.
+    """Audit `number` honest answers per engine, `2 * number` tampered ones, and a sibling's answers.
 
-    `sampled` answers are drawn at temperature 0.8 and top-p 0.95, and tested as a set, also against a
-    temperature that they were not drawn at.
+    `sampled` answers are drawn at temperature 0.8 and top-p 0.95, and tested as a set against that and
+    another temperature.
     """
     prompts = _prompts(target, entries, number)
     total, done = 7 * number + number // 2 + sampled, 0
@@ -126,7 +126,7 @@ def _row(name: str, result: AnswersResult) -> Line:
 
 
 def _prompts(target: Any, entries: Sequence[Any], number: int) -> list[list[Line]]:
-    """Short questions, each a chat of one turn."""
+    """Pick short questions, each a one-turn chat."""
     texts = [(each.get("turns") or [each.get("prompt")])[0] for each in entries]
     texts = [text if isinstance(text, str) else text[-1]["content"] for text in texts]
     chats = [[{"role": "user", "content": text}] for text in dict.fromkeys(texts)]
@@ -138,7 +138,7 @@ def _prompts(target: Any, entries: Sequence[Any], number: int) -> list[list[Line
 
 @torch.inference_mode()
 def _stock(target: Any, messages: list[Line], limit: int, **sampling: Any) -> Line:
-    """An answer by transformers' ``generate``, as a line of a file."""
+    """Decode an answer with transformers' ``generate``, as a line of an answers file."""
     prompt = target.encode(messages)
     ids = torch.tensor([prompt])
     options = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None} | sampling
@@ -161,7 +161,7 @@ def _llama(path: Path) -> Any:
 
 
 def _asked(llama: Any, messages: list[Line], limit: int) -> Line:
-    """An answer by llama.cpp, through its own template."""
+    """Decode an answer with llama.cpp, through its own template."""
     out = llama.create_chat_completion(messages, max_tokens=limit, temperature=0.0)["choices"][0]
     return {
         "messages": messages, "answer": out["message"]["content"], "finish_reason": out["finish_reason"],
@@ -172,9 +172,9 @@ def _asked(llama: Any, messages: list[Line], limit: int) -> Line:
 def _tampered(
     target: Any, honest: list[Line], prompts: list[list[Line]], number: int, step: Callable[[str], None]
 ) -> dict[str, list[Line]]:
-    """Answers of which something was changed, of three kinds.
+    """Tampered answers, of three kinds.
 
-    An answer that another system prompt leaves as it was is no tampered one: another prompt takes its place.
+    An answer that the other system prompt leaves unchanged is replaced by the next one that it changes.
     """
     rng, kinds = random.Random(1), {"one token replaced": [], "an end moved": [], "another system prompt": []}
     reference = audit.reference.Reference(target)
@@ -191,7 +191,7 @@ def _tampered(
         else:
             place = rng.randrange(len(ids))
             row = reference.rows(target.encode(line["messages"]), ids)[place]
-            # A likely word, as somebody would choose: the best one that lies above the envelope.
+            # A plausible choice: the best-ranked token whose margin exceeds the envelope.
             order = row.argsort(descending=True).tolist()
             whole = (t for t in order if row.max() - row[t] > 0.6 and target.decode([t]).strip("\ufffd "))
             changed = [*ids[:place], next(whole), *ids[place + 1 :]]
@@ -202,7 +202,7 @@ def _tampered(
 
 
 def _under_another_prompt(target: Any, honest: list[Line]) -> Iterator[Line]:
-    """Answers to the same questions after another system prompt, those that differ from the honest ones."""
+    """Answers to the same questions after another system prompt, if they differ from the honest ones."""
     for line in honest:
         asked = [{"role": "system", "content": SYSTEM}, *line["messages"]]
         other = _stock(target, asked, line["max_tokens"]) | {"messages": line["messages"]}
@@ -211,7 +211,7 @@ def _under_another_prompt(target: Any, honest: list[Line]) -> Iterator[Line]:
 
 
 def _drawn(target: Any, prompts: list[list[Line]], step: Callable[[str], None]) -> list[Line]:
-    """Sampled answers."""
+    """Draw sampled answers."""
     torch.manual_seed(0)
     lines = []
     for prompt in prompts:
@@ -222,7 +222,7 @@ def _drawn(target: Any, prompts: list[list[Line]], step: Callable[[str], None]) 
 
 
 def _requantised(source: Path, path: Path) -> None:
-    """The file in Q4_0, by llama.cpp's own quantizer."""
+    """Requantise the file to Q4_0 with llama.cpp's quantizer."""
     import llama_cpp
 
     given = llama_cpp.llama_model_quantize_default_params()

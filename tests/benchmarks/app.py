@@ -30,12 +30,12 @@ SHOWN = """(before) => {
   const tree = document.querySelector(".sv.player .tree");
   return tree && !before.some((player) => player.contains(tree)) && tree.getBoundingClientRect().height > 0;
 }"""
-PATIENCE = 120.0  # seconds, for the app to begin
+PATIENCE = 120.0  # seconds for the app to start
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """An app on a folder of traces; its address, with its token."""
+    """Serve the app on a folder of traces; yield its address, with the token."""
     log, own = folder.with_name("log"), folder.with_name("own")
     own.mkdir()
     with socket.socket() as free:
@@ -46,7 +46,7 @@ def served(folder: Path) -> Iterator[str]:
         process = subprocess.Popen(
             [*command, "--port", str(port)], stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             env=os.environ | {"TMPDIR": str(own), "JUPYTER_CONFIG_DIR": str(own / "c")},
-            # A shell's background jobs ignore Ctrl-C, and so would what they start.
+            # Background jobs of a shell ignore Ctrl-C, and their children inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
     begun = time.monotonic()
@@ -71,7 +71,7 @@ def bench(*, rounds: int = 10, tick: Tick = lambda *_: None) -> Report:
     Raises
     ------
     SpecvizError
-        If no browser is there, or the app does not begin.
+        If no browser is installed, or the app does not start.
     """
     try:
         from playwright.sync_api import sync_playwright
@@ -104,11 +104,11 @@ def bench(*, rounds: int = 10, tick: Tick = lambda *_: None) -> Report:
 
 
 def _opened(browser: Any, address: str, rounds: int, tick: Tick) -> dict[str, list[float]]:
-    """Seconds until each trace was shown, each time."""
+    """Seconds until each trace is shown, per round."""
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     page.set_default_timeout(1000 * PATIENCE)
     page.goto(address)
-    page.wait_for_selector(".sv.explore tbody tr")  # it decodes as soon as it is shown
+    page.wait_for_selector(".sv.explore tbody tr")  # the explorer decodes as soon as it is shown
     page.locator(".sv.app").get_by_role("button", name="Traces").press("Enter")
     took: dict[str, list[float]] = {name: [] for name in EXAMPLES}
     for turn in range(rounds):

@@ -1,7 +1,7 @@
-"""BiLD measured: the tables and figures of Kim et al., asked of the bundled encoder-decoders.
+"""Measure BiLD: the tables and figures of Kim et al., on the bundled encoder-decoders.
 
-Quality is BLEU of translations and ROUGE-L of summaries; speed is the time of the same texts under plain
-greedy decoding of the large model over their time here, the encoders' passes inside (the paper's latency).
+Quality is BLEU of translations and ROUGE-L of summaries; speed is the time of plain greedy decoding by the
+large model over the time of the same texts here, encoder passes included (the paper's latency).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from specviz.replays.recipes import ALIGNED, UNALIGNED
 from . import printed
 from .claims import Claim, bars_of
 
-TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # where nobody names others
+TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # defaults
 BESIDE = {"exits": "town-t5-exit", "calm": "town-t5-calm"}
 TASKS = ("de-en", "en-de", "sum-en", "sum-de")
-NO_LOSS, ONE_POINT = 0.2, 1.0  # points that count as minimal, and as about one
-GOALS = {NO_LOSS: 1.3, ONE_POINT: 1.5}  # by points of the score that may be lost
+NO_LOSS, ONE_POINT = 0.2, 1.0  # points: a minimal loss, and a loss of about one
+GOALS = {NO_LOSS: 1.3, ONE_POINT: 1.5}  # required speedup by the points that may be lost
 COLUMNS = [
     ("label", "", ""),
     ("score", "score [95%]", ""),
@@ -69,7 +69,7 @@ def bench(
     max_new_tokens: int = 128,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """BiLD with both small models, its own halves, rejection sampling, exits from the middle, and the oracle.
+    """Compare BiLD with either small model, its ablations, rejection sampling, early exits, and the oracle.
 
     Parameters
     ----------
@@ -77,11 +77,11 @@ def bench(
     drafts : sequence of two Model
         The small model, and the aligned one.
     exits, calm : Model, optional
-        Tuned for an exit behind the first layer, and behind each; they decode German to English alone.
+        Tuned for an exit after the first layer, and after each layer; they decode only German to English.
     tasks : sequence of str
         Keys of `specviz.measure.pairs.TASKS`.
     number, rounds : int
-        Texts a task, and how often each is timed.
+        Texts per task, and timings of each.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def bench(
 
 
 def row(measured: Measured, found: dict[str, Measured], label: str | None = None) -> dict[str, Any]:
-    """A setting's figures."""
+    """A table row with a setting's figures."""
     base = found[measured.point.base]
     itself = measured is base
     return {
@@ -142,7 +142,7 @@ def row(measured: Measured, found: dict[str, Measured], label: str | None = None
 
 
 def group(found: dict[str, Measured], *names: str) -> list[Measured]:
-    """The settings of some curves."""
+    """The settings that belong to the named curves."""
     return [each for each in found.values() if each.point.group in names]
 
 
@@ -162,7 +162,7 @@ def summary(task: str, found: dict[str, Measured]) -> list[dict[str, Any]]:
 
 
 def tables(task: str, found: dict[str, Measured]) -> list[Part]:
-    """The other tables and figures of a task."""
+    """A task's other tables and figures."""
     base = found[BASELINE]
     parts = []
     curves = group(found, UNALIGNED, ALIGNED)
@@ -185,7 +185,7 @@ def tables(task: str, found: dict[str, Measured]) -> list[Part]:
 
 
 def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
-    """What must hold of a task."""
+    """The claims that must hold for a task."""
     base = found[BASELINE]
     nothing = Estimate(float("nan"), float("nan"), float("nan"), 0)
     aligned, unaligned = group(found, ALIGNED), group(found, UNALIGNED)
@@ -197,7 +197,7 @@ def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
         claims.append(
             Claim(f"BiLD over greedy, at most {lost:g} lost", task, speed.median, goal, "at least", speed)
         )
-        # Where no unaligned setting loses so little, greedy decoding is what is left of it.
+        # If every unaligned setting loses more, compare with greedy decoding instead.
         ahead = mine.over(other or base) if mine else nothing
         claims.append(Claim(f"aligned over unaligned, each at its fastest with at most {lost:g} lost",
                             task, ahead.median, 1.0, "more than", ahead))  # fmt: skip
@@ -205,7 +205,7 @@ def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
     little = min(each.lost(base).median for each in group(found, "small alone"))
     if (
         chosen is not None and little > ONE_POINT
-    ):  # else the small model alone is as good: nothing can be shown
+    ):  # else the small model alone is as good, and nothing can be shown
         values = chosen.point.values
         bare = found[f"no rollback, fallback {values['fallback']:g}"]
         worse = bare.lost(chosen)

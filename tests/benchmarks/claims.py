@@ -1,4 +1,4 @@
-"""What a paper claims, compared with what was measured."""
+"""A paper's claims, compared with measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specviz.measure.report import Bar, Estimate
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper claims, and what was measured in one place.
+    """A paper's claim, and the value measured in one place.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ class Claim:
     value, limit, kind
         As in `Bar`.
     shown : Estimate, optional
-        What the value is an end of.
+        The estimate that `value` is an end of.
     """
 
     name: str
@@ -30,13 +30,13 @@ class Claim:
 
     @property
     def slack(self) -> float:
-        """How far it is from being missed."""
+        """Margin by which the claim holds; negative if it is missed."""
         by = self.limit - self.value if self.kind == "at most" else self.value - self.limit
         return by if by == by else -float("inf")
 
 
 def bars_of(claims: Sequence[Claim]) -> list[Bar]:
-    """One bar a claim: where it came nearest to being missed, or was missed by most."""
+    """One bar per claim: the place where it has the smallest margin."""
     names: dict[str, list[Claim]] = {}
     for claim in claims:
         names.setdefault(claim.name, []).append(claim)

@@ -1,7 +1,7 @@
-"""CM-ASD measured: Tables I to V of Sen et al., asked of the bundled encoder-decoders.
+"""Measure CM-ASD: Tables I to V of Sen et al., on the bundled encoder-decoders.
 
-Quality is BLEU of translations and ROUGE-L of summaries; speed is the time of the same texts by beam search
-(five beams, transformers' own) over their time here, as in the paper, and beside it over our own greedy loop,
+Quality is BLEU of translations and ROUGE-L of summaries; speed is the time of beam search (transformers,
+five beams) over the time of the same texts here, as in the paper. Speed over our greedy loop is also given,
 since beams make every other method look fast.
 """
 
@@ -26,11 +26,11 @@ from specviz.replays.contenders import BEAMS, ablation, drafting, lineup
 
 from . import printed
 
-TARGET, DRAFTS = "town-t5", ("town-t5-small",)  # where nobody names others
+TARGET, DRAFTS = "town-t5", ("town-t5-small",)  # defaults
 BESIDE = {"heads": "town-t5-heads", "slots": "town-t5-slots"}
 TASKS = ("de-en", "en-de", "sum-en")
-SEEDS = 3  # sets of texts: the paper repeats with three seeds, and greedy decoding has no other chance
-EXACT = 6  # prompts of the check that nothing is lost, for each text of a set
+SEEDS = 3  # sets of texts, as the paper's three seeds: greedy decoding has no other randomness
+EXACT = 6  # prompts of the exactness check, per text of a set
 TOGETHER, TOGETHER_METHODS = 2, ("autoregressive", "speculative", "specdec", "cm_asd", "unispec")
 
 # Column of Table III: its metric.
@@ -76,23 +76,23 @@ def bench(
     batch: Sequence[int] = (1, 2, 4, 8, 16),
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """CM-ASD and its neighbours: speed, quality, ablations, which signal tells what, batches.
+    """Compare CM-ASD and related methods: speed, quality, ablations, predictive signals, batches.
 
     Parameters
     ----------
     target : Model
     drafts : sequence of one Model
     heads, slots : Model, optional
-        Blockwise heads, and a drafter of masked slots, on top of the target.
+        Blockwise heads, and a masked-slot drafter, on the target.
     tasks : sequence of str
         Keys of `specviz.measure.pairs.TASKS`.
     number, seeds : int
-        Texts of a set, and sets of texts for each task.
+        Texts per set, and sets per task.
     exact : int, optional
-        Prompts of the check that the exact setting loses nothing; 0 leaves it out. Default: `EXACT` for each
-        text of a set.
+        Prompts of the check that the exact setting is lossless; 0 omits it. Default: `EXACT` per text of a
+        set.
     batch : sequence of int
-        Batch sizes; the last part.
+        Batch sizes of the last part; empty omits it.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def row(
     task: str, label: str, sets: Sequence[dict[str, Measured]], found: dict[str, Measured],
     times: dict[str, float],
 ) -> dict[str, Any]:  # fmt: skip
-    """A setting's figures over all sets."""
+    """A table row with a setting's figures over all sets."""
     measured, base = found[label], found[BASELINE]
     scores = [each[label].quality.median for each in sets]
     deviation = float(np.std(scores, ddof=1)) if len(scores) > 1 else float("nan")
@@ -191,7 +191,7 @@ def relative(measured: Measured, base: Measured) -> float:
 
 
 def telling(judged: Sequence[tuple[str, Any]]) -> Part:
-    """How well each signal tells what is accepted, of drafts that no signal has cut."""
+    """AUROC of each signal for acceptance, on drafts that no signal has cut."""
     rows = []
     for task, trace in judged:
         table = metrics.signals(trace)
@@ -209,7 +209,7 @@ def telling(judged: Sequence[tuple[str, Any]]) -> Part:
 
 
 def lossless(target: Any, draft: Any, prompts: int, max_new_tokens: int) -> tuple[list[Bar], list[str]]:
-    """The exact setting on many prompts, by the audit's rule, with fixed and with adaptive windows."""
+    """Audit the exact setting on many prompts, with fixed and with adaptive windows."""
     share = -(-prompts // len(TASKS))
     entries = [entry["prompt"] for task in TASKS for entry in suite(task, share, start=300)][:prompts]
     exact = find("cm_asd").exact

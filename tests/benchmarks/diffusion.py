@@ -1,8 +1,8 @@
-"""Diffusion models measured: SSD's tables and figures (Gao et al. 2025), asked of the bundled model.
+"""Measure diffusion models: SSD's tables and figures (Gao et al. 2025), on the bundled model.
 
-Each part stands alone, so that a long measurement can be made piece by piece. Unless a part says otherwise
-canvases are written *whole*, every cell, as the paper does; *ended* texts stop behind the first complete
-block with an end token, as a person would have it.
+Parts are independent, so a long measurement can be made piece by piece. Unless a part says otherwise,
+canvases are written *whole*, every cell, as in the paper; *ended* texts stop after the first complete
+block with an end token, as a user would want.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from specviz.whatifs import whatif
 from . import printed
 from .loading import loading as loaded
 
-TARGET = "town-diffusion"  # where nobody names another
+TARGET = "town-diffusion"  # default
 TREES = ("chain", "mix")
 BLOCKS, REFRESH = (4, 8, 32), (8, 16, 32)
-LENGTH = 64  # cells
-SHORT, LONG = 32, 256  # cells: of most parts, of the check of exactness, where a cache must pay
-TOGETHER = 8  # prompts decoded together where nothing is timed
-SHARED = 40  # prompts of an audit, several of which run beside each other
+LENGTH = 64  # cells, in most parts
+SHORT, LONG = 32, 256  # cells: for the exactness check, and for the cache's speed
+TOGETHER = 8  # batch size if nothing is timed
+SHARED = 40  # prompts per audit; several audits run in parallel
 GROWING = (32, 64, 128, 256)  # cells of Figure 3
-FEWER, FASTER = 0.5, 1.4  # passes saved at N = 4, and times stepwise decoding's speed
+FEWER, FASTER = 0.5, 1.4  # share of passes saved at N = 4, and speed over stepwise decoding
 
 Tick = Callable[[int, int, str], None]
 
 
 @dataclass
 class PartResult:
-    """Tables, bars and notes of a part of the measurement."""
+    """Tables, bars and notes of one part."""
 
     tables: list[Part]
     bars: list[Bar] = field(default_factory=list)
@@ -59,7 +59,7 @@ class PartResult:
 
 
 class Steps:
-    """Progress of a part."""
+    """Report the progress of a part."""
 
     def __init__(self, tick: Tick, name: str, of: int) -> None:
         self.tick, self.name, self.of, self.done = tick, name, of, 0
@@ -70,14 +70,14 @@ class Steps:
 
 
 def spelt(policy: Mapping[str, Any]) -> str:
-    """A cache policy in words."""
+    """Describe a cache policy in words."""
     kept = f"dual, refresh {policy['refresh']}" if policy["cache"] == "dual" else "none"
     sure = f", sure {policy['sure']:g}" if "sure" in policy else ""
     return f"B {policy['block']}, cache {kept}{sure}"
 
 
 def phase_times(mine: Measured, clock: Clock) -> dict[str, float]:
-    """Milliseconds a pass of each phase; ``rest`` is what no phase covers, the canvas' opening first."""
+    """Milliseconds of each phase per pass; ``rest`` is outside all phases, mainly opening the canvas."""
     marks = [mark for text in mine.texts for mark in text.marks]
     spans = [list(each) for each in zip(*marks)]
     names = ("draft", "forward", "verify", "commit")
@@ -97,14 +97,14 @@ def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
 
 
 def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[int] = BLOCKS) -> PartResult:
-    """Same cells, same tokens, same order as stepwise decoding under the same policy, by the audit's rule."""
+    """Audit that cells, tokens and order equal those of stepwise decoding under the same policy."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
     kept = [("none", 8), *(("dual", refresh) for refresh in REFRESH)]
     policies = [{"block": block, "whole": True, "cache": each, "refresh": refresh}
                 for block in blocks for each, refresh in kept]  # fmt: skip
     drafts = [(n, tree) for tree in TREES for n in DRAFTS]
     jobs = [(policy, drafts, first, ids[first : first + SHARED])
-            for policy in sorted(policies, key=lambda each: each["cache"] == "dual")  # the longest begin
+            for policy in sorted(policies, key=lambda each: each["cache"] == "dual")  # slowest first
             for first in range(0, len(ids), SHARED)]  # fmt: skip
     found = list(audited(model, jobs, Steps(tick, "exact", len(jobs))))
     rows, flips, bugs, parted = [], [], 0, 0
@@ -144,11 +144,11 @@ def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[in
     return PartResult(tables, bars, [note])
 
 
-Job = tuple[dict[str, Any], list[tuple[int, str]], int, list[list[int]]]  # policy, drafts, first prompt, some
+Job = tuple[dict[str, Any], list[tuple[int, str]], int, list[list[int]]]  # policy, drafts, first number, ids
 
 
 def audited(model: Any, jobs: Sequence[Job], steps: Steps) -> Iterator[Sequence[Any]]:
-    """Each job's rows, in their order; as many processes as there are threads, each of one."""
+    """Audit the jobs and yield their rows in order; on the CPU, one single-threaded process per thread."""
     count = torch.get_num_threads() if torch.device(model.device).type == "cpu" else 1
     with ExitStack() as stack:
         each: Callable[..., Iterable[Any]] = map
@@ -160,21 +160,21 @@ def audited(model: Any, jobs: Sequence[Job], steps: Steps) -> Iterator[Sequence[
 
 
 def audit_of(model: Any, count: int, job: Job) -> Sequence[Any]:
-    """The audit's rows of one job."""
+    """Audit one job and return its rows."""
     policy, drafts, _, ids = job
     ways = [ssd(n, tree, **policy) for n, tree in drafts]
     return audit.canvases(model, ids, ways, TOGETHER, SHORT, threads=1 if count > 1 else None).rows
 
 
 def bound(n: int, policy: Mapping[str, Any]) -> float:
-    """Most step reduction: N + 1 tokens a pass, as far as a refresh does not cut the chain."""
+    """Upper bound of the step reduction: N + 1 tokens a pass, unless a refresh cuts the chain."""
     if policy["cache"] == "none":
         return n / (n + 1)
     return 1 - -(-policy["refresh"] // (n + 1)) / policy["refresh"]
 
 
 def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """Tables 1 and 3: passes saved; mix-order against the chain; the lossy neighbours."""
+    """Tables 1 and 3: passes saved, mix-order against the chain, and the lossy methods."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
     policies = [PAPER, PAPER | {"refresh": 32}, PAPER | {"cache": "none"}, PAPER | {"sure": 100.0}]
     steps = Steps(tick, "passes", 2 * len(policies) * (3 + 2 * len(DRAFTS)) + 2 * len(DRAFTS))
@@ -249,10 +249,10 @@ def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
 def side_by_side(
     model: Any, prompt: list[int], n: int, policy: Mapping[str, Any], length: int
 ) -> list[tuple[int, int]]:
-    """Tokens that the chain and the mix-order tree accept at each state of stepwise decoding, from one pass.
+    """Count tokens that the chain and the mix-order tree accept at each state of stepwise decoding.
 
-    The mix-order tree begins with the chain, so that one pass over it serves both verdicts. Drafts are those
-    of the pass before.
+    The mix-order tree begins with the chain, so one pass gives both verdicts. Drafts come from the
+    previous pass.
     """
     chain, mix = (ssd(n, tree, **policy)() for tree in TREES)
     counts = []
@@ -281,7 +281,7 @@ def side_by_side(
 
 
 def first(reading: CellReading, nodes: int) -> CellReading:
-    """What a pass says of the root and of the first so many nodes."""
+    """The part of a pass's reading that covers the first `nodes` canvases, or the root alone for 0."""
     kept = reading.canvas < nodes
     canvas, cell, token, odds = (
         each[kept] for each in (reading.canvas, reading.cell, reading.token, reading.odds)
@@ -290,7 +290,7 @@ def first(reading: CellReading, nodes: int) -> CellReading:
 
 
 def time(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """Wall-clock of ssd over stepwise decoding with the same cache, and where it goes."""
+    """Wall-clock speed of ssd over stepwise decoding with the same cache, and where the time goes."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
     policies = [PAPER, PAPER | {"refresh": 32}]
     ways = [
@@ -341,7 +341,7 @@ def time(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
 
 
 def recorded(model: Any, rounds: int, prompts: int) -> str:
-    """What recording adds, in words: paired, the same canvases with and without."""
+    """Describe the cost of recording, from paired decodes of the same canvases with and without it."""
     entries = suite(prompts)
     ids = [model.encode(entry["prompt"]) for entry in entries]
     shares = []
@@ -367,7 +367,7 @@ def recorded(model: Any, rounds: int, prompts: int) -> str:
 
 
 def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """The dual cache against none, one token a pass, at the paper's generation length."""
+    """Compare the dual cache with none, at one token a pass and the paper's generation length."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
     ways = [stepwise(**PAPER | {"cache": "none"})] + [stepwise(**PAPER | {"refresh": r}) for r in REFRESH]
     found = timed(model, ids, ways, LONG, rounds, Steps(tick, "cache", len(ways) * len(ids) * rounds))
@@ -394,7 +394,7 @@ def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
 
 
 def lengths(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """Figure 3: valid tokens a second by generation length, and by examples in front of the prompt; N = 3."""
+    """Figure 3: valid tokens a second by generation length, and by examples before the prompt; N = 3."""
     ways = [stepwise(**PAPER), ssd(3, **PAPER)]
     asked = [(length, 0) for length in GROWING] + [(LENGTH, shots) for shots in (0, 1, 2, 3)]
     steps = Steps(tick, "lengths", len(asked) * len(ways) * prompts * rounds)
@@ -423,7 +423,7 @@ READINGS = {"reduction": "rounds of N + 1", "restarted": "until a miss"}
 
 
 def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """Table 2 and Figure 4 (a), counted: what self-drafting could save, and why its chains break off."""
+    """Table 2 and Figure 4 (a), counted: the savings self-drafting could reach, and why its chains end."""
     entries = suite(prompts)
     limit: list[dict[str, Any]] = []
     causes: list[dict[str, Any]] = []
@@ -467,7 +467,7 @@ def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
 
 
 def loading(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """What a process holds while it loads a checkpoint of several files, made for the purpose."""
+    """Measure a process's memory while it loads a synthetic checkpoint of several files."""
     steps = Steps(tick, "loading", 1)
     found = loaded()
     steps()
@@ -482,7 +482,7 @@ def loading(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     return PartResult([Part(title, columns, [row])], [Bar(name, found["resident_ratio"], 1.1, "at most")])
 
 
-# Name: what is measured, with how many prompts.
+# Name: function, and default number of prompts.
 PARTS: dict[str, tuple[Callable[..., PartResult], int]] = {
     "exact": (exact, 200),
     "passes": (passes, 40),
@@ -503,15 +503,15 @@ def bench(
     rounds: int = 3,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """SSD and its neighbours on a diffusion model.
+    """Measure SSD and related methods on a diffusion model.
 
     Parameters
     ----------
     model : Diffusion
     parts : sequence of str
-        Keys of `PARTS`; ``exact:8`` is the check of exactness for blocks of 8 cells alone. Default: all.
+        Keys of `PARTS`; ``exact:8`` checks exactness only for blocks of 8 cells. Default: all.
     number : int, optional
-        Of each part. Default: the part's own number.
+        Prompts per part. Default: the part's own number.
     rounds : int
         How often each text is timed.
 
@@ -541,12 +541,12 @@ def bench(
 
 
 def asked(name: str) -> tuple[str, Callable[..., PartResult], int]:
-    """A part by its name.
+    """Find a part by its name.
 
     Raises
     ------
     ParameterError
-        If there is none of that name.
+        If there is no part of that name.
     """
     part, _, block = name.partition(":")
     if part not in PARTS or (block and (part != "exact" or block not in map(str, BLOCKS))):

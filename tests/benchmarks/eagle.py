@@ -1,4 +1,4 @@
-"""EAGLE measured: UniSpec's Tables 3 and 9 (Do et al.), asked of drafters that know English alone, or more.
+"""Measure EAGLE: UniSpec's Tables 3 and 9 (Do et al.), with drafters trained on English only, or on more.
 
 Each part stands alone. A prompt's language is its answer's: of a translation the language it goes into.
 """
@@ -27,22 +27,22 @@ from specviz.replays.published import published
 from specviz.suites import suite
 from specviz.suites.frozen import frozen, take
 
-TARGET = "town"  # where nobody names others
+TARGET = "town"  # defaults
 DRAFTS = ("town-eagle-en", "town-eagle", "town-eagle3-en", "town-eagle3")
-ENGLISH, ALL = "en", "all"  # what a drafter was trained on
+ENGLISH, ALL = "en", "all"  # a drafter's training languages
 STORE = "unispec"
-LANGUAGES = ("en", "ja", "de", "fr", "es", "zh", "vi")  # the paper's three first
-UNSEEN = ("ja", "de")  # where the paper finds the drafters behind
+LANGUAGES = ("en", "ja", "de", "fr", "es", "zh", "vi")  # the paper's three come first
+UNSEEN = ("ja", "de")  # where drafters trailed UniSpec in the paper
 TREES = ("static", "dynamic")
-SIZE = 24  # nodes of everybody's draft
-WHOLE = 25  # of EAGLE-1's tree
-NUMBERS = ((1, 1), (2, 3), (4, 7), (8, None))  # prompts of a language, from and up to
+SIZE = 24  # nodes per draft, for all methods
+WHOLE = 25  # nodes of EAGLE-1's tree
+NUMBERS = ((1, 1), (2, 3), (4, 7), (8, None))  # ranges of a language's prompts
 CYCLES = ((1, 4), (5, 12), (13, None))
-FIGURES = ("arithmetic", "code")  # answers that look alike in every language
+FIGURES = ("arithmetic", "code")  # kinds whose answers look alike in every language
 DEPTHS = (1, 2, 3, 4, 5)
 PHASES = ("draft", "forward", "verify", "commit")
 
-# Label: generation of the weights, the tree, and the paper's row: Table 3 has no EAGLE-1, Table 9 has it.
+# Label: generation of the weights, tree, and published table; EAGLE-1 is in Table 9 only.
 EAGLES = {
     "EAGLE-1": (1, "static", "unispec/table9"),
     "EAGLE-2": (1, "dynamic", "unispec/table3"),
@@ -64,7 +64,7 @@ SPARE = ("same",)
 
 @dataclass
 class Found:
-    """What a part found."""
+    """Tables, bars and notes of one part."""
 
     tables: list[Part]
     bars: list[Bar] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Found:
 
 
 def knows(drafter: Any) -> str:
-    """What a drafter was trained on, by its name: English-only ones end in ``-en``, as the recipes' do."""
+    """A drafter's training languages, by its name: English-only ones end in ``-en``, as in the recipes."""
     return ENGLISH if drafter.name.endswith("-en") else ALL
 
 
@@ -88,7 +88,7 @@ def lineup(model: Any, drafts: Sequence[Any], size: int) -> list[Point]:
 
 
 def prompts_of(language: str, n: int, model: Any) -> list[dict[str, Any]]:
-    """Bundled prompts that are answered in a language, the seven kinds in turn."""
+    """Bundled prompts answered in a language, alternating between the seven kinds."""
     whole = suite("multi-town").select(language=language)
     by_kind = {kind: list(whole.select(kind=kind)) for kind in whole.kinds}
     turns = chain.from_iterable(zip(*by_kind.values()))
@@ -106,13 +106,13 @@ def chats(n: int) -> list[list[dict[str, str]]]:
 
 
 def said(model: Any, chat: list[dict[str, str]]) -> Any:
-    """The chat, or for a model without a chat template the user's last words: it goes on from them."""
+    """The chat, or the user's last message for a model without a chat template, which continues it."""
     return chat if getattr(model.tokenizer, "chat_template", None) else chat[-1]["content"]
 
 
 @dataclass
 class Decoded:
-    """What a contender did with every text of a language; of several rounds the median time."""
+    """A contender's decodes of a language's texts; with several rounds, times are medians."""
 
     point: Point
     timed: Timed
@@ -120,22 +120,22 @@ class Decoded:
 
     @property
     def tokens(self) -> np.ndarray:
-        """Of each text."""
+        """Number of tokens of each text."""
         return np.array([len(text) for text in self.timed.texts], float)
 
     @property
     def tau(self) -> Estimate:
-        """Tokens a cycle over all texts, the bonus counted."""
+        """Tokens per cycle over all texts, including the bonus token."""
         return pooled(self.tokens, self.cycles)
 
     def more(self, other: Decoded) -> Estimate:
-        """By how much τ is larger than the other's, the texts drawn together."""
+        """Difference of τ from the other's, resampling the texts jointly."""
         return resampled(lambda a, b, c, d: ratio(a, b) - ratio(c, d), self.tokens, self.cycles,
                          other.tokens, other.cycles)  # fmt: skip
 
 
 class Asked:
-    """What the parts share: the models, what was asked for, and recorded runs that several of them read.
+    """State that the parts share: models, options, and recorded runs that several of them read.
 
     Parameters
     ----------
@@ -143,10 +143,10 @@ class Asked:
     drafts : sequence of EagleModel
     languages : sequence of str
     prompts : int or None
-        Of a part; None: its own number.
+        Prompts per part; None: the part's own number.
     rounds, max_new_tokens, size : int
     tick : callable
-        Told of progress.
+        Called with progress.
     """
 
     def __init__(
@@ -158,17 +158,17 @@ class Asked:
         self.points = lineup(model, drafts, size)
 
     def number(self, part: str) -> int:
-        """How many prompts a part takes (in the parts that compare languages: of each)."""
+        """Number of prompts of a part; per language in parts that compare languages."""
         return self.prompts or PARTS[part][1]
 
     def one_a_generation(self) -> list[Any]:
-        """Of each generation the drafter that knows most: whether texts are exact does not hang on it."""
+        """Each generation's drafter with most languages; exactness does not depend on the choice."""
         best = {each.generation: each for each in sorted(self.drafts, key=lambda each: knows(each) == ALL)}
         return [best[generation] for generation in sorted(best)]
 
     @cached_property
     def recorded(self) -> dict[str, dict[str, Any]]:
-        """Traces by language and contender; beside UniSpec's, of the same texts with an empty memory each."""
+        """Traces by language and contender, including UniSpec with an empty memory for each text."""
         cold = Point(f"{STORE}, cold", STORE, {"draft_size": self.size, "keep": "prompt"}, self.model)
         points, done = [*self.points, cold], 0
         found: dict[str, dict[str, Any]] = {}
@@ -189,7 +189,7 @@ class Asked:
 
 
 def exact(asked: Asked) -> Found:
-    """Every token of both generations and both trees is the target's own, by the audit's rule."""
+    """Audit that every token of both generations and both trees is the target's."""
     given = [said(asked.model, chat) for chat in chats(asked.number("exact"))]
     result = audit.run(
         asked.model, asked.one_a_generation(), given, [f"eagle:tree={tree}" for tree in TREES],
@@ -222,7 +222,7 @@ def exact(asked: Asked) -> Found:
 
 
 def law(asked: Asked) -> Found:
-    """What is sampled has the target's law: enumerated on a toy, and by chi-square on the models."""
+    """Audit that samples have the target's law: enumerated on a toy, and by chi-square on the models."""
     given = [said(asked.model, chat) for chat in chats(asked.number("law"))]
     result = audit.run(
         asked.model, list(asked.drafts), given, [f"eagle:tree={tree}" for tree in TREES],
@@ -307,7 +307,7 @@ def table(asked: Asked) -> Found:
 
 
 def measure(asked: Asked, entries: list[dict[str, Any]], tick: Callable[[str], None]) -> dict[str, Decoded]:
-    """Let every contender decode a language's texts in turns; each has decoded one before, apart."""
+    """Time all contenders on a language's texts in turns; each first decodes one text to warm up."""
     clock, _ = quiet_clock(asked.model.device)
     found: dict[str, Decoded] = {}
     seconds: dict[str, list[list[float]]] = {point.label: [] for point in asked.points}
@@ -316,7 +316,7 @@ def measure(asked: Asked, entries: list[dict[str, Any]], tick: Callable[[str], N
         with closing(runs):
             for point in asked.points:
                 shared = {"draft": point.draft, "max_new_tokens": asked.max_new_tokens, "record": None}
-                for _ in Run(asked.model, entries[:1], point.method, **shared, **point.values):  # warm-up
+                for _ in Run(asked.model, entries[:1], point.method, **shared, **point.values):
                     pass
                 runs[point.label] = Run(asked.model, entries, point.method, **shared, **point.values)
             decoders = {label: Advanced(run, len(entries)) for label, run in runs.items()}
@@ -332,7 +332,7 @@ def measure(asked: Asked, entries: list[dict[str, Any]], tick: Callable[[str], N
 
 
 def paper() -> dict[tuple[str, str, str], float]:
-    """What UniSpec's tables print, by our label, language and metric."""
+    """The numbers in UniSpec's tables, by our label, language and metric."""
     found = {}
     for name, source in [(STORE, "unispec/table3"), *((name, place) for name, (*_, place) in EAGLES.items())]:
         frame = published(source)
@@ -343,14 +343,14 @@ def paper() -> dict[tuple[str, str, str], float]:
 
 
 def missing(points: Sequence[Point]) -> list[str]:
-    """What cannot be compared, in words."""
+    """Describe the comparisons that lack a drafter."""
     wanted = [f"{name}, {known}" for name in EAGLES for known in (ENGLISH, ALL)]
     absent = [label for label in wanted if label not in {point.label for point in points}]
     return [f"Not judged, for there is no such drafter: {'; '.join(absent)}."] if absent else []
 
 
 def bars_of(found: Mapping[str, Mapping[str, Decoded]]) -> list[Bar]:
-    """The paper's claim of each generation: of a difference of τ, its whole interval."""
+    """The paper's claims on each generation; a bar needs the whole interval of a difference of τ."""
     bars = []
 
     def larger(language: str, one: str, other: str) -> None:
@@ -376,7 +376,7 @@ def bars_of(found: Mapping[str, Mapping[str, Decoded]]) -> list[Bar]:
 
 
 def cause(asked: Asked) -> Found:
-    """Why: whose first token the target would have written, and how soon a store has learnt a language."""
+    """Explain τ: how often first tokens are right, and how soon a store learns a language."""
     deep, work, learning = [], [], []
     compared = [point for point in asked.points[1:] if point.values.get("tree", "dynamic") == "dynamic"]
     for language, traces in asked.recorded.items():
@@ -425,7 +425,7 @@ def cause(asked: Asked) -> Found:
 
 
 def first(trace: Any) -> tuple[Estimate, float]:
-    """How often the likeliest first token is the target's, and how likely the drafter thought it."""
+    """How often the likeliest first token is the target's, and the mean score the drafter gave it."""
     nodes = trace.nodes
     nodes = nodes[(nodes["depth"] == 1) & nodes["status"].isin(["accepted", "rejected"])]
     if not len(nodes):
@@ -436,14 +436,14 @@ def first(trace: Any) -> tuple[Estimate, float]:
 
 
 def tau_of(trace: Any, figures: bool) -> float:
-    """τ of answers that are figures and code, or of the others."""
+    """τ of answers in figures and code, or of the others."""
     table = metrics.by_prompt(trace)
     some = table[table["kind"].isin(FIGURES) == figures]
     return float(ratio(some["emitted"].sum(), some["steps"].sum()))
 
 
 def learnt(cold: Any, kept: Any) -> dict[str, Any]:
-    """τ of the same texts without and with what was learnt before, and as it is learnt."""
+    """τ of the same texts with an empty and with a kept memory, overall and as the memory fills."""
     one, other = metrics.by_prompt(cold), metrics.by_prompt(kept)
     sums = [table[name].to_numpy(float) for table in (other, one) for name in ("emitted", "steps")]
     found: dict[str, Any] = {
@@ -461,12 +461,12 @@ def learnt(cold: Any, kept: Any) -> dict[str, Any]:
 
 
 def spelt(low: int, high: int | None) -> str:
-    """Numbers from and up to."""
+    """Format a range of numbers."""
     return f"{low}+" if high is None else f"{low}–{high}" if high > low else str(low)
 
 
 def time(asked: Asked) -> Found:
-    """Where a cycle's time goes, and what τ a method must reach to pay."""
+    """Break down a cycle's time, and give the τ a method needs to pay off."""
     rows = []
     base = 0.0
     for point in asked.points:
@@ -491,7 +491,7 @@ def time(asked: Asked) -> Found:
     return Found([Part("Milliseconds a cycle, all languages", columns, rows)], [], [note])
 
 
-# Name: what is measured, with how many prompts (of table and cause: in each language).
+# Name: function, and default number of prompts (per language in table and cause).
 PARTS: dict[str, tuple[Callable[[Asked], Found], int]] = {
     "exact": (exact, 300),
     "law": (law, 20),
@@ -513,23 +513,23 @@ def bench(
     size: int = SIZE,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """EAGLE's three generations beside UniSpec, by language.
+    """Compare EAGLE's three generations with UniSpec, by language.
 
     Parameters
     ----------
     target : Model
     drafts : sequence of EagleModel
-        On the target. Those whose name ends in ``-en`` are taken to know English alone.
+        Drafters on the target. A name that ends in ``-en`` means trained on English only.
     parts : sequence of str
         Keys of `PARTS`. Default: all.
     languages : sequence of str
-        Of the answers.
+        Languages of the answers.
     number : int, optional
-        Of each part; where languages are compared, of each. Default: the part's own number.
+        Prompts per part, or per language if languages are compared. Default: the part's own number.
     rounds : int
         How often each text is timed.
     size : int
-        Nodes of everybody's draft.
+        Nodes per draft, for all methods.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The recorded traces that come with the package: ``python -m tests.benchmarks.examples [FOLDER]``.
 
-Four prompts, decoded by SmolLM2 with each method on one thread, so that the walkthroughs read the traces, and
-ask what-ifs of them, without a model. `data/traces/README.md` says what is in each.
+SmolLM2 decodes four prompts with each method on one thread, so that the walkthroughs can read the traces and
+run what-ifs on them without a model. `data/traces/README.md` describes each trace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPORT = (
     "visited the library on the first day. The head librarian, Ruth Baker, said that she had not expected "
     "so many visitors."
 )
-# One problem solved in steps, so that a model of this size solves the next one.
+# One worked example, without which a model of this size does not solve the next problem.
 SOLVED = (
     "Ben has 3 boxes with 5 pens in each box. He finds 2 more pens. How many pens does he have?",
     "Step 1: Ben has 3 boxes with 5 pens in each box. 3 * 5 = 15. The boxes hold 15 pens.\n"
@@ -43,7 +43,7 @@ PROMPTS: tuple[tuple[str, str | list[dict[str, str]]], ...] = (
     ),
     ("conversation", "What is a good way to learn a new language? Answer in three sentences."),
 )
-# UniSpec keeps every row of its passes: a what-if needs all that its store was taught.
+# UniSpec records every row of its passes: a what-if needs all that its store learns from.
 METHODS: dict[str, dict[str, Any]] = {
     "autoregressive": {},
     "prompt_lookup": {},
@@ -53,7 +53,7 @@ LENGTH = 112
 
 
 def record(into: Path) -> list[Path]:
-    """Write one trace a method; existing files are replaced.
+    """Write one trace per method, replacing existing files.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def record(into: Path) -> list[Path]:
     Raises
     ------
     ModelError
-        If SmolLM2 is not downloaded yet.
+        If SmolLM2 is not downloaded.
     """
     target = load("smollm2")
     prompts = [{"id": kind, "kind": kind, "prompt": prompt} for kind, prompt in PROMPTS]

@@ -1,4 +1,4 @@
-"""The front-end's files and what they weigh; the other half of `specviz.widgets.columns.pack`."""
+"""Sizes of the front-end's files, and the inverse of `specviz.widgets.columns.pack`."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import numpy as np
 
 from specviz.widgets import assets
 
-LATER = ("app", "flicker", "live", "live_race", "runs", "tokens")  # views that came after the first three
+LATER = ("app", "flicker", "live", "live_race", "runs", "tokens")  # views added after the first three
 
 
 def names() -> list[str]:
-    """The files of the front-end."""
+    """Names of the front-end's files."""
     return sorted(f.name for f in files("specviz.widgets").iterdir() if f.name.endswith((".js", ".css")))
 
 
 def first_size() -> int:
-    """Bytes of the files of the player, the race and the explorer, comments and all."""
+    """Bytes of the files of the player, the race and the explorer, including comments."""
     folder = files("specviz.widgets")
     of = [name for name in names() if name.partition(".")[0] not in (*LATER, *assets.ADDED)]
     return sum(len(folder.joinpath(name).read_bytes()) for name in of)
 
 
 def sent_size(name: str) -> int:
-    """Bytes that a view sends: its script and style, with what they share."""
+    """Bytes that a view sends: its script and style, including shared code."""
     return len(assets.script(name).encode()) + len(assets.style(name).encode())
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and arrays of `pack`."""
+    """Decode the header and arrays that `pack` encodes."""
     length = struct.unpack_from("<I", data)[0]
     index = json.loads(data[4 : 4 + length])
     base = 4 + length

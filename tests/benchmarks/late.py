@@ -1,8 +1,8 @@
-"""What an update costs late in a long stream, and what a very long one does to memory.
+"""Measure the cost of late updates in a long stream, and the memory of a very long one.
 
-One text that grows and begins anew, over and over: the work of every period is the same, so whatever grows
-from period to period is the price of a past that should have none. Memory is that of a run which is recorded
-to a file.
+One text grows and restarts over and over. Every period does the same work, so any growth from period to
+period is a cost of the past, which should cost nothing. Memory is measured in a run that is recorded to a
+file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from specviz.replays.translations import LAG, TARGETS, texts
 from specviz.streams import Stream, Update, fixed_lag
 
 AGE, OLD = 200, 5000  # updates
-GROWTH, LEAK = 0.05, 8.0  # of an update's cost, from the first to the last; MB
+GROWTH, LEAK = 0.05, 8.0  # most growth of an update's cost, as a share; most growth of memory, in MB
 BLOCKS = 10  # rows of the table
 COLUMNS = [
     ("updates", "updates", ""),
@@ -36,13 +36,13 @@ COLUMNS = [
 
 
 def period(code: str) -> list[Update]:
-    """The updates of the test text with most words among the first ones."""
+    """The updates of the longest of the first 20 test texts."""
     made = max(texts(code, 20), key=lambda each: len(each.source.split()))
     return list(fixed_lag(made.source, LAG))
 
 
 def costs(model: Any, code: str, updates: int, **options: Any) -> Iterator[tuple[float, float]]:
-    """Seconds of each update of a long stream, of all of it and of its prompt's pass."""
+    """Yield the seconds of each update of a long stream, in all and for its prefill."""
     one = period(code)
     clock, _ = quiet_clock(model.device)
     wait = synchroniser(model.device)
@@ -58,13 +58,13 @@ def costs(model: Any, code: str, updates: int, **options: Any) -> Iterator[tuple
 
 
 def relative(seconds: np.ndarray, length: int) -> np.ndarray:
-    """Each update's cost over the median of its place in the periods of `length` updates."""
+    """Each update's cost over the median cost at the same place in periods of `length` updates."""
     place = np.arange(len(seconds)) % length
     return seconds / np.array([np.median(seconds[place == i]) for i in place])
 
 
 def growth(costs: np.ndarray) -> Estimate:
-    """By which share the last quarter's median is above the first one's, with its 95 % interval."""
+    """Relative growth of the median from the first quarter to the last, with its 95 % interval."""
     sides = costs[: len(costs) // 4], costs[-(len(costs) // 4) :]
     rng = np.random.default_rng(0)
     early, late = (np.median(rng.choice(side, (RESAMPLES, len(side))), axis=1) for side in sides)
@@ -73,7 +73,7 @@ def growth(costs: np.ndarray) -> Estimate:
 
 
 def resident() -> float:
-    """MB of the process that lie in memory now; its peak where the system does not say."""
+    """Resident MB of this process now, or its peak if the system has no /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -92,7 +92,7 @@ def part(
     template: str,
     told: Callable[[str], None] = lambda name: None,
 ) -> tuple[Part, list[tuple[str, str, float, float, str, Estimate | None]]]:
-    """The table of a model, and what must hold: name, where, value, limit, kind, estimate."""
+    """The table of a model, and its claims: (name, where, value, limit, kind, estimate)."""
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "template": template}
     rows: list[dict[str, Any]] = []
     claims: list[tuple[str, str, float, float, str, Estimate | None]] = []
@@ -113,7 +113,7 @@ def part(
                        where, grown.high, GROWTH, "at most", grown))  # fmt: skip
     if old:
         base = peak = 0.0
-        with tempfile.TemporaryDirectory() as folder:  # the record goes to a file, as of any long run
+        with tempfile.TemporaryDirectory() as folder:  # recorded to a file, as any long run is
             options |= {"out": Path(folder) / "late.parquet"}
             for number, _ in enumerate(costs(model, code, old, **options), 1):
                 if number % max(1, old // BLOCKS) == 0:

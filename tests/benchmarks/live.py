@@ -1,8 +1,8 @@
-"""What it costs to show a decode while it runs, and how soon a token is on the page.
+"""Measure the cost of showing a decode while it runs, and how soon a token is on the page.
 
-Plain decodes and shown ones are paired: the same prompt, right after each other, in alternating order. A
-shown one runs through the explorer's own loop and feed, and its messages go to a socket as a kernel sends
-them: as JSON, signed. What the browser adds is measured in Chromium, on those very messages.
+Plain and shown decodes are paired: the same prompt, back to back, in alternating order. A shown decode runs
+through the explorer's loop and feed, and its messages go to a socket as a kernel sends them: as signed JSON.
+The browser's share is measured in Chromium, on the same messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .player import PAGE, chromium
 
 TARGET = "smollm2"
 METHODS = ("autoregressive", "speculative")
-MOST, SOON = 1.05, 100.0  # of a plain decode's time; ms until a token is on the page
+MOST, SOON = 1.05, 100.0  # limit over a plain decode's time; ms until a token is on the page
 DRAW = """async ([source, style, state, messages]) => {
   const heard = {}, took = [];
   document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
@@ -47,14 +47,14 @@ DRAW = """async ([source, style, state, messages]) => {
 
 
 class Wire:
-    """Where a panel's messages go, as a kernel sends them."""
+    """A socket that sends a panel's messages as a kernel does."""
 
     def __init__(self) -> None:
         import zmq
         from jupyter_client.session import Session
 
         self.messages: list[Any] = []
-        self.sent: dict[int, float] = {}  # by cycle, when its message had been sent
+        self.sent: dict[int, float] = {}  # time its message was sent, by cycle
         self._session = Session(key=b"bench")
         self._socket = zmq.Context.instance().socket(zmq.PUB)
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
@@ -63,7 +63,7 @@ class Wire:
         self._reader.subscribe(b"")
 
     def send(self, message: Any, buffers: Any = None) -> None:
-        """Send it, and note what it held."""
+        """Send a message, and record it with the time at which its cycles were sent."""
         content = {"comm_id": "panel", "data": {"method": "custom", "content": message}}
         self._session.send(self._socket, "comm_msg", content)
         now = time.perf_counter()
@@ -71,13 +71,13 @@ class Wire:
         self.sent |= dict.fromkeys((cycle["cycle"] for cycle in message["cycles"]), now)
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close both sockets."""
         self._socket.close(0)
         self._reader.close(0)
 
 
 class Noted:
-    """A run that says when each of its cycles came to exist."""
+    """A run that records when each of its cycles was finished."""
 
     def __init__(self, run: Any) -> None:
         self.run, self.born = run, {}
@@ -92,19 +92,19 @@ class Noted:
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:
-    """Seconds that a call takes, by the clock and of the processor (all threads)."""
+    """Wall-clock and processor seconds (all threads) of a call."""
     begun, used = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - begun, time.process_time() - used
 
 
 def bench(target: Any, *, max_new_tokens: int = 96, rounds: int = 8, tick: Tick = lambda *_: None) -> Report:
-    """Time plain and shown decodes, lanes of a race and decodes alone, and the page.
+    """Time plain against shown decodes, race lanes against single decodes, and the page.
 
     Raises
     ------
     SpecvizError
-        If no browser is there.
+        If no browser is installed.
     """
     choices = Choices(target, "speculative", None, None, {"max_new_tokens": max_new_tokens}, {})
     model = choices.first
@@ -114,7 +114,7 @@ def bench(target: Any, *, max_new_tokens: int = 96, rounds: int = 8, tick: Tick 
     for method in METHODS:
         one = Explorer(choices, model, method, prompt)
         ratios, processor, plain_times = [], [], []
-        for number in range(-1, rounds):  # the first is not counted
+        for number in range(-1, rounds):  # the first round is a warm-up
             wire = Wire()
             one.panel.send = wire.send
             noted = Noted(choices.start(model, prompt, method, {}))
@@ -165,7 +165,7 @@ def bench(target: Any, *, max_new_tokens: int = 96, rounds: int = 8, tick: Tick 
 
 
 def lanes(choices: Choices, model: str, prompt: str, rounds: int) -> list[Estimate]:
-    """By method, tokens a second in a live race over those alone, paired."""
+    """Tokens a second in a live race over those of single decodes, paired, by method."""
     from specviz import metrics
 
     shares: list[list[float]] = [[] for _ in METHODS]
@@ -183,7 +183,7 @@ def lanes(choices: Choices, model: str, prompt: str, rounds: int) -> list[Estima
 
 
 def draw(one: Explorer, messages: list[Any]) -> list[float]:
-    """Milliseconds that Chromium takes to lay out each message's text."""
+    """Milliseconds that Chromium needs to lay out each message's text."""
     from playwright.sync_api import sync_playwright
 
     own = [name for name in one.panel.traits(sync=True) if name[0] != "_"]

@@ -1,8 +1,8 @@
-"""What loading a large diffusion checkpoint costs in memory, seen from a process that does nothing else.
+"""Measure the memory of loading a large diffusion checkpoint, in a process that does nothing else.
 
-The checkpoint is made for the purpose: LLaDA's names and proportions (its largest tensor is about 6 % of it,
-as in the 8 B one), random bfloat16 numbers, several files and an index. What a process holds is read from
-/proc, so this needs Linux.
+The checkpoint is synthetic: LLaDA's names and proportions (the largest tensor is about 6 % of it, as in the
+8 B model), random bfloat16 numbers, several files and an index. Memory is read from /proc, so this needs
+Linux.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 from specviz.errors import SpecvizError
 
-WIDTH, INNER, ROWS, HEADS = 2048, 6144, 16384, 16  # INNER is 3 times WIDTH, as LLaDA-8B's
+WIDTH, INNER, ROWS, HEADS = 2048, 6144, 16384, 16  # INNER is 3 times WIDTH, as in LLaDA-8B
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-EVERY = 0.002  # seconds between two looks at the anonymous memory, of which Linux keeps no peak
+EVERY = 0.002  # seconds between samples of the anonymous memory, whose peak Linux does not keep
 
 
 def loading(gigabytes: float = 1.2, shards: int = 5, dtype: str = "stored") -> dict[str, Any]:
-    """Write a checkpoint, load it in a fresh process, and say what that process held.
+    """Write a checkpoint, load it in a fresh process, and report that process's memory.
 
     Parameters
     ----------
     gigabytes : float
         Least size of the weights, in 1e9 bytes. They are written to the temporary folder and removed.
     shards : int
-        Files.
+        Number of files.
     dtype : str
         As `specviz.load` takes it; ``auto`` is that of the files.
 
@@ -73,7 +73,7 @@ def loading(gigabytes: float = 1.2, shards: int = 5, dtype: str = "stored") -> d
 
 
 def write(folder: Path, size: int, shards: int) -> dict[str, int]:
-    """Write a checkpoint of at least `size` bytes, one file after the other.
+    """Write a checkpoint of at least `size` bytes, file by file.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def _numbers(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def _held() -> dict[str, int]:
-    """Bytes by the field of /proc."""
+    """This process's memory in bytes, by field of /proc/self/status."""
     lines = (line.split() for line in STATUS.read_text().splitlines())
     return {
         line[0][:-1]: 1024 * int(line[1]) for line in lines if line[0] in ("VmRSS:", "VmHWM:", "RssAnon:")
@@ -147,11 +147,11 @@ def _held() -> dict[str, int]:
 
 
 def _measure(folder: str, dtype: str) -> dict[str, float]:
-    """Load, in this process."""
+    """Load the checkpoint in this process, and return its memory."""
     import specviz.models.fetching  # noqa: F401 - the libraries are not part of what a checkpoint costs
     from specviz.models import load
 
-    CLEAR.write_text("5")  # the peak begins anew
+    CLEAR.write_text("5")  # resets the peak
     before = _held()
     most, done = [before["RssAnon"]], threading.Event()
 

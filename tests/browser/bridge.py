@@ -1,4 +1,4 @@
-"""A widget's panel in a page, its Python half in this process: what travels is carried by hand."""
+"""Connect a widget's panel in a page with its Python half in this process, carrying messages by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STAGE = """async ([source, style, state]) => {
   (await import(url)).default.render({ model: window.model, el: document.body });
 }"""
 
-# What a screen reader is told, and when: every change of a region that it follows.
+# Log of screen-reader announcements: every change of a live region, with its time.
 LISTEN = """() => {
   window.heard = [];
   const loud = (node) => node.getAttribute("aria-live") !== "off" && node.textContent;
@@ -44,7 +44,7 @@ LISTEN = """() => {
 
 
 class Bridge:
-    """Carries traits and messages between a page and a panel while one waits for something."""
+    """Carries traits and messages between a page and a panel while a test waits for something."""
 
     def __init__(self, page: Any, panel: Any, view: str) -> None:
         self.page, self.panel = page, panel
@@ -62,7 +62,7 @@ class Bridge:
         self._events.put(["send", message, [list(each) for each in buffers or []]])
 
     def carry(self) -> None:
-        """Carry what has come up since the last time."""
+        """Carry everything that is pending in either direction."""
         events = []
         while not self._events.empty():
             events.append(self._events.get())
@@ -75,7 +75,7 @@ class Bridge:
                 self.panel._handle_custom_msg(more[0], [])
 
     def until(self, holds: Callable[[], object], seconds: float = 180) -> None:
-        """Carry until something holds."""
+        """Carry messages until a condition holds, or fail after `seconds`."""
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, f"{self.panel.state}: {self.panel.error}"

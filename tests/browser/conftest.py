@@ -1,7 +1,7 @@
 """A real browser for these tests: Chromium driven by Playwright, JupyterLab on a loopback port, axe-core.
 
-Whatever a page does wrong fails its test: a request to another host, a console error, an uncaught error, a
-dialog. `SHOTS=DIR` writes a picture of each view into DIR, light and dark, so that a person can look.
+Any fault of a page fails its test: a request to another host, a console error, an uncaught error, a
+dialog. `SHOTS=DIR` writes a picture of each view into DIR, light and dark, for visual inspection.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ FLAGS = [
     "--disable-default-apps",
     "--no-first-run",
     "--force-color-profile=srgb",
-    # No name is resolved, whatever a page asks for; the address that the servers listen on needs none.
+    # No host name is resolved, whatever a page requests; the servers' address needs no resolving.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 ]
 LOOPBACK = "127.0.0.1"
-PATIENCE = 90  # seconds until a condition counts as never coming true; a quiet machine needs a few
+PATIENCE = 90  # seconds until a wait counts as failed; a quiet machine needs a few
 AXE = "axe-core@4.14.1"  # MPL-2.0; fetched, not shipped
 
-# JupyterLab's execution indicator says idle before there is a kernel; this does not.
+# JupyterLab's execution indicator shows idle before a kernel exists; this does not.
 IDLE = """() => {
   const context = window.jupyterapp?.shell?.currentWidget?.sessionContext, kernel = context?.session?.kernel;
   return !!context && context.isReady && !context.pendingInput
@@ -66,7 +66,7 @@ FOUND = """async (selector) => (await axe.run(selector)).violations
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A busy machine delays a page by seconds at any step: what fails here is tried once more, and listed."""
+    """Rerun failed tests once, and list them: a busy machine can delay a page by seconds at any step."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.flaky(reruns=1))
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Where Chromium is."""
+    """The path of the Chromium executable."""
     named = (os.environ.get("TEST_BROWSER"), *NAMES)
     path = next((found for name in named if name and (found := shutil.which(name))), None)
     if path is None:
@@ -84,7 +84,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="module")  # not longer: Playwright's event loop must not outlive the tests that need it
 def browser(chromium: str) -> Iterator[Any]:
-    """Chromium without a window and without a network."""
+    """Headless Chromium without a network."""
     api = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)")
     with api.sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
@@ -93,7 +93,7 @@ def browser(chromium: str) -> Iterator[Any]:
 
 
 def inside(url: str) -> bool:
-    """Whether nothing leaves this machine by asking for it."""
+    """Whether a request to this URL stays on this machine."""
     parts = urlsplit(url)
     return parts.scheme in ("file", "blob", "data", "about") or parts.hostname == LOOPBACK
 
@@ -102,7 +102,7 @@ def inside(url: str) -> bool:
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     """``open_page(dark=False, allowed=(), **context)``: a page whose every fault fails the test.
 
-    Requests for `allowed`, exact addresses of style sheets, are answered with nothing and do not count.
+    Requests for `allowed`, exact addresses of style sheets, get an empty answer and are not faults.
     """
     wrong: list[str] = []
     contexts: list[Any] = []
@@ -132,7 +132,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def shoot() -> Callable[[Any, str], None]:
-    """``shoot(page or locator, name)``: a picture for a person, if `SHOTS` names a folder."""
+    """``shoot(page or locator, name)``: take a picture, if `SHOTS` names a folder."""
     folder = os.environ.get("SHOTS")
 
     def picture(what: Any, name: str) -> None:
@@ -149,7 +149,7 @@ def shoot() -> Callable[[Any, str], None]:
 
 @contextmanager
 def server(home: Path, module: str, arguments: list[str], path: str = "/api/status") -> Iterator[str]:
-    """A Jupyter server with settings and folders of its own; gives its address, stops it afterwards."""
+    """A Jupyter server with its own settings and folders; yields its address, stops it afterwards."""
     with socket.socket() as free:
         free.bind((LOOPBACK, 0))
         port = free.getsockname()[1]
@@ -229,7 +229,7 @@ def run_notebook(open_page: Callable[..., Any], lab: tuple[str, str, Path]) -> C
         page = open_page(dark, viewport={"width": 1280, "height": 1500})
         page.goto(f"{address}/lab/tree/{name}?token={token}&reset", wait_until="domcontentloaded")
         page.wait_for_function(IDLE)
-        # JupyterLab does not follow the system by itself, and its server keeps what was chosen last.
+        # JupyterLab does not follow the system's theme, and its server remembers the last choice.
         page.evaluate(THEME, "JupyterLab Dark" if dark else "JupyterLab Light")
         light = "false" if dark else "true"
         page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
@@ -250,7 +250,7 @@ def serve_page(chromium: str, tmp_path: Path) -> Iterator[Callable[[Path], str]]
     running = ExitStack()
     arguments = [
         f"--Voila.ip={LOOPBACK}",
-        # jupytext's front end is for JupyterLab alone; Voila logs an error on loading it
+        # jupytext's front end supports only JupyterLab; Voila logs an error on loading it
         "--VoilaConfiguration.extension_denylist=jupyterlab-jupytext",
     ]
     yield lambda book: running.enter_context(server(tmp_path, "voila", [*arguments, str(book)]))
@@ -262,9 +262,9 @@ def serve_page(chromium: str, tmp_path: Path) -> Iterator[Callable[[Path], str]]
 
 @pytest.fixture(scope="session")
 def axe(request: pytest.FixtureRequest) -> Callable[..., list[str]]:
-    """``axe(page, selector)``: serious and critical violations below the selector, each in a line.
+    """``axe(page, selector)``: serious and critical violations below the selector, one per line.
 
-    axe-core comes from npm once and stays in pytest's cache; where neither has it, the test that calls is
+    axe-core is fetched from npm once and kept in pytest's cache; if neither has it, the calling test is
     skipped.
     """
 

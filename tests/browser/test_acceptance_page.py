@@ -1,4 +1,4 @@
-"""The rejection rule in a browser: a bar is dragged, a rule chosen, and the law is what Python computes."""
+"""The rejection rule in a browser: after a drag or a choice of rule, the law is the one Python computes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specviz.widgets.acceptance import RULES, Acceptance
 
 
 def outcome(page):
-    """The law that the right panel shows."""
+    """The law shown in the right panel."""
     label = page.locator(".acceptance svg").nth(1).get_attribute("aria-label")
     return [float(value) for value in re.findall(r" (\d\.\d\d)", label)]
 
@@ -43,7 +43,7 @@ def test_dragging(open_page, axe, shoot, tmp_path, dark):
     page.locator("[data-of=p1]").focus()
     before = state(page, "p")[1]
     page.keyboard.press("ArrowUp")
-    page.keyboard.press("ArrowUp")  # the focus stays on the bar that it is drawn anew
+    page.keyboard.press("ArrowUp")  # the redrawn bar keeps the focus
     assert state(page, "p")[1] == pytest.approx(before + 0.04)
 
     for rule in RULES[1:]:

@@ -1,4 +1,4 @@
-"""``specviz app`` in a real browser: decode, race, traces; its token, its origin, its turns, its end."""
+"""``specviz app`` in a real browser: decode, race, traces; token, origin, turn-taking, shutdown."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def served(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     (folder / EVIL).write_bytes(b"PAR1 and nothing else")
     log = temporary / "log.txt"
     with log.open("wb") as out:
-        port = 8866 + 30 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])  # each worker may serve one
+        port = 8866 + 30 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])  # one range per worker
         command = [sys.executable, "-m", "specviz", "app", str(folder), "--model", "town", "--no-browser"]
         command += ["--port", str(port)]
         environment = os.environ | {"TMPDIR": str(temporary), "JUPYTER_CONFIG_DIR": str(temporary / "c")}
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-            # A shell's background jobs ignore Ctrl-C, and so would what they start.
+            # A shell's background jobs ignore Ctrl-C, and their children would inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
     begun = time.monotonic()
@@ -72,7 +72,7 @@ def served(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def answer(url: str, method: str = "GET", **headers: str) -> int:
-    """The status of a request."""
+    """The HTTP status of a request."""
     request = urllib.request.Request(
         url, method=method, headers={k.replace("_", "-"): v for k, v in headers.items()}
     )
@@ -134,7 +134,7 @@ def test_it_decodes_races_and_opens_traces(served, open_page, shoot, axe):
     page.get_by_role("button", name="prompt_lookup.parquet").press("Enter")
     begun = time.monotonic()
     page.wait_for_selector(".sv.runs ~ * .sv.player, .sv.player")
-    assert time.monotonic() - begun < 60  # the figure is a bench's: 0.3 s on two cores
+    assert time.monotonic() - begun < 60  # the shown figure comes from a benchmark: 0.3 s on two cores
     shoot(page, "app-traces")
     assert not axe(page, "#rendered_cells")
     page.goto("about:blank")
@@ -146,7 +146,7 @@ FOCUSED = (
 
 
 def tab_to(page, name: str, key: str = "Tab") -> int:
-    """Press a key until what has this name has the focus; how often."""
+    """Press a key until the element with this name has the focus; returns the number of presses."""
     for times in range(1, 60):
         page.keyboard.press(key)
         if page.evaluate(FOCUSED) == name:
@@ -158,7 +158,7 @@ def test_a_newcomer_decodes_and_races_by_keyboard_alone(served, open_page, shoot
     page = open_page()
     page.goto(served.address)
     rows = page.locator(".sv.explore tbody tr")
-    expect(rows).to_have_count(1)  # it opens with a decode
+    expect(rows).to_have_count(1)  # it starts with a decode
     assert "Type a prompt and press ▶ Decode" in page.locator(".sv.app").inner_text()
     steps = tab_to(page, "prompt")
     page.keyboard.press("Control+a")
@@ -176,7 +176,7 @@ def test_a_newcomer_decodes_and_races_by_keyboard_alone(served, open_page, shoot
     page.keyboard.press("Enter")
     race = page.locator(".sv.live_race")
     expect(race).to_be_visible()
-    expect(page.locator(".sv.race")).to_be_visible()  # it has ended, and can be played again
+    expect(page.locator(".sv.race")).to_be_visible()  # it has ended, and can be replayed
     assert race.locator("textarea").input_value() == "The cook saw", "what was typed is raced"
     assert "press ▶ Race" in page.locator(".sv.app").inner_text()
     assert race.locator(".column").count() == 2
@@ -195,7 +195,7 @@ def test_a_newcomer_decodes_and_races_by_keyboard_alone(served, open_page, shoot
 
 
 def test_nobody_with_the_token_runs_code_or_names_a_model(served, open_page):
-    """By what a page could send, not by what ours offers."""
+    """Check the raw channel that any page could use, not only the messages our page sends."""
     from jupyter_client.session import Session
     from websocket import WebSocketTimeoutException, create_connection
 
@@ -214,7 +214,7 @@ def test_nobody_with_the_token_runs_code_or_names_a_model(served, open_page):
         socket.send(json.dumps(message | {"channel": "shell", "buffers": []}, default=str))
     answers = set()
     try:
-        while "kernel_info_reply" not in answers:  # which was sent last
+        while "kernel_info_reply" not in answers:  # the message sent last
             answers.add(json.loads(socket.recv())["msg_type"])
     except WebSocketTimeoutException:
         pass

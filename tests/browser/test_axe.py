@@ -1,4 +1,4 @@
-"""The pages as everybody reads them: axe-core finds no serious fault, light and dark, and in every state."""
+"""Accessibility of the pages: axe-core reports no serious fault, light and dark, in every state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def states(page: Any, view: str) -> list[tuple[str, Callable[[], Any]]]:
-    """What a reader does with a view, and a name for the picture that it gives."""
+    """A reader's actions on a view, each with a name for the resulting picture."""
     press = page.keyboard.press
     if view == "race":
         return [

@@ -47,11 +47,11 @@ def test_cells_fill_out_of_order_and_masks_are_shown(opened):
         said = page.locator(".said").inner_text()
         assert f"{len(one.placed)} cell" in said and all(f"in cell {p.cell}" in said for p in one.placed[:6])
         assert ("a refresh" in said) == one.refreshed
-    page.locator(".canvas .cell").nth(int(shown.order.argmin())).click()  # to the cycle that placed it
+    page.locator(".canvas .cell").nth(int(shown.order.argmin())).click()  # jumps to the cycle that placed it
     expect(page.locator(".where")).to_have_text(f"cycle 1 / {len(shown.passes)}")
 
 
-SURE = {"sure": 0.1, "sharp": 6.0}  # most cells are equally sure: the leftmost comes first
+SURE = {"sure": 0.1, "sharp": 6.0}  # most cells are equally sure, so the leftmost comes first
 FIRST = {"cache": "dual", "refresh": 5, "cache_rule": "fast_dllm", "shift": 1, "block": 8}
 
 
@@ -92,7 +92,7 @@ def test_the_phases_of_a_cycle(opened):
     page.keyboard.press("ArrowRight")
     expect(page.locator(".cell.guess")).to_have_count(0)
     assert page.locator(".code .lit").count() > 0
-    page.keyboard.press("m")  # guess
+    page.keyboard.press("m")  # predict mode
     expect(page.locator(".said")).to_contain_text("Which survive?")
 
 

@@ -12,7 +12,7 @@ from specviz.measure import demo
 from specviz.measure.report import Estimate, Part, Report
 
 METHODS = {"prompt_lookup": 32.6, "unispec": 31.6, "autoregressive": 20.0}
-TALL = 800  # pixels of a screen
+TALL = 800  # screen height in pixels
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_method_and_prompt_are_chosen_by_key(open_page, path):
     page.locator("#prompt").select_option("2")
     page.wait_for_function("text => document.querySelector('#picture .text').innerText !== text", arg=before)
     assert page.evaluate("specviz.get('prompt')") == 2
-    page.evaluate("specviz.set('prompt', 1)")  # as the player's own chooser does
+    page.evaluate("specviz.set('prompt', 1)")  # as the player's own picker does
     page.wait_for_function("document.getElementById('prompt').value === '1'")
 
 

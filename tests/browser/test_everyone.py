@@ -1,4 +1,4 @@
-"""What every page owes its readers: the keyboard suffices, axe-core finds nothing, motion can be declined."""
+"""Requirements on every page: usable by keyboard alone, no axe-core findings, motion can be turned off."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from specviz.widgets.live_race import LiveRace
 from traces import build
 
 EVIL = "<img src=x onerror=alert(1)>"
-PAGES = {  # each view, and what must be there before one looks
+PAGES = {  # each view, and the selector to wait for
     "sweep/pages/index": ".scatterlayer .point", "sweep/pays/index": ".scatterlayer .point",
     "sweep/sizes/index": ".scatterlayer .point",
     "report/report": "main h2", "report/run": "main h2", "advice": "main h1", "diff": "main h1",
 }  # fmt: skip
-# What can be used, and is not only for the mouse: the parts of a group that arrows move through count once.
+# Controls that are not for the mouse only; a group navigated with arrow keys counts once.
 USABLE = """() => [...document.querySelectorAll(
     "a[href], button, input, select, textarea, summary, [tabindex='0']")]
   .filter((node) => !node.disabled && node.tabIndex >= 0)
@@ -45,7 +45,7 @@ STOP = """() => { const node = document.activeElement, ring = getComputedStyle(n
 
 
 def advice() -> Advice:
-    """Advice of three settings, by hand."""
+    """Handmade advice of three settings."""
     setting = {
         "model": {"name": EVIL}, "texts": 7, "tokens": 70, "between": [1, 20], "clock": "none",
         "device": "cpu", "threads": 1, "dtype": "float64", "temperature": 0, "left_out": {},
@@ -76,7 +76,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def walked(page: Any) -> Iterator[tuple[str, bool]]:
-    """Where Tab stops, one after another, and whether one sees it."""
+    """The successive Tab stops, and whether each is visible."""
     for _ in range(len(page.evaluate(USABLE)) + 3):
         page.keyboard.press("Tab")
         yield tuple(page.evaluate(STOP))
@@ -97,7 +97,7 @@ def test_a_page_is_for_everyone(view, pages, open_page, axe, shoot):
         page.emulate_media(color_scheme=theme)
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_timeout(300)  # plotly draws again
+            page.wait_for_timeout(300)  # plotly redraws
             shoot(page, f"everyone-{name}-{theme}-{width}")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (theme, width)
         assert not axe(page, "body"), theme
@@ -109,7 +109,7 @@ def test_a_page_is_for_everyone(view, pages, open_page, axe, shoot):
 
 
 def reach(page: Any, name: str, key: str = "Tab") -> int:
-    """Press a key until what has this name has the focus; how often."""
+    """Press a key until the element with this name has the focus; returns the number of presses."""
     own = "() => { const n = document.activeElement; return n.getAttribute('aria-label') ?? n.textContent; }"
     for times in range(1, 80):
         page.keyboard.press(key)
@@ -124,7 +124,7 @@ def test_a_live_race_by_keyboard_alone(open_page, axe, shoot):
     bridge = Bridge(page, one.panel, "live_race")
     page.evaluate(LISTEN)
     bridge.until(lambda: one.panel.state == "done")
-    page.wait_for_timeout(1200)  # the last words may wait their second
+    page.wait_for_timeout(1200)  # the last words may be announced a second late
     times = [at for at, _ in page.evaluate("window.heard")]
     assert len(times) >= 3 and all(b - a > 900 for a, b in pairwise(times)), times
     assert page.evaluate("document.getAnimations().length") == 0

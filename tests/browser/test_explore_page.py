@@ -1,4 +1,4 @@
-"""The explorer in a browser: its text while it is decoded, stop, save, and a slider that is dragged."""
+"""The explorer in a browser: streaming text, stop, save, and a slider that is dragged."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ DRAG = """([at]) => {
   slide.value = at;
   slide.dispatchEvent(new Event("input"));
 }"""
-WORDS = "(all) => all.map((node) => node.lastChild.textContent)"  # without a token's mark
+WORDS = "(all) => all.map((node) => node.lastChild.textContent)"  # without the token marks
 
 
 class Slow(Decoder):
-    """A pretended decode that waits between its cycles, as a large model does."""
+    """A fake decoder that waits between cycles, like a large model."""
 
     def start(self, model: str, text: str, method: str, values: Any, *, dense: bool = False) -> Any:
         run = super().start(model, text, method, values)
@@ -52,7 +52,7 @@ def screen(open_page: Any, **more: Any) -> Any:
 
 
 def everywhere(page: Any, shoot: Any, axe: Any, view: str) -> None:
-    """Wide and narrow, light and dark: nothing scrolls sideways, and axe-core finds nothing."""
+    """Check a view wide and narrow, light and dark: no horizontal scrolling, no axe-core findings."""
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
         for width in (1280, 390):
@@ -67,7 +67,7 @@ def test_a_decode_is_seen_stepped_questioned_and_saved(open_page, shoot, axe, tm
     page = screen(open_page)
     one = sv.explore("bild", "town", max_new_tokens=48)
     bridge = Bridge(page, one.panel, "explore")
-    bridge.until(lambda: one.panel.rows)  # it opens with a decode
+    bridge.until(lambda: one.panel.rows)  # it starts with a decode
     trace = one.results[0].trace
     assert one.panel.error == "" and one.panel.state == "done"
     kept = "".join(page.locator(".growing .t").evaluate_all(WORDS))
@@ -98,10 +98,10 @@ def test_another_prompt_and_method_by_keyboard_alone(open_page):
     one = sv.explore("speculative", "town", "The cook saw", max_new_tokens=12)
     bridge = Bridge(page, one.panel, "explore")
     bridge.until(lambda: one.panel.rows)
-    page.keyboard.press("Tab")  # the model's picker
+    page.keyboard.press("Tab")  # the model picker
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "method"
-    page.keyboard.type("prompt")  # a menu goes to what begins so
+    page.keyboard.type("prompt")  # selects the menu entry that starts with it
     bridge.until(lambda: one.method == "prompt_lookup")
     assert page.locator(".field").count() == len(one.panel.parameters)
     page.get_by_role("textbox", name="prompt").focus()
@@ -125,7 +125,7 @@ def test_text_appears_while_it_is_decoded_until_it_is_stopped(open_page, shoot):
     bridge.until(lambda: sizes.add(shown.count()) or time.monotonic() > end)
     assert one.panel.state == "running" and len(sizes) > 10, "it grows"
     dropped = page.locator(".growing del").first
-    # a dropped line break is a sign, which breaks no line of the text that stays
+    # a dropped line break is shown as a sign, which does not break lines of the kept text
     assert dropped.text_content() == "<img src=x onerror=alert(1)>⏎"
     assert page.locator(".explore img").count() == 0
     assert "line-through" in dropped.evaluate("(n) => getComputedStyle(n).textDecoration")
@@ -196,7 +196,7 @@ def test_a_second_explorer_waits_for_its_turn(open_page):
 
 @pytest.fixture
 def answered() -> Explorer:
-    """An explorer that has one result, from a recorded trace."""
+    """An explorer with one result, from a recorded trace."""
     trace = town_run("bild")
     own = trace.run["parameters"]
     real = (
@@ -227,7 +227,7 @@ def test_a_drag_is_one_round_trip(open_page, answered, shoot, monkeypatch):
     seen = set()
     for at in ("0.9", "0.7", "0.3", "0.05"):
         page.evaluate(DRAG, [at])
-        answered.set(fallback=float(at))  # what Python says of it
+        answered.set(fallback=float(at))  # Python's figures for it
         assert own.answer["words"] in line.inner_text() and code.inner_text() == own.code
         assert (own.answer["text"] or own.answer["why"]) in line.inner_text()
         seen.add(line.inner_text())
@@ -237,7 +237,7 @@ def test_a_drag_is_one_round_trip(open_page, answered, shoot, monkeypatch):
     page.evaluate("() => document.querySelector('input[type=range]').dispatchEvent(new Event('change'))")
     (saved,) = page.evaluate("window.outbox")
     assert saved[:2] == ["set", "values"] and saved[2]["fallback"] == 0.05
-    # another setting makes the table stale: the next drag asks anew
+    # another setting makes the table stale: the next drag requests a new one
     page.locator("input[type=range]").nth(2).evaluate(
         "(n) => { n.value = 3; n.dispatchEvent(new Event('change')); }"
     )

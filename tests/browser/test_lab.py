@@ -1,4 +1,4 @@
-"""JupyterLab as a reader uses it: a walkthrough run to its end, each widget by mouse and by key."""
+"""JupyterLab in use: a walkthrough run to its end, each widget by mouse and by key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ expect.set_options(timeout=60_000)
 
 
 def step_player(page: Any, player: Any) -> None:
-    """Forward and back by key and by mouse; what stands there follows."""
+    """Step forward and back by key and by mouse, and check that the display follows."""
     where, said, text = player.locator(".where"), player.locator(".said"), player.locator(".text .t")
     player.focus()
     page.keyboard.press("Home")
@@ -33,7 +33,7 @@ def step_player(page: Any, player: Any) -> None:
     expect(where).to_have_text(re.compile(r"cycle 2 / \d+"))
     assert text.count() > first
     before = said.inner_text()
-    text.first.click()  # the token leads to the cycle that made it
+    text.first.click()  # the token leads to the cycle that produced it
     expect(where).to_have_text(re.compile(r"cycle 1 / \d+"))
     assert said.inner_text() != before
     page.keyboard.press("End")
@@ -51,7 +51,7 @@ def test_walkthrough_04(run_notebook, open_page, lab, shoot):
         step_player(page, players.nth(number))
         shoot(players.nth(number), f"lab-light-player-{number}")
 
-    # A node tells why it fared so; the pointer and the keys choose it.
+    # A node explains its verdict; the pointer and the keys select it.
     player = players.first
     player.focus()
     page.keyboard.press("Home")
@@ -64,7 +64,7 @@ def test_walkthrough_04(run_notebook, open_page, lab, shoot):
     expect(word).not_to_have_text(first)
     expect(player.locator(".why")).to_contain_text(re.compile(r"p = |Not judged|Bonus|Correction"))
 
-    # Predict: nothing is told before the reader has called it.
+    # Predict mode: nothing is revealed before the reader has predicted it.
     guess = players.nth(1)
     guess.focus()
     expect(guess.locator(".said")).to_contain_text("Which survive?")
@@ -89,18 +89,18 @@ def test_walkthrough_04(run_notebook, open_page, lab, shoot):
     shoot(race, "lab-light-race")
     page.keyboard.press("Home")
     expect(clock).not_to_have_text(done)
-    for _ in range(5):  # three prompts are read, then tokens come
+    for _ in range(5):  # three prefills come first, then tokens
         race.get_by_role("button", name="next cycle (→)").click()
     expect(race.locator(".cell")).not_to_have_count(0)
 
-    # The widgets' keys are no shortcuts of the notebook: `m` there makes a cell Markdown, `x` cuts it.
+    # The widgets' keys must not trigger notebook shortcuts: `m` makes a cell Markdown, `x` cuts it.
     player.focus()
     for key in ("m", "m", "x", "Enter", "?", "Escape"):
         page.keyboard.press(key)
     assert page.locator(".jp-Notebook .jp-Cell").count() == cells
     assert page.locator(".jp-Notebook.jp-mod-commandMode, .jp-Notebook.jp-mod-editMode").count() == 1
 
-    # What the last cell wrote opens from disk, without a server or a network.
+    # The file written by the last cell opens from disk, without a server or a network.
     file = lab[2] / "decode.html"
     assert file.stat().st_size < 1_000_000
     offline = open_page(offline=True)
@@ -108,7 +108,7 @@ def test_walkthrough_04(run_notebook, open_page, lab, shoot):
     step_player(offline, offline.locator(".sv.player"))
 
 
-# So short a draft takes several cycles, however well the drafter guesses.
+# Such a short draft takes several cycles, however good the drafter is.
 EXPLORER = """
 import specviz as sv
 sv.explore("speculative", "town", "Translate into German: The doctor bought a red bicycle in the old market.",
@@ -124,7 +124,7 @@ sv.live("town", k=2, max_new_tokens=32)
 
 @pytest.fixture(params=[EXPLORER], ids=["explorer"])
 def explorer(request, tmp_path):
-    """A notebook of one cell."""
+    """A notebook with one cell."""
     if find_spec("torch") is None:
         pytest.skip("a decode needs torch (the test extra)")
     nbformat = pytest.importorskip("nbformat", reason="needs jupyterlab (the test extra)")
@@ -136,9 +136,9 @@ def explorer(request, tmp_path):
 
 
 def decode(page: Any, panel: Any) -> None:
-    """A slider is moved by key, the line of code follows, a decode runs, its row appears."""
+    """Move a slider by key and check that the line of code follows, a decode runs and its row appears."""
     rows = panel.locator("tbody tr")
-    expect(rows).not_to_have_count(0)  # it opens with a decode
+    expect(rows).not_to_have_count(0)  # it starts with a decode
     before = rows.count()
     code = panel.locator("code.code")
     line = code.inner_text()
@@ -171,7 +171,7 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     page.keyboard.press("End")
     expect(race.locator(".leader")).to_contain_text("finished first")
     shoot(page, "lab-dark-explorer-race")
-    for view in (".sv.explore", ".sv.race"):  # in the notebook's own dark colours
+    for view in (".sv.explore", ".sv.race"):  # in the notebook's dark colours
         assert not axe(page, view)
 
 
@@ -207,7 +207,7 @@ def test_a_translation_appears_while_one_types(run_notebook, explorer, shoot, ax
     expect(out).to_contain_text("Tom")
     expect(out.locator(".mask")).to_be_visible()
     box.press_sequentially("a book.", delay=20)
-    expect(out).to_have_text(re.compile(r"^Tom liest ein ▒▒$"))  # a pause sends the last word, too
+    expect(out).to_have_text(re.compile(r"^Tom liest ein ▒▒$"))  # a pause also sends the last word
     assert box.input_value() == "Tom reads a book."
     expect(told).to_contain_text("cache rows kept")
     updates = int(told.locator("div", has_text="updates").locator("b").last.inner_text())
@@ -241,7 +241,7 @@ CELLS = """(ribbon) => [...ribbon.querySelectorAll("tbody tr")].map((row) => ({
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_ribbon_keeps_its_kept_words_in_place(run_notebook, tmp_path, shoot, dark):
-    """JupyterLab aligns the cells of tables to the right and stripes their rows, but not a ribbon's."""
+    """JupyterLab right-aligns table cells and stripes table rows, but must not do so in a ribbon."""
     nbformat = pytest.importorskip("nbformat")
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(RIBBON)])
     book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -258,7 +258,7 @@ def test_a_ribbon_keeps_its_kept_words_in_place(run_notebook, tmp_path, shoot, d
 
 
 def one_cell(path: Path, code: str) -> Path:
-    """A notebook of one cell."""
+    """A notebook with one cell."""
     nbformat = pytest.importorskip("nbformat", reason="needs jupyterlab (the test extra)")
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
     book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -285,7 +285,7 @@ LAYOUT = """(tables) => tables.map((table) => {
 
 
 def test_static_views_keep_their_layout(run_notebook, open_page, tmp_path, shoot):
-    """JupyterLab's styles of tables change nothing: each cell is as it is on a page without them."""
+    """JupyterLab's table styles change nothing: each cell looks as on a page without them."""
     page = run_notebook(one_cell(tmp_path / "static.ipynb", f"{STATIC}display(*parts)"))
     outputs = page.locator(".jp-OutputArea-output .specviz")
     expect(outputs).to_have_count(2)
@@ -293,7 +293,7 @@ def test_static_views_keep_their_layout(run_notebook, open_page, tmp_path, shoot
     shoot(outputs.last, "lab-table")
     inside = page.locator(".jp-OutputArea-output .specviz table").evaluate_all(LAYOUT)
     scope: dict[str, Any] = {}
-    exec(STATIC, scope)  # what the notebook shows, on a page of its own
+    exec(STATIC, scope)  # the notebook's views, on a plain page
     plain = open_page()
     plain.set_content("".join(part._repr_html_() for part in scope["parts"]))
     outside = plain.locator("table").evaluate_all(LAYOUT)
@@ -313,7 +313,7 @@ OWN = """
 import specviz as sv
 sv.view.draft_tree(sv.open(sv.example("unispec")), 12)
 """
-# The colours in a picture's corner and of its darkest and lightest pixels, as the page shows them.
+# The colours of a picture's corner and of its darkest and lightest pixels, as rendered by the page.
 LIT = """async (img) => {
     await img.decode();
     const sheet = new OffscreenCanvas(img.naturalWidth, img.naturalHeight), pen = sheet.getContext("2d");
@@ -329,7 +329,7 @@ LIT = """async (img) => {
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_figures_follow_the_notebook(run_notebook, tmp_path, shoot, dark):
-    """A view shows its picture once, without a repr; its ground is the notebook's."""
+    """A view shows its picture once, without a repr, on the notebook's background."""
     for name, code in (("own", OWN), ("given", FIGURES)):
         page = run_notebook(one_cell(tmp_path / f"{name}.ipynb", code), dark)
         outputs = page.locator(".jp-OutputArea-output")
@@ -344,7 +344,7 @@ def test_figures_follow_the_notebook(run_notebook, tmp_path, shoot, dark):
 
 
 def test_a_slider_of_a_walkthrough_asks_again(run_notebook, shoot):
-    """05 answers for another draft length and n-gram, by key, without a model."""
+    """Walkthrough 05 answers for another draft length and n-gram, by key, without a model."""
     page = run_notebook(BOOKS / "05_what_if.ipynb")
     control = page.locator(".widget-interact")
     expect(control).to_have_count(1)

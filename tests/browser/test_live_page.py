@@ -1,4 +1,4 @@
-"""The live widget in a browser, its kernel pretended: what it sends while one types, and what it shows."""
+"""The live widget in a browser with a fake kernel: the messages it sends while typing, and its display."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def stage(open_page: Any) -> Any:
     def staged(dark: bool = False, **more: Any) -> Any:
         page = open_page(dark, viewport={"width": 1000, "height": 720})
         page.goto("data:text/html,<!doctype html><html lang=en><title>live</title><body style='margin:0'>")
-        page.clock.install()  # time passes when a test says so
+        page.clock.install()  # the test controls the clock
         page.evaluate(STAGE, [assets.script("live"), assets.style("live"), STATE | more])
         return page
 
@@ -69,7 +69,7 @@ def test_words_are_sent_as_they_end(stage):
     box = page.locator("textarea")
     box.press_sequentially("Tom reads a", delay=5)
     assert sources(page) == ["Tom ", "Tom reads "]
-    page.clock.run_for(1000)  # a pause sends the word that is not at its end
+    page.clock.run_for(1000)  # a pause sends the unfinished word
     assert sources(page)[2:] == ["Tom reads a"]
     box.press_sequentially(" book. ")
     assert sources(page)[2:] == ["Tom reads a", "Tom reads a ", "Tom reads a book. "]

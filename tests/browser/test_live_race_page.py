@@ -1,4 +1,4 @@
-"""The live race in a browser: columns that grow by turns, stop, and what a reader can choose."""
+"""The live race in a browser: columns that grow in turn, stopping, and the reader's choices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_methods_race_while_they_decode(open_page, shoot, axe):
     page = screen(open_page)
     one = sv.race(live=True, model="town", methods=[*METHODS, "bild:fallback=0.5"], max_new_tokens=48)
     bridge = Bridge(page, one.panel, "live_race")
-    bridge.until(lambda: one.panel.state in ("done", "error"))  # it opens with a race
+    bridge.until(lambda: one.panel.state in ("done", "error"))  # it starts with a race
     assert one.panel.error == ""
     columns = page.locator(".column")
     assert columns.count() == 3

@@ -1,4 +1,4 @@
-"""Signals of a method's own in the player: a lane for each of the nodes', a value for each of the cycle's."""
+"""A method's own signals in the player: a lane per node signal, a value per cycle signal."""
 
 from __future__ import annotations
 

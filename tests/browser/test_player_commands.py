@@ -1,4 +1,4 @@
-"""The player besides stepping: it opens on a cycle that teaches, finds, zooms, saves, and has an address."""
+"""The player apart from stepping: opening on an instructive cycle, search, zoom, save, addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("anywidget", reason="needs the lab extra")
 
 NARROW = {"width": 390, "height": 844}
 SVG = "{http://www.w3.org/2000/svg}"
-# Of each node that is drawn, its words as they stand there and whether they lie inside of the drawing.
+# For each drawn node, its words as displayed and whether they are inside the drawing.
 WORDS = """(svg) => { const frame = svg.getBoundingClientRect();
   return [...svg.querySelectorAll("g.node[data-i]:not([display=none])")].map((g) => {
     const word = g.querySelector(".word"), box = word.getBoundingClientRect();
@@ -102,7 +102,7 @@ def test_keys_find_rejections_waits_and_words(opened, lookup):
     page.keyboard.type("no such word")
     press(page, "Enter")
     expect(page.locator(".find output")).to_have_text("no token has this text")
-    press(page, "Escape", "Home", "ArrowRight")  # the keys are the player's again
+    press(page, "Escape", "Home", "ArrowRight")  # the keys control the player again
     assert at(page) == 1
     page.get_by_role("button", name="the next rejection").click()
     page.get_by_role("button", name="the next long wait").click()
@@ -138,11 +138,11 @@ def test_the_time_line_zooms_and_pans(opened, lookup):
     page.mouse.up()
     after = page.locator(".overview .cursor").bounding_box()["x"]
     assert at(page) == cycle and before - after == pytest.approx(area["width"] / 4, abs=3)
-    page.mouse.click(area["x"] + 3, y)  # a click goes there
+    page.mouse.click(area["x"] + 3, y)  # a click jumps there
     assert at(page) != cycle
     press(page, ".", ".")
     page.mouse.wheel(-400, 0)
-    press(page, "End")  # what is shown comes into sight
+    press(page, "End")  # the shown cycle is scrolled into view
     assert page.locator(".overview .cursor").bounding_box()["x"] >= area["x"]
     press(page, "0")
     assert shown() == whole
@@ -169,11 +169,11 @@ def test_the_address_says_where(opened, lookup):
     for wrong in ("#cycle=-4", "#cycle=<img src=x onerror=alert(1)>", "#prompt=x&cycle=1e9", "#run=99", "#%"):
         page.evaluate("(to) => { location.hash = to; }", wrong)
     expect(page.locator(".where")).to_contain_text("cycle 5 /")
-    assert at(opened(lookup, "#prompt=99&cycle=999999999")) > 0  # the last that there is
+    assert at(opened(lookup, "#prompt=99&cycle=999999999")) > 0  # clamped to the last cycle
 
 
 def test_the_view_is_saved_as_svg_and_png(opened, tmp_path):
-    for method, dark in (("bild", False), ("tree", True)):  # with tokens that would break a careless writer
+    for method, dark in (("bild", False), ("tree", True)):  # with tokens that break careless escaping
         page = opened(build(method, tokens=60, seed=5), dark=dark)
         files = []
         for key in ("v", "Shift+V"):
@@ -254,7 +254,7 @@ def test_a_page_allows_its_own_styles_alone(opened, lookup, open_page, tmp_path)
         assert "unsafe-inline" not in policy and "default-src 'none'" in policy
         assert " style=" not in text.split("</head>")[1].split("<script")[0]
         page = open_page(offline=True)
-        page.goto(path.as_uri())  # a style that has no hash would be an error in the console
+        page.goto(path.as_uri())  # a style without a hash would be an error in the console
         shown = page.locator("main .sv, main.specviz").first
         expect(shown).to_have_css("background-color", "rgb(255, 255, 255)")
         assert content_policy(text).split("style-src ")[1].split(";")[0] in policy

@@ -1,4 +1,4 @@
-"""The player's page, opened from disk without a network: stepped by key and by mouse, asked, guessed."""
+"""The player's page, opened from disk without a network: stepping by key and mouse, queries, predictions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def press(page: Any, *keys: str) -> None:
 
 
 def seen(page: Any) -> list[str]:
-    """What a reader sees: where, what is said, the text, the marks of the draft."""
+    """The visible state: position, explanation, text, marks of the draft."""
     return page.locator(".sv.player").evaluate(SEEN)
 
 
@@ -65,14 +65,14 @@ def test_keys_and_buttons_step(opened):
     expect(where).to_have_text(f"cycle 2 / {last}")
     press(page, "End")
     expect(where).to_have_text(f"cycle {last} / {last}")
-    # the whole text is there, as the trace has it
+    # the whole text is present, as in the trace
     text = page.locator(".player .text").evaluate(TEXT)
     assert text.removesuffix("■").strip() == trace.text.strip()
     press(page, "Home")
     expect(page.locator(".said")).to_contain_text("prefill")
     page.locator(".overview input").evaluate("(n) => { n.value = 3; n.dispatchEvent(new Event('input')); }")
     expect(where).to_have_text(f"cycle 3 / {last}")
-    page.locator(".player .text .t").first.click()  # to the cycle that made it
+    page.locator(".player .text .t").first.click()  # to the cycle that produced it
     expect(where).to_have_text(f"cycle 1 / {last}")
 
 
@@ -147,7 +147,7 @@ def test_predictions_are_scored(opened):
     expect(page.locator(".said")).to_contain_text("Which survive?")
     assert page.locator("g.node.accepted:visible, g.node.rejected:visible").count() == 0
     assert page.locator(".overview .kept").evaluate("(n) => getComputedStyle(n).display") == "none"
-    press(page, "ArrowDown", "ArrowDown", "Enter")  # the second node, and with it the first
+    press(page, "ArrowDown", "ArrowDown", "Enter")  # selecting the second node includes the first
     for i, pressed in enumerate(("true", "true", "false")):
         expect(page.locator(f"g.node[data-i='{i}']")).to_have_attribute("aria-pressed", pressed)
     press(page, "r")
@@ -157,7 +157,7 @@ def test_predictions_are_scored(opened):
     press(page, "ArrowRight")  # the next cycle, again without its verdict
     assert page.locator("g.node.accepted:visible, g.node.rejected:visible, g.node.extra:visible").count() == 0
     page.locator("g.node[data-i='0']").click()
-    page.locator("g.node[data-i='0']").click()  # taken back
+    page.locator("g.node[data-i='0']").click()  # deselected
     expect(page.locator("g.node[data-i='0']")).to_have_attribute("aria-pressed", "false")
     page.get_by_role("button", name="reveal").click()
     expect(page.locator(".score")).to_contain_text("of 2 drafts entirely right")

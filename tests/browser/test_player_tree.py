@@ -1,4 +1,4 @@
-"""Large trees in the player: they fit their lane, grow level by level, and say where each node comes from."""
+"""Large trees in the player: they fit their lane, grow level by level, and show each node's source."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from traces import build, cycles, metadata
 expect: Any = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)").expect
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
-SIZES = {64: 0, 128: 2}  # nodes of a tree: seed
+SIZES = {64: 0, 128: 2}  # tree size: seed
 SMALL, LARGE = {"width": 1280, "height": 800}, {"width": 1920, "height": 1080}
 SHOWN = "g.node[data-i]:not([display=none])"
-# Of each node that is drawn: its number, its class, and the middle of its box.
+# For each drawn node: its number, its class, and the centre of its box.
 PLACES = """(svg) => [...svg.querySelectorAll("g.node[data-i]:not([display=none])")].map((g) => {
   const box = g.querySelector(".box").getBBox();
   return [+g.dataset.i, g.getAttribute("class"), Math.round(box.x), Math.round(2 * box.y + box.height) / 2];
@@ -89,13 +89,13 @@ def test_the_text_goes_on_along_the_top(nodes, traces, opened):
         assert len({found[i][2] for i in path}) == 1, "in one line"
         assert found[path[0]][2] == page.locator(".node.root rect").evaluate(MIDDLE), "behind the root"
         assert all(found[i][2] > found[path[0]][2] for i in found if i not in path), "above all others"
-        # one column a level, and no two nodes in one place
+        # one column per level, and no two nodes in one place
         levels = own.groupby("position").groups
         for level in levels.values():
             beside = [i for i in level if i not in path]
             assert len({found[i][1] for i in beside}) <= 1
             assert len({found[i][2] for i in beside}) == len(beside)
-        # what is refused is said of the place where the text went on, not of siblings of what was accepted
+        # a rejection is reported only where the text continued, not among siblings of accepted nodes
         last = path[-2] if len(path) > 1 else -1
         refused = ((own["parent"] == last) & (own["status"] == "rejected")).any()
         assert (" and rejects " in page.locator(".said").inner_text()) == refused
@@ -108,7 +108,7 @@ def test_a_small_tree_is_drawn_in_boxes(opened):
     page = opened(build("tree", tokens=40, hostile=False))
     assert page.locator(".spotted:visible").count() == 0
     assert page.locator(f"{SHOWN} .word").count() >= 12
-    press(page, "z")  # fitted or not, it is the same
+    press(page, "z")  # the same, fitted or not
     assert page.locator(".spotted:visible").count() == 0
 
 
@@ -132,7 +132,7 @@ def test_a_draft_grows_level_by_level(traces, opened, shoot):
     own = trace.nodes[trace.nodes["cycle"] == 4]
     said, shown = page.locator(".said"), page.locator(SHOWN)
     press(page, "g", "End", "ArrowLeft", "Home")
-    for _ in range(3):  # prefill and three whole cycles
+    for _ in range(3):  # prefill and three full cycles
         page.locator(".overview input").evaluate(
             "(n) => { n.value = 4; n.dispatchEvent(new Event('input')); }"
         )
@@ -228,7 +228,7 @@ def test_predict_mode_gives_no_verdict_away(traces, opened):
 
 
 def test_predict_mode_draws_a_draft_that_ends_the_text(open_page, tmp_path):
-    """Accepted down to its deepest level, and no token of the target's after it."""
+    """Accepted down to its deepest level, with no token of the target after it."""
     pytest.importorskip("torch", reason="needs the run extra")
     trace = sv.generate(
         "town", ["The doctor bought a red bicycle."], "eagle", max_new_tokens=24, record="all"
@@ -245,7 +245,7 @@ def test_predict_mode_draws_a_draft_that_ends_the_text(open_page, tmp_path):
     node.focus()
     press(page, " ")
     expect(node).to_have_attribute("aria-pressed", "true")
-    expect(page.locator("button[aria-label='play (space)']")).to_be_visible()  # it does not play
+    expect(page.locator("button[aria-label='play (space)']")).to_be_visible()  # it is not playing
 
 
 def test_the_legend_names_only_signals_that_the_cycle_has(opened):
@@ -273,7 +273,7 @@ def test_more_nodes_than_can_be_drawn(opened):
         recorder.add(cycle)
     page = opened(recorder.close())
     expect(page.locator(".tree header")).to_contain_text("500 of the cut nodes are not drawn")
-    assert page.locator(SHOWN).count() == 401  # and the target's token
+    assert page.locator(SHOWN).count() == 401  # including the target's token
 
 
 VSCODE = {
@@ -285,11 +285,11 @@ VSCODE = {
 
 
 def test_vscode_themes(traces, opened, shoot):
-    # a page of its own would not let the host's style in
+    # an isolated page would keep the host's styles out
     page = opened(traces[64], viewport={"width": 1100, "height": 900}, bypass_csp=True)
     player = page.locator(".sv.player")
     for name, (back, fore, wanted) in VSCODE.items():
-        # ipywidgets brings JupyterLab's light variables along
+        # ipywidgets loads JupyterLab's light variables
         page.add_style_tag(
             content=f":root{{--jp-layout-color0:white;--jp-content-font-color1:#000;"
             f"--vscode-editor-background:{back};--vscode-editor-foreground:{fore};"

@@ -93,7 +93,7 @@ def test_a_block_holds_the_tokens_of_one_pass(page):
     page.keyboard.press("End")
     lane = fields([build("autoregressive"), build("speculative"), build("bild")])[0].lanes[1]
     row = page.locator(".race .strip .row").nth(2)
-    first = row.locator(".block").first  # blocks are put in front as they come into sight
+    first = row.locator(".block").first  # blocks are prepended as they scroll into view
     width, cell = (
         first.bounding_box()["width"],
         page.locator(".race .ruler span").first.bounding_box()["width"],

@@ -1,4 +1,4 @@
-"""A report in a real browser: plots are drawn offline, links open the player, hostile names are text."""
+"""A report in a real browser: plots are drawn offline, links open the player, hostile names stay text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVIL = "<img src=x onerror=alert(1)>"
 
 
 def results(folder: Path) -> None:
-    """A run of two cells and three prompts, by hand, with traces."""
+    """A handmade run of two cells and three prompts, with traces."""
     shared = {"model": EVIL, "draft": None, "suite": "prompts", "temperature": 0.0, "against": 0}
     cells = [{"cell": 0, "method": "autoregressive", "parameters": {}, **shared},
              {"cell": 1, "method": "unispec", "parameters": {"draft_size": 4}, **shared}]  # fmt: skip
@@ -53,7 +53,7 @@ def results(folder: Path) -> None:
 
 
 def write_report(root: Path) -> Path:
-    """The page of a replay with a run below it, and the run's own page beside its rows."""
+    """The page of a replay with a run below it, and the run's own page next to its rows."""
     results(root / "unispec-table3" / "run")
     place = {"device": EVIL, "processor": "P", "threads": 1, "dtype": "float32"}
     found = Measurement(environment=place)
@@ -85,14 +85,14 @@ def test_a_report_opens_offline(open_page, report, shoot, dark):
     assert report.stat().st_size < 5_000_000
     there = open_page(dark=dark, offline=True)
     there.goto(report.as_uri())
-    there.locator("[data-figure='0']").scroll_into_view_if_needed()  # drawn when it is seen
+    there.locator("[data-figure='0']").scroll_into_view_if_needed()  # drawn once visible
     there.wait_for_selector("[data-figure='0'] .scatterlayer .point")
     there.wait_for_selector("[data-figure='1'] .scatterlayer .point")
     shoot(there, f"report-{'dark' if dark else 'light'}")
     assert there.locator("main img").count() == 0, "what comes from outside is text"
     assert EVIL in there.locator("main").text_content()
     assert there.locator("h3", has_text="unispec/table3: ").count() == 1
-    for link in there.locator("nav a, .links a").all():  # each leads to somewhere
+    for link in there.locator("nav a, .links a").all():  # every link has a target
         assert there.locator(link.get_attribute("href")).count() == 1
     verdicts = " ".join(there.locator(".verdict").all_text_contents())
     for words in ("clearly as in the paper", "hold", "fail here", "cannot be judged here"):
@@ -118,7 +118,7 @@ def test_sliders_and_devices_project_the_speedups(open_page, report):
         )
         return shown.all_text_contents()
 
-    assert shown.all_text_contents() == ["1.00", "1.00"]  # τ 2, a cycle of 1.5 passes and 0.5 of drafting
+    assert shown.all_text_contents() == ["1.00", "1.00"]  # τ 2; a cycle takes 1.5 passes and 0.5 of drafting
     assert after("input", "0") == ["1.33", "1.33"], "a pass that costs what one token does"
     assert after("label:nth-of-type(3) input", "0") == ["2.00", "2.00"], "and drafts that cost nothing"
     assert after("select", "h100") == ["2.00", "–"], "one has no model of that device"
@@ -138,7 +138,7 @@ def test_its_links_open_the_player(open_page, report):
 
 
 def click_on(there, point) -> str:
-    """The address of what a click on a point opens."""
+    """The address that a click on a point opens."""
     point.scroll_into_view_if_needed()
     box = point.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2

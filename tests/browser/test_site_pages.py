@@ -1,4 +1,4 @@
-"""The site from disk: built without a warning, no request, no error, accessible, a light first page."""
+"""The site from disk: no build warnings, no requests, no errors, accessible, a small first page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def site(tmp_path_factory):
         pytest.importorskip(name, reason="needs the site extra")
     lines: list[str] = []
 
-    def reference(made):  # pdoc takes half a minute, and has a test of its own
+    def reference(made):  # pdoc takes half a minute, and has its own test
         for name in build.REFERENCE:
             page = made / "api" / f"{name.replace('.', '/')}.html"
             page.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def address(site):
-    """The site on a server, as axe-core wants it."""
+    """The site on a server, as axe-core requires."""
     handler = partial(Quiet, directory=str(site))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -21,7 +21,7 @@ passes = PassTimes([1, 17], [10, 110], [1, 4], np.array([[10.0, 11.0], [18.0, 20
 drafter = Drafter("copied", 0.0, 0.2, 0.1, [Setting("prompt_lookup", 2.0, 1.6)])
 SpeedupSurface(passes, [drafter], {"prompt_lookup": "prompt_lookup"}, lambda name: sv.open(sv.example(name)))
 """
-# As plotly tells of a click on the only point: a headless browser has no pointer for a scene of WebGL.
+# Mimics plotly's click event on the only point: a headless browser cannot point into a WebGL scene.
 CLICK = """(plot) => plot.emit("plotly_click", {points: [{
   curveNumber: 2, pointNumber: 0, x: 2, y: 0.5, z: 1.4, data: plot.data[2], fullData: plot._fullData[2],
 }], event: {}})"""

@@ -1,4 +1,4 @@
-"""Plots as pages in a real browser: a click opens a trace, and so does a link; from disk, no network."""
+"""Plots as pages in a real browser: a click or a link opens a trace; from disk, no network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOLD = """(words) => [...document.querySelectorAll(".hoverlayer tspan")]
 
 
 def calibrated() -> Calibration:
-    """A calibration of four sizes, by hand."""
+    """A handmade calibration of four sizes."""
     sizes = [1, 2, 4, 8]
     points = [Point(g, [20], [20 // (1 + i)], [[0.02 + 0.01 * i]] * 2) for i, g in enumerate(sizes)]
     setting = {
@@ -39,7 +39,7 @@ def calibrated() -> Calibration:
 
 
 def write_pages(folder: Path) -> Path:
-    """Every plot that points open a trace from."""
+    """Write every plot whose points open a trace."""
     files = [str(traces.build("bild", tokens=20, seed=n).save(folder / f"{n}.parquet")) for n in (0, 1)]
     points = pd.DataFrame(
         {"group": EVIL, "quality": [30.0, 20.0, 25.0], "speed": [1.0, 2.0, 1.5], "fallback": [None, 0.3, 0.9],
@@ -71,8 +71,8 @@ def test_a_click_opens_the_point_s_trace(open_page, pages, shoot):
     page.wait_for_selector(".hoverlayer .hovertext")
     said = page.locator(".hoverlayer").text_content()
     assert "fallback 0.9" in said and EVIL in said, "what comes from outside is text"
-    # plotly draws the label again at any time: one look in the page finds it and reads it.
-    # The policy forbids style attributes, and plotly has its styles all the same.
+    # plotly may redraw the label at any time, so one script in the page finds and reads it.
+    # The policy forbids style attributes, yet plotly's styles must work.
     page.wait_for_function(BOLD, arg="click: its trace")
     bar = page.locator(".modebar").evaluate("(node) => getComputedStyle(node).position")
     assert bar == "absolute", "and its style sheet"
@@ -88,7 +88,7 @@ def test_a_click_opens_a_method_s_trace(open_page, pages, shoot):
     page.goto((pages / "pays/index.html").as_uri())
     page.wait_for_selector(".scatterlayer .point")
     shoot(page, "why-it-pays")
-    # The last trace of the plot is the last method's own point.
+    # The last trace of the plot is the last method's point.
     box = page.locator(".scatterlayer .trace").last.locator(".point").bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.move(x - 2, y)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 BOOK = Path(__file__).parents[2] / "notebooks/explorer.ipynb"
-# Voila's own template asks for these, for icons; the page does without.
+# Voila's own template requests these for icons; the page works without them.
 ICONS = (
     "https://cdn.jsdelivr.net/npm/@fortawesome/fontawesome-free@%5E5/css/all.min.css",
     "https://cdn.jsdelivr.net/npm/@fortawesome/fontawesome-free@%5E5/css/v4-shims.min.css",
@@ -26,7 +26,7 @@ def test_the_explorer_is_a_page(serve_page, open_page, shoot, axe, tmp_path, mon
     panel = page.locator(".sv.explore")
     expect(panel).to_be_visible()
     assert page.locator(".jp-CodeMirrorEditor:visible, .cm-editor:visible").count() == 0, "no code on a page"
-    expect(panel.locator("tbody tr")).to_have_count(1)  # it opens with a decode
+    expect(panel.locator("tbody tr")).to_have_count(1)  # it starts with a decode
     expect(page.locator(".sv.live_race .leader")).to_contain_text("finished first")
     code = panel.locator("code.code")
     line = code.inner_text()

@@ -1,4 +1,4 @@
-"""The checks: right functions pass, wrong ones are named, and nothing a student writes gets out."""
+"""The checks: right functions pass, mistakes are named, and student output and errors stay contained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMED = [(name, i) for name, e in EXERCISES.items() for i in range(len(e.mistake
 
 
 def unpacked(exercise, answer):
-    """An answer in the form that a student returns."""
+    """An answer in the form that a student's function returns."""
     if len(exercise.parts) > 1:
         return answer
     return lambda *given: answer(*given)[0]
@@ -44,7 +44,7 @@ def test_the_right_answer_passes(name):
 
 @pytest.mark.parametrize(("name", "number"), NAMED)
 def test_every_known_mistake_is_named(name, number):
-    """Even the rarest one: a mistake that another explains as well would be named wrongly."""
+    """Even the rarest mistake is named, and not mistaken for another that explains it as well."""
     exercise = EXERCISES[name]
     mistake = exercise.mistakes[number]
     result = judge(exercise, unpacked(exercise, mistake.answer))
@@ -65,7 +65,7 @@ def test_what_no_known_mistake_explains_is_shown_by_its_smallest_case():
 
 
 def test_two_mistakes_do_not_hide_each_other():
-    """The end of the text waits until the rest is right."""
+    """The mistake at the end of the text is reported once the rest is right."""
 
     def both(drafted, best, eos):
         kept = greedy.matching(drafted, best)

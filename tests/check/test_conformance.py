@@ -1,4 +1,4 @@
-"""`check.method` on strangers' methods: sound ones pass, and each broken one fails in the right row."""
+"""`check.method` on third-party methods: sound ones pass, and each broken one fails in the right row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specviz.methods.tree import judge, judge_sampled
 
 
 class LastWords(sv.Method):
-    """What followed the last token before may follow it again."""
+    """Drafts the tokens that followed the last token's previous occurrence."""
 
     signals = (sv.Signal("age", "tokens", "How far back the copied token stands."),)
 
@@ -52,7 +52,7 @@ class Believes(LastWords):
 
 
 class Misreports(LastWords):
-    """Decides rightly, and records other probabilities."""
+    """Decides correctly, but records other probabilities."""
 
     guarantee = Believes.guarantee
 
@@ -64,7 +64,7 @@ class Misreports(LastWords):
 
 
 class Biased(LastWords):
-    """Draws its last token with uniforms that are not uniform: its law is not the target's."""
+    """Draws its last token with biased uniforms, so its law is not the target's."""
 
     def guarantee(self, sampling: Any, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact in law"
@@ -85,13 +85,13 @@ class Runs(LastWords):
 
 
 class Silent(LastWords):
-    """Declares a signal that it never gives."""
+    """Declares a signal that it never emits."""
 
     signals = (*LastWords.signals, sv.Signal("weight", "", "Never given.", "cycle"))
 
 
 class Rolls(sv.Method):
-    """Drafts by chance of its own, which no seed repeats."""
+    """Drafts from its own random generator, which no seed controls."""
 
     chance = np.random.default_rng(0)
 
@@ -109,7 +109,7 @@ class Fixed(sv.Method):
 
 
 class Hoards(sv.Method):
-    """Keeps what it has seen on the instance, and never forgets it."""
+    """Stores past tokens on the instance, and never resets them."""
 
     def __init__(self, **values):
         super().__init__(**values)
@@ -131,7 +131,7 @@ def report(method: type[sv.Method]) -> Any:
 
 
 class Corrupting(LastWords):
-    """Right until a drafted token is accepted."""
+    """Correct until a drafted token is accepted."""
 
     name = "corrupting"
 
@@ -143,7 +143,7 @@ class Corrupting(LastWords):
 
 
 class Hopeless(sv.Method):
-    """Drafts what the target never says."""
+    """Drafts a token that the target never writes."""
 
     name = "hopeless"
 
@@ -175,7 +175,7 @@ def test_a_sound_method_passes():
 @pytest.mark.parametrize(
     ("method", "row", "words"),
     [
-        (Believes, "text", "where the autoregressive text has"),  # nor does its record decide so again
+        (Believes, "text", "where the autoregressive text has"),  # and its record decides otherwise
         (Misreports, "record", "recorded probability"),
         (Biased, "sampling law", "probability is off by"),
         (Silent, "trace", "declares the signal 'weight' but never sets it"),
@@ -251,7 +251,7 @@ def test_what_is_no_method_for_prompts_is_refused():
 
 
 def test_a_row_that_parts_at_a_near_tie_is_no_fault(monkeypatch):
-    """Passes of two shapes round otherwise; whether that is all is the audit's to say."""
+    """Passes of two shapes round differently; the audit decides whether rounding explains the difference."""
     from specviz import audit
 
     prompts = ["Translate into German: Tom reads.", "Translate into German: Anna sleeps."]

@@ -1,4 +1,4 @@
-"""The exercises' right answers are what the real methods do."""
+"""The exercises' reference answers match the real methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specviz.methods.speculative import accepts, after, verify_greedy  # noqa: E
 
 
 def given(module, most=150):
-    """Some of an exercise's cases, the last ones, too: special cases stand there."""
+    """A sample of an exercise's cases, including the last eight, which are special."""
     cases = module.EXERCISE.cases
     return [c.given for c in cases[:: max(1, len(cases) // most)] + cases[-8:]]
 
@@ -59,7 +59,7 @@ def test_rollback():
 
 
 def test_tree():
-    """Against a walk from each node up to the root."""
+    """The mask equals a walk from each node up to the root."""
     for g in given(tree):
         mask, depth = tree.answer(**g)
         for i in range(len(g["parents"])):

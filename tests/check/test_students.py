@@ -1,4 +1,4 @@
-"""The exercises' notebook: the teacher's passes every check, the students' has no solution in it."""
+"""The exercises' notebook: the teacher's passes every check; the students' contains no solution."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_no_solution_is_left(teacher, student):
 
 
 def test_outputs_go_too(teacher):
-    """A solved check's output says what is right."""
+    """The output of a solved check reveals the answer."""
     book = json.loads(json.dumps(teacher))
     code = next(c for c in book["cells"] if c["cell_type"] == "code" and not solves(c))
     code["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "secret"}]

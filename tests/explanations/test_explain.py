@@ -1,4 +1,4 @@
-"""Why a run is slow or fast: the factors multiply to the measured speedup, and what selects positions."""
+"""Why a run is slow or fast: the factors multiply to the measured speedup; which drafts reach a position."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_where_a_run_breaks_even():
     for rate in (0.2, 0.5, 0.9):
         tau = (1 - rate**5) / (1 - rate)
         assert acceptance.even_rate(depths, tau) == pytest.approx(rate, abs=1e-9)
-    assert np.isnan(acceptance.even_rate(depths, 5.1))  # four drafted tokens never write more than five
+    assert np.isnan(acceptance.even_rate(depths, 5.1))  # four drafted tokens give at most five
     assert acceptance.even_rate(depths, 0.9) == 0.0
 
 
@@ -77,12 +77,12 @@ def test_the_first_position_is_the_mean_over_where_cycles_begin(plain):
     first = why.positions["rate"].iloc[0]
     assert (why.starts["rate"] * why.starts["share"]).sum() == pytest.approx(first)
     assert why.starts["share"].sum() == pytest.approx(1)
-    whole = 0  # drafts that began after one that was accepted to its end
+    whole = 0  # drafts that follow a fully accepted draft
     for _, cycles in trace.cycles[trace.cycles["cycle"] > 0].groupby("prompt"):
         ends = (cycles["sent"] > 0) & (cycles["accepted"] == cycles["depth"])
         whole += (ends.shift(fill_value=False) & (cycles["sent"] > 0)).sum()
     assert why.starts.set_index("after").loc["a draft accepted to its end", "cycles"] == whole > 0
-    # With the recorded length the model gives the record back; shorter drafts begin at easier places.
+    # At the recorded length the model reproduces the record; shorter drafts start at easier positions.
     longest = why.lengths.iloc[-1]
     assert longest["first"] == pytest.approx(first) and longest["tau"] == pytest.approx(why.costs.tau)
     assert why.lengths["first"].iloc[0] > first + 0.1
@@ -108,7 +108,7 @@ def test_the_worst_cycles_are_those_that_lost_most(plain):
     worst = cycles.loc[lost.idxmax()]
     assert tuple(why.worst.iloc[0][["prompt", "cycle"]]) == (worst["prompt"], worst["cycle"])
     assert "cycles that lost the most time:" in why.text()
-    slow = replace(why.plain, cycle=1.0)  # with steps of a second every cycle gains time
+    slow = replace(why.plain, cycle=1.0)  # if a plain step takes a second, every cycle gains
     assert len(sources._worst(trace, why.plain)) == 5 and sources._worst(trace, slow).empty
     assert "cycles that took longest per token:" in sv.explain(trace).text()
 
@@ -167,7 +167,7 @@ def test_a_plain_run_without_a_time_of_decoding_is_refused(tmp_path):
 
 
 def test_a_count_that_no_draft_has_is_refused(tmp_path):
-    """It would be a table of gigabytes."""
+    """Otherwise the table would take gigabytes."""
     bare = {"num_spec_steps": 1, "num_accepted_draft_tokens": 0, "num_draft_tokens": 1,
             "acceptance_histogram": {"0": 1}}  # fmt: skip
     assert sv.explain(write(tmp_path / "f.jsonl", bare), origin="aiperf").origin == "aiperf"
@@ -235,7 +235,7 @@ def test_rows_that_ran_together_share_their_time():
     own, once = costs.of_trace(trace), trace.cycles.query("cycle > 0").drop_duplicates("start")
     assert own.cycle * own.steps == pytest.approx(once["duration"].sum())
     assert own.forward * own.steps == pytest.approx(once["forward_time"].sum())
-    # A row that ran alone paid for a whole pass: no step of a batch says what a plain one costs.
+    # In a batch, no step shows the cost of a plain one: a row that runs alone pays for a whole pass.
     assert costs.within(trace) is None
     assert costs.within(sv.generate("town", PAIR, "prompt_lookup", max_new_tokens=48)) is not None
 
@@ -273,7 +273,7 @@ def test_a_plain_requests_first_token_is_the_prefills(tmp_path):
 
 
 def test_texts_are_paired_only_in_one_order(plain):
-    """A plain run of the same prompts in another order has the same cost per step, and no pairs."""
+    """A plain run of the same prompts in another order keeps its cost per step, but gives no pairs."""
     trace = sv.generate("town", PAIR, "prompt_lookup", max_new_tokens=8)
     same, turned = (
         sv.explain(trace, sv.generate("town", prompts, "autoregressive", max_new_tokens=8))
@@ -284,7 +284,7 @@ def test_texts_are_paired_only_in_one_order(plain):
 
 
 def test_texts_of_one_run_each_are_paired_as_those_of_one_run(tmp_path):
-    """Where every run decoded one prompt, all have the number 0."""
+    """In runs of one prompt each, every prompt has the number 0."""
     prompts = [*PAIR, "The doctor slept.", "Tell me about the market.", "Tom was tired.", "The cat sleeps."]
     for method in ("prompt_lookup", "autoregressive"):
         (tmp_path / method).mkdir()
@@ -312,7 +312,7 @@ def test_runs_of_other_sampling_are_other_settings(tmp_path):
 
 
 def test_a_cycle_begins_after_what_the_last_token_says():
-    """Of a tree of depth 3 the path of one token was accepted to its end: nothing was rejected."""
+    """In a tree of depth 3, a one-token path is accepted to its end, so nothing on it is rejected."""
     recorder = Recorder({"run": "r", "method": "m"})
     tree = {
         "node_token": [5, 6, 7, 8], "node_parent": [-1, -1, 1, 2],

@@ -1,4 +1,4 @@
-"""Prediction alignment of tiny random pairs: what is learnt, what is refused, killing and going on."""
+"""Prediction alignment of tiny random pairs: learning, refusals, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAST = {"epochs": 40, "rate": 0.01, "batch": 5, "max_new_tokens": 6}
 
 
 def _save(folder: Path, kind: str, seed: int, **changes: Any) -> Path:
-    """A tiny model with a vocabulary of words; 0 is padding, 1 the end and 2 the start."""
+    """Save a tiny model with a vocabulary of words; 0 is padding, 1 the end and 2 the start."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import (
         LlamaConfig,
@@ -98,7 +98,7 @@ def test_a_draft_learns_what_its_target_says(pair, tmp_path: Path) -> None:
     teacher, learner = specviz.load(target), specviz.load(tmp_path / "new", dtype="float32")
     asked = [teacher.encode(prompt) for prompt in PROMPTS[:9]]
     made = answers.answer(teacher, asked, tmp_path / "own", answers.AnswerOptions(6), say=_quiet)
-    # What can be learnt by heart must be.
+    # Texts this easy must be memorised.
     assert module.share(module.hits(module.Student(learner), training.pairs_of(made))) == 1
     trace = specviz.generate(
         teacher, PROMPTS[:9], "speculative", draft=specviz.load(tmp_path / "new"), draft_length=2,
@@ -114,7 +114,7 @@ def test_a_draft_learns_what_its_target_says(pair, tmp_path: Path) -> None:
 def test_what_is_distilled_is_the_targets_own_law(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, stored: bool
 ) -> None:
-    """It is computed from kept last states where the head alone gives it; else the target is run."""
+    """It comes from stored last states if the head alone determines it; otherwise the target runs."""
     from transformers import CohereConfig, CohereForCausalLM, PhiConfig, PhiForCausalLM
 
     torch.manual_seed(0)
@@ -122,14 +122,14 @@ def test_what_is_distilled_is_the_targets_own_law(
              "num_key_value_heads": 2, "intermediate_size": 48, "initializer_range": 0.5, "pad_token_id": 0,
              "bos_token_id": 0, "eos_token_id": 1}  # fmt: skip
     target = llama(3, 4, eos=(47,))
-    if family == "cohere":  # scales its scores
+    if family == "cohere":  # scales its logits
         target = Model(CohereForCausalLM(CohereConfig(**shape, logit_scale=0.1)).eval(), name=family)
     if family == "phi":  # its head has a bias
         net = PhiForCausalLM(PhiConfig(**shape)).eval()
         torch.nn.init.normal_(net.lm_head.bias)
         target = Model(net, name=family)
     prompts: Any = [[3 + i, 5 + i % 7, 9] for i in range(12)]
-    if stored:  # without their states
+    if stored:  # without states
         prompts = answers.answer(target, prompts, tmp_path / "a", answers.AnswerOptions(6), say=_quiet)
     real, compared = module.Judge.__call__, []
 
@@ -140,14 +140,14 @@ def test_what_is_distilled_is_the_targets_own_law(
         return law
 
     monkeypatch.setattr(module.Judge, "__call__", judged)
-    for part in (training, target_states):  # else scores and states round, too
+    for part in (training, target_states):  # otherwise logits and states are rounded, too
         monkeypatch.setattr(part, "has_bfloat16", lambda device: False)
     align(target, llama(4, 4), prompts, tmp_path / "new", soft=True, epochs=1, max_new_tokens=6, say=_quiet)
-    assert compared and max(compared) < 0.02  # states are kept in bfloat16
+    assert compared and max(compared) < 0.02  # states are stored in bfloat16
 
 
 def test_only_answers_are_learnt(pair) -> None:
-    """The loss is the mean over the answers' tokens of plain rows, whatever the batch is padded with."""
+    """The loss is the mean over the answers' tokens, as for single rows, whatever the batch's padding."""
     model = specviz.load(pair[1], dtype="float32")
     prefix = getattr(model, "prefix", None)
     pairs = [training.Pair([5, 6, 7, 8], [9, 10, 1]), training.Pair([4], [3, 3, 4, 5, 6, 7])]
@@ -156,7 +156,7 @@ def test_only_answers_are_learnt(pair) -> None:
     seen = head.register_forward_hook(lambda _, read, scores: heads.append(scores[..., 0].numel()))
     scores, wanted = module._scores(model.net, pairs, prefix)
     seen.remove()
-    assert heads == [len(wanted)]  # nor are scores of prompts and padding computed
+    assert heads == [len(wanted)]  # no logits for prompts or padding
     assert wanted.tolist() == [9, 10, 1, 3, 3, 4, 5, 6, 7]
     rows = []
     for prompt, answer, *_ in pairs:
@@ -187,7 +187,7 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     with pytest.raises(ModelError, match="left of another run"):
         align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "seed": 5})
     said: list[str] = []
-    monkeypatch.setattr(answers, "_together", None)  # the answers are there already
+    monkeypatch.setattr(answers, "_together", None)  # the answers exist already
     found = align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "say": said.append})
     assert said[0].startswith("going on after 6 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
@@ -202,7 +202,7 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
 def test_answers_that_were_cut_off_go_on_as_if_nothing_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soft: bool
 ) -> None:
-    """The lines stand in another order then, and the draft learns the same all the same."""
+    """The lines are then in another order, but the drafter learns the same weights."""
     target, draft = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,))
     prompts = [[3 + i, 5 + i % 7, *range(9, 9 + i % 4)] for i in range(20)]
     given = {"epochs": 2, "batch": 4, "max_new_tokens": 9, "soft": soft, "say": _quiet}
@@ -319,11 +319,11 @@ def test_the_command(pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_some_prompt_is_learnt_and_some_is_held_out() -> None:
-    for numbers in ([3, 7], [0, 1, 2], list(range(0, 40, 3))):  # gaps are answers that were too long
+    for numbers in ([3, 7], [0, 1, 2], list(range(0, 40, 3))):  # gaps: answers were too long
         pairs = [training.Pair([5 + number], [6, 1], number) for number in numbers]
         learnt, held = training.parted(pairs)
         assert learnt and held and len(learnt) + len(held) == len(numbers)
-        # Whatever is left out, a prompt is held out by its own number.
+        # Whatever is left out, a prompt's number alone decides whether it is held out.
         assert {pair.number % 10 for pair in held} == {9} or {pair.number for pair in held} == {numbers[-1]}
     with pytest.raises(PromptError, match="one prompt alone"):
         training.parted([training.Pair([5], [6, 1], 4), training.Pair([5], [7, 1], 4)])
@@ -342,7 +342,7 @@ def test_of_many_held_out_answers_some_of_every_kind_are_measured(monkeypatch: p
 
 
 def test_nothing_is_learnt_of_a_held_out_prompt_that_stands_twice() -> None:
-    """Its greedy answer would be learnt by heart, and measured as if it had not been."""
+    """Otherwise its greedy answer would be memorised, and the measurement would not be held out."""
     pairs = [training.Pair([5 + number % 15], [6, 1], number) for number in range(30)]
     pairs += [training.Pair([5 + 14], [7, 1], 29, drawn=True)]
     learnt, held = training.parted(pairs)

@@ -1,4 +1,4 @@
-"""A target's answers in a file: what they are, the states beside them, going on, what is refused."""
+"""A target's answers in a file: their content, their hidden states, resuming, and refusals."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_run_that_was_cut_off_goes_on(target: Model, tmp_path: Path) -> None:
     lines = whole.read_bytes().splitlines(keepends=True)
     cut.write_bytes(b"".join(lines[:8]) + lines[8][:20])  # killed in the middle of a line
     states = states_of(whole).read_bytes()
-    states_of(cut).write_bytes(states[: len(states) // 2])  # and after states of a line that is not there
+    states_of(cut).write_bytes(states[: len(states) // 2])  # with states of a line that is missing
     said: list[str] = []
     made = answer(target, PROMPTS, cut, BOTH, say=said.append, every=0.0)
     assert len(said) == 24 - 7 and "24 of 24 answers" in said[-1] and "tokens/s" in said[-1]
@@ -238,7 +238,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     told = capsys.readouterr()
     assert f"answers: {out} (4 answers, " in told.out and "4 of 4 answers" in told.err
     assert [json.loads(line)["temperature"] for line in out.read_text().splitlines()[1:]] == [0, 0, 0.7, 0.7]
-    assert run(given) == 2  # another choice of temperatures
+    assert run(given) == 2  # other temperatures
     halves = tmp_path / "halves.jsonl"
     assert run([*given[:5], "--out", str(halves), "-n", "6", "--dtype", "bfloat16"]) == 0
     assert run([*given[:5], "--out", str(halves), "-n", "6", "--dtype", "int3"]) == 2
@@ -255,7 +255,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_chat_that_is_a_question_of_a_suite_is_refused() -> None:
     question = specviz.suite("town")[0]["turns"][0]
-    shared = {"role": "system", "content": question}  # what a system prompt says is no question
+    shared = {"role": "system", "content": question}  # a system prompt is no question
     answers.check_apart([[shared, {"role": "user", "content": "Be brief."}]], ["town"])
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question.upper()}]
     with pytest.raises(PromptError, match="prompt 2 is a question of the suite town"):
@@ -265,8 +265,8 @@ def test_a_chat_that_is_a_question_of_a_suite_is_refused() -> None:
 def test_a_chance_of_one_draws_the_last_token() -> None:
     class Sure:
         def chance(self) -> float:
-            return 1 - 2.0**-40  # which float32 does not hold
+            return 1 - 2.0**-40  # float32 rounds it to 1
 
     scores = torch.zeros(2, 5)
-    scores[1, 3:] = -torch.inf  # ids that the tokenizer does not know
+    scores[1, 3:] = -torch.inf  # ids outside the tokenizer
     assert answers._drawn(scores, [Sure(), Sure()]) == [4, 2]

@@ -1,4 +1,4 @@
-"""What is wrong with an EAGLE head: each fault planted, and named. Guesses by depth, read and in the loop."""
+"""Diagnosis of EAGLE heads: each planted fault is named; accuracy by depth, in training and in runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_other_layers_are_named(target: Model, learnt: Path) -> None:
 
 
 def test_shifted_guesses_are_named(target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head learns what stands one token further on."""
+    """The head learns the token one position too far ahead."""
     whole = eagle_loss.EagleLoss._read
 
     def shifted(self, model, tokens, answer, kept):
@@ -79,7 +79,7 @@ def test_another_targets_weights_are_named(target: Model, tmp_path: Path) -> Non
 
 def test_a_missing_template_is_named(tmp_path: Path) -> None:
     town = specviz.load("town")
-    asked = ["1 + 2 = 3", "On Monday", "Tell me a story", "My friend"]  # it goes on from these without one
+    asked = ["1 + 2 = 3", "On Monday", "Tell me a story", "My friend"]  # continued if without template
     raw = [town.text.encode(prompt, raw=True) for prompt in asked]
     given = {"layers": (2, 5, 8), "batch": 4, "max_new_tokens": 16, "epochs": 60, "rate": 0.02}
     made = train_eagle(town, [*raw, raw[1]], tmp_path / "head", draft_vocabulary=200, **given, **QUIET)
@@ -105,7 +105,7 @@ def test_a_draft_model_is_checked_by_depth() -> None:
 
 def test_chains_are_counted_from_where_they_begin() -> None:
     hits = [np.array([True, True, False, True, True])]
-    # From each place: 1 1 0 | 1 0 | 0 | 1 1 | 1.
+    # From each position: 1 1 0 | 1 0 | 0 | 1 1 | 1.
     assert _chains(hits, None) == [(4, 5), (2, 3), (0, 1), (0, 0)]
     assert _chains(hits, [np.array([1, 3])]) == [(2, 2), (1, 2), (0, 0), (0, 0)]
 

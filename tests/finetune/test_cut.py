@@ -1,4 +1,4 @@
-"""Drafts cut out of their target: what they compute, what they learn, whose they are."""
+"""Drafters cut out of their target: computation, learning, and the target they belong to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_cut_draft_is_the_first_layers_with_a_part_of_the_words(
     out = cut(target, learnt, tmp_path / "cut", layers=2, vocabulary=20)
     draft = specviz.load(out).on(target)
     assert (draft.vocabulary, len(draft.tokens)) == (48, 20)
-    assert 47 in draft.tokens  # the end
+    assert 47 in draft.tokens  # the end token
     scores = [model.open([PROMPTS[0]], 2).forward([specviz.Draft.chain([4])]).logits[0]
               for model in (draft, target.first(2))]  # fmt: skip
     ours, whole = (rows[:, draft.tokens] for rows in scores)
@@ -82,7 +82,7 @@ def test_in_eight_bits_it_reads_in_any_pass_what_it_reads_alone(
 
     monkeypatch.setattr(Model, "make_invariant", refuse)
     assert specviz.load(folder).on(target).kernels == plain.kernels
-    draft._threads = 0  # as if it had been laid for another number of them
+    draft._threads = 0  # as if laid out for another thread count
     assert draft.open([PROMPTS[0]], 1).forward([specviz.Draft.empty()]).logits[0].isfinite().any()
     assert (draft.kernels, draft.invariant) == (plain.kernels, False)
 

@@ -1,4 +1,4 @@
-"""A causal model adapted to masked diffusion: its loss, its folder, what it decodes, what is refused."""
+"""A causal model adapted to masked diffusion: its loss, folder, decoding and refusals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_it_learns_and_its_folder_computes_what_was_trained(made: diffusion.Adap
     net = AdaptedNet(target, 4, mask)
     named = {name if name == "mask" else f"net.{name}": value for name, value in tensors.items()}
     assert not net.load_state_dict(named, strict=False).unexpected_keys
-    for module in net.modules():  # in float32, whatever this processor trains in
+    for module in net.modules():  # float32, whatever this processor trains in
         if isinstance(module, diffusion.AdaptedLinear):
             module.weight = module.weight.float()
     for name in net.names:
@@ -100,7 +100,7 @@ def test_a_trained_adapter_is_trained_further(tmp_path: Path, made: diffusion.Ad
     more = adapt(
         "town", TEXTS, tmp_path / "more", start=made.path, **FAST | {"rank": 2, "seed": 1, "rate": 0.01}
     )
-    assert more.before == pytest.approx(made.after, rel=0.02)  # the folder's matrices have eight bits
+    assert more.before == pytest.approx(made.after, rel=0.02)  # the saved matrices have eight bits
     assert more.after < more.before
     config = json.loads((more.path / "config.json").read_text())
     assert config["rank"] == 4 and "| trained further from | `new` |" in (more.path / "README.md").read_text()
@@ -191,7 +191,7 @@ def test_held_out_answers_have_one_bound(target: Model) -> None:
 def test_a_wide_batch_is_learnt_whole_in_several_passes(
     target: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diffusion, "has_bfloat16", lambda device: False)  # which training alone computes in
+    monkeypatch.setattr(diffusion, "has_bfloat16", lambda device: False)  # only training uses bfloat16
     net = diffusion.AdaptedNet(target, 2, diffusion.spare_token(target))
     loss = diffusion.MaskedLoss(net, target.eos[0])
     pairs = [training.Pair([5, 6, 7 + i], [9, 10 + i, 2], i) for i in range(6)]

@@ -1,4 +1,4 @@
-"""EAGLE's losses against drafting step by step, drafters for a user's own model, the bundled ones' cards."""
+"""EAGLE's losses against step-by-step drafting, drafters for a user's model, and the bundled model cards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def target() -> Model:
 
 
 def head(target: Model, generation: int, rows: int | None) -> EagleHead:
-    """A random drafter; with `rows`, its head has every second token."""
+    """A random drafter; with `rows`, its head covers every second token."""
     config = target.config.__class__(**{**target.config.to_dict(), "num_hidden_layers": 1})
     torch.manual_seed(1)
     net = Eagle(config, generation, rows)
@@ -58,7 +58,7 @@ def head(target: Model, generation: int, rows: int | None) -> EagleHead:
 
 @pytest.mark.parametrize(("generation", "rows"), KINDS)
 def test_the_loss_is_that_of_drafting_step_by_step(target: Model, generation: int, rows: int | None) -> None:
-    """Every chain is drafted as a run drafts it, token by token over a cache, and judged in answers."""
+    """Every chain is drafted as in a run, token by token over a cache, and scored only within answers."""
     made, steps = head(target, generation, rows), 3
     drafter = made.on(target)
     rng = np.random.default_rng(0)
@@ -95,12 +95,12 @@ def test_the_loss_is_that_of_drafting_step_by_step(target: Model, generation: in
     found = loss(made.net, tokens, answer, 0.0)
     assert [float(value.detach()) for value in found] == pytest.approx([total, shown], rel=1e-4)
     assert loss.right(made.net, tokens, answer, steps) == (hits, counted)
-    made.net.train()  # generation 1 then learns from states with noise
+    made.net.train()  # generation 1 then adds noise to the states
     noisy = float(loss(made.net, tokens, answer, 0.0)[0].detach())
     assert (noisy == pytest.approx(total, rel=1e-4)) == (generation == 3)
 
 
-# --- a user's own target -----------------------------------------------------------------------
+# --- a user's target ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("generation", "rows"), KINDS)
@@ -137,7 +137,7 @@ def test_a_drafter_learns_what_its_target_says(
         assert counts[kept].min() >= np.delete(counts, kept).max()
         assert config["draft_vocab_size"] == rows == len(stored["lm_head.weight"])
 
-    assert Model(target.net).plain  # no hooks are left on it
+    assert Model(target.net).plain  # no hooks remain on it
     assert target.net.lm_head.weight.requires_grad
     drafter = specviz.load(out)
     run = {"max_new_tokens": 8}
@@ -169,9 +169,9 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
     assert not (tmp_path / "broken").exists()
     with pytest.raises(ModelError, match="left of another run"):
         train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "steps": 2})
-    torch.manual_seed(99)  # another process has drawn other numbers
+    torch.manual_seed(99)  # as in another process
     said: list[str] = []
-    monkeypatch.setattr(answers, "_together", None)  # the answers are there already
+    monkeypatch.setattr(answers, "_together", None)  # the answers exist already
     train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "say": said.append})
     assert said[0].startswith("going on after 4 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
@@ -181,7 +181,7 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
 def test_states_are_read_in_bfloat16_where_the_processor_computes_in_it(
     target: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Either way a state is the same but for rounding."""
+    """States differ only by rounding."""
     texts, read = [list(range(3, 20)), list(range(5, 12))], {}
     for half in (False, True):
         monkeypatch.setattr(target_states, "has_bfloat16", lambda device, half=half: half)
@@ -195,7 +195,7 @@ def test_states_are_read_in_bfloat16_where_the_processor_computes_in_it(
 def test_answers_without_states_are_read_by_the_target_once(
     target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their states lie in a file, in any order of lengths; a kill costs no more than the last texts."""
+    """Their states go to a file, whatever the order of lengths; a kill loses only the last texts."""
     prompts = [list(range(3, 5 + i % 4)) for i in range(40)]
     made = answers.answer(target, prompts, tmp_path / "a", answers.AnswerOptions(8), say=FAST["say"])
     texts = [[*row["prompt"], *row["answer"]] for row in made.rows]
@@ -225,7 +225,7 @@ def test_answers_without_states_are_read_by_the_target_once(
         assert torch.allclose(states(number), alone, atol=0.03, rtol=0.01)  # bfloat16
 
     monkeypatch.setattr(target_states, "_read", real)
-    monkeypatch.setattr(training, "has_bfloat16", lambda device: False)  # whose rounding is another answer
+    monkeypatch.setattr(training, "has_bfloat16", lambda device: False)  # its rounding changes results
     runs = {}
     for name in ("kept", "full disk"):
         if name == "full disk":
@@ -239,7 +239,7 @@ def test_answers_without_states_are_read_by_the_target_once(
 
 
 def test_states_that_were_cut_off_are_computed_in_the_same_passes(target: Model, tmp_path: Path) -> None:
-    """In a pass with other texts a text's states round otherwise, and the drafter would be another one."""
+    """Batched with other texts, a text's states would round differently and change the drafter."""
     net, texts = target_states.twin(target.net), [list(range(3, 5 + 3 * i)) for i in range(1, 14)]
     settings = training.Settings(1, 0.1, 4, 8, 0, 60, lambda line: None)
     target_states.compute_states(net, texts, (1, 4), tmp_path / "whole", settings)
@@ -293,7 +293,7 @@ def test_what_a_drafter_computes_otherwise_is_kept_or_refused(target: Model, tmp
 
 
 def test_other_families_teach_through_their_own_modules(tmp_path: Path) -> None:
-    """GPT-2 adds places to its embeddings, Gemma scales them: a drafter reads the table alone."""
+    """GPT-2 adds positions to its embeddings and Gemma scales them; a drafter reads the bare table."""
     torch.manual_seed(0)
     nets: list[Any] = [
         GPT2LMHeadModel(GPT2Config(vocab_size=48, n_embd=32, n_layer=3, n_head=4, n_positions=64,

@@ -1,4 +1,4 @@
-"""Blockwise heads of a causal target: what they learn, what they say, what is refused."""
+"""Blockwise heads of a causal target: learning, messages and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafters whose matrices lie in eight bits: what is lost, what is refused, and that they draft as before."""
+"""Drafters with eight-bit matrices: rounding loss, refusals, and drafting as before."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]  # the tests' own helpers
 from .formats import FORMATS  # noqa: E402
 from .harness import Report, fuzz  # noqa: E402
 
-STEP = 500  # inputs between two lines
+STEP = 500  # inputs between two lines of progress
 
 parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
 parser.add_argument("format", choices=[*FORMATS, "all"])

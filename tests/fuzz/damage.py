@@ -1,4 +1,4 @@
-"""How a sound file is damaged: its values, its text, its bytes; the same seed damages in the same way."""
+"""Damage a sound file's values, text or bytes; the same seed always gives the same damage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEEP = 100_000
 
 
 def nested(depth: int) -> Any:
-    """Lists in lists."""
+    """Return lists nested `depth` deep."""
     value: Any = []
     for _ in range(depth):
         value = [value]
@@ -24,7 +24,7 @@ def nested(depth: int) -> Any:
 
 
 def places(value: Any, limit: int = 5_000) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a JSON value."""
+    """List every (container, key) of a JSON value, up to `limit`."""
     waiting, result = [value], []
     while waiting and len(result) < limit:
         inner = waiting.pop(0)
@@ -39,7 +39,7 @@ def places(value: Any, limit: int = 5_000) -> list[tuple[Any, Any]]:
 
 
 def swapped(value: Any, random: Random) -> Any:
-    """A value of another type that says the same, or nearly."""
+    """Return a similar value, often of another type."""
     choices = [[value], {"value": value}, str(value), None]
     if isinstance(value, int | float) and value == value and abs(value) < 1e300:
         choices += [-value, value + 0.5, value * 1000, not value]
@@ -53,7 +53,7 @@ def swapped(value: Any, random: Random) -> Any:
 
 
 def damaged(value: Any, random: Random) -> Any:
-    """A copy with one to three faults."""
+    """Return a copy with one to three faults."""
     value = copy.deepcopy(value)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         if random.random() < 0.02:
@@ -79,7 +79,7 @@ def damaged(value: Any, random: Random) -> Any:
 
 
 def spoiled(content: bytes, random: Random) -> bytes:
-    """Bytes with a fault: cut off, turned over, or with something put between."""
+    """Return bytes with one fault: truncated, with bits flipped, with a part cut out, or with bytes added."""
     if not content:
         return b"\x00"
     action, at = random.random(), random.randrange(len(content))
@@ -100,7 +100,7 @@ def spoiled(content: bytes, random: Random) -> bytes:
 
 
 def text_of(value: Any, random: Random) -> bytes:
-    """A damaged value as JSON, now and then with damaged bytes on top or instead."""
+    """Return a value as JSON, mostly damaged, and now and then with damaged bytes as well or instead."""
     action = random.random()
     try:
         whole = value if action < 0.2 else damaged(value, random)

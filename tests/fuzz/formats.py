@@ -1,4 +1,4 @@
-"""The formats: a sound seed of each, and what reads it as far as a user would see it."""
+"""The formats: for each, sound seeds and the code that reads a damaged file as far as a user would see it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Form = Callable[[Path], Any]
 
 
 class TraceFile:
-    """A finished run's Parquet file: its metadata, its columns, its bytes."""
+    """A finished run's Parquet file, damaged in its metadata, its columns or its bytes."""
 
     def __init__(self, folder: Path) -> None:
         import pyarrow.parquet as pq
@@ -49,7 +49,7 @@ class TraceFile:
 
     @staticmethod
     def changed(table: Any, random: Random) -> Any:
-        """One column with other values, or rows that stand there twice or not at all."""
+        """Change values of one column, or drop and duplicate rows."""
         import pyarrow as pa
 
         if random.random() < 0.2:
@@ -70,7 +70,7 @@ class TraceFile:
 
     @staticmethod
     def read(path: Path, whole: bool) -> None:
-        """The tables of a trace; of the `whole` also its figures and its text, as a person sees them."""
+        """Read a trace's tables; if `whole`, its summary and its text view as well."""
         import specviz
         from specviz import view
 
@@ -85,7 +85,7 @@ class TraceFile:
 
 
 class Partial(TraceFile):
-    """A cut-off run's stream."""
+    """The partial stream of an interrupted run."""
 
     def attempt(self, random: Random) -> None:
         import pyarrow as pa
@@ -125,11 +125,11 @@ class Folder:
             (self.folder / name).write_text(json.dumps(content))
 
     def made(self) -> dict[str, Any]:
-        """The sound files."""
+        """Build the sound files."""
         raise NotImplementedError
 
     def read(self) -> None:
-        """All that is shown of them."""
+        """Read the files and render everything that is shown of them."""
         raise NotImplementedError
 
     def attempt(self, random: Random) -> None:
@@ -143,7 +143,7 @@ class Folder:
 
 
 def shown(result: Any) -> None:
-    """A result on a terminal, as Markdown, as CSV, and as a page."""
+    """Render a result for a terminal, as Markdown, as CSV and as a page."""
     import io
 
     from rich.console import Console
@@ -242,7 +242,7 @@ class ReplayResults(Folder):
 
 
 class History(Folder):
-    """Results of a bench, of which the last is judged."""
+    """Results of a bench over several days."""
 
     def made(self) -> dict[str, Any]:
         figure = {"median": 1.5, "low": 1.2, "high": 1.8, "pairs": 9}
@@ -270,11 +270,11 @@ class History(Folder):
 
 
 class Returned(ReplayResults):
-    """A replay that came back from somebody with a kit."""
+    """A replay that someone else ran with a kit and sent back."""
 
     def made(self) -> dict[str, Any]:
         files = super().made()
-        files["replay.json"]["comparisons"][0]["measured"] = -1.0  # what its cells give
+        files["replay.json"]["comparisons"][0]["measured"] = -1.0  # contradicts the cells
         return files | {"setup.json": {"specviz": "setup", "table": "unispec/table3", "version": "0"}}
 
     def read(self) -> None:
@@ -286,7 +286,7 @@ class Returned(ReplayResults):
 
 
 class Scores(Folder):
-    """A replay's texts, and COMET's scores of them."""
+    """A replay's texts and their COMET scores."""
 
     def made(self) -> dict[str, Any]:
         from specviz.replays.comet import rows
@@ -340,7 +340,7 @@ class Plan:
 
 
 def toml(value: Any) -> bytes:
-    """A value as TOML; what TOML cannot hold is left out."""
+    """Write a value as TOML, without the parts that TOML cannot hold."""
 
     def one(value: Any) -> str:
         if isinstance(value, bool):
@@ -364,7 +364,7 @@ def toml(value: Any) -> bytes:
 
 
 class Suite:
-    """A file of prompts, and a data set's."""
+    """A prompt file in our format, and files of known data sets."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -413,7 +413,7 @@ class Suite:
 
 
 class Partials:
-    """Partial results of a recogniser, and words with their times."""
+    """A recogniser's partial results, and words with timestamps."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -437,7 +437,7 @@ class Partials:
 
 
 class Imports:
-    """What other tools write down."""
+    """Records and logs written by other tools."""
 
     def __init__(self, folder: Path) -> None:
         from test_engines import ENGINES, LOG, tokens
@@ -486,7 +486,7 @@ class Imports:
 
 
 class Answers:
-    """Answers of another program, as the audit reads them."""
+    """Another engine's answers, as the audit reads them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -543,7 +543,7 @@ class ModelFolder:
 
 
 class Card:
-    """The figures beside a model's weights."""
+    """The training figures and scores next to a model's weights."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

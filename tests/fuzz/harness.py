@@ -1,4 +1,4 @@
-"""Runs damaged inputs of a format and counts what is neither a result nor one line."""
+"""Run damaged inputs of a format and count those that give neither a result nor a one-line error."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from specviz.escape import UNSEEN
 
 from .formats import FORMATS
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # files without a disk
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # in memory, so that no disk is used
 PATIENCE = 30  # seconds of processor time for one input
 
 
 @dataclass
 class Report:
-    """What came of the inputs of a format."""
+    """Counts of results, refusals and crashes for the inputs of a format."""
 
     results: int = 0
     refused: int = 0
@@ -49,7 +49,7 @@ class Report:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Libraries log nothing of an input."""
+    """Silence the libraries' logging."""
     logging.disable()
     try:
         yield
@@ -59,7 +59,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def patience() -> Iterator[None]:
-    """No input may take longer than `PATIENCE`."""
+    """Limit one input to `PATIENCE` seconds of processor time."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"more than {PATIENCE} s")
@@ -74,7 +74,7 @@ def patience() -> Iterator[None]:
 
 
 def fuzz(name: str, inputs: int, seed: int = 0, first: int = 0) -> Report:
-    """Try inputs `first` to `first + inputs` of a format; each depends on its number and the seed alone."""
+    """Try inputs `first` to `first + inputs` of a format; each depends only on its number and the seed."""
     report = Report()
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder, warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""A few damaged files of each format; the same ones each time. ``python -m tests.fuzz`` tries thousands."""
+"""A few damaged files of each format, the same ones each time. ``python -m tests.fuzz`` tries thousands."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ INPUTS = {"trace": 60, "partial": 60, "run": 40, "replay": 25, "plan": 80, "impo
 def test_damaged_files_give_a_result_or_one_line(name):
     report = fuzz(name, INPUTS.get(name, 150))
     assert not report.crashes, f"{name}: {report}"
-    assert report.refused > 3 or name == "card"  # one that does not fit is not shown
+    assert report.refused > 3 or name == "card"  # damaged figures are left out of the card
     assert report.results + report.refused == INPUTS.get(name, 150)
 
 
 ONCE = [
-    ("partial", 65),  # a list of tokens without its probabilities
-    ("trace", 1722),  # tokens without their positions
-    ("trace", 3847),  # a cycle of tokens without its context length
-    ("trace", 1593),  # a cycle without the length of its context
+    ("partial", 65),  # a list of tokens without probabilities
+    ("trace", 1722),  # tokens without positions
+    ("trace", 3847),  # a cycle of tokens without a context length
+    ("trace", 1593),  # a cycle without a context length
     ("trace", 1551),  # a signal without a name
     ("trace", 2996),  # a controller's value without its name
-    ("run", 994),  # a plan without seeds, as a run without rows: nothing to break down
+    ("run", 994),  # a plan without seeds, like a run without rows: nothing to break down
 ]
 
 

@@ -1,4 +1,4 @@
-"""Advice: the simulation against runs, prices with a known answer, the oracle by trying all, what is said."""
+"""Advice: the simulation against runs, prices with exact answers, a brute-force oracle, and the wording."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def town():
 class TestSimulation:
     @pytest.mark.parametrize("most", [3, 24, 90])
     def test_cycles_are_those_of_runs(self, pair, most):
-        """Their number, how much each sends and how much is drafted, to the limit of text and context."""
+        """Cycles, and the tokens drafted and sent in each, up to the limits of text and context."""
         target, draft = pair
         prompts = [[1, 2, 3], [4, 4, 1, 4, 4], [2] * 9, [1, 3, 1, 3, 1]]
         listed = [lookup(3, 1, 1), lookup(3, 1, 10), lookup(2, 2, 4), lookup(4, 3, 16)]
@@ -92,18 +92,18 @@ class TestSimulation:
                     assert passes == cycles.drafted.tolist() and cycles.certain
 
     def test_heads(self):
-        """Heads that guess by a table: where they have a state and room, and what is right in a row."""
+        """Heads that predict from a table: where they have a state and room, and how long a run is right."""
         text = Text("0", "", [5], [1, 2, 3, 4, 5, 6], "length", 6, frozenset())
         guesses = np.array([[9, 9], [2, 3], [3, 9], [9, 9], [5, 6], [6, 7]])
         reading = Reading(text, np.ones(6, bool), False, guesses={"h": guesses})
         places = simulation.block_places(reading, "h")
-        assert places.sent.tolist() == [0, 2, 2, 2, 1, 0]  # the first has no state, the last no room
+        assert places.sent.tolist() == [0, 2, 2, 2, 1, 0]  # the first has no state, the last has no room
         assert places.accepted.tolist() == [0, 2, 1, 0, 1, 0]
         assert simulation.walk(places, 2).at.tolist() == [0, 1, 4]
         assert simulation.walk(places, 1).at.tolist() == [0, 1, 3, 4]
 
     def test_a_copied_end_token_ends_a_draft(self):
-        """Templates hold end tokens, so a prompt does: nothing is copied from beyond one."""
+        """Chat templates put end tokens in prompts; nothing after an end token is copied."""
         text = Text("0", "", [1, 2, 0, 3, 1, 2], [4, 4, 4], "length", 3, frozenset({0}))
         places = simulation.lookup_places(Reading(text, np.ones(3, bool), False), 3, 1)
         assert places.sent.tolist() == [1, 0, 0] and places.accepted.tolist() == [0, 0, 0]
@@ -122,7 +122,7 @@ class TestSimulation:
         assert sampled.accepted[greedy.at].tolist() == greedy.accepted.tolist()
 
     def test_a_draft_with_the_end_token_is_accepted_whole(self, town):
-        """No token of the target follows it: runs of the same setting count as many accepted tokens."""
+        """No bonus token follows it: runs with the same setting count the same number of accepted tokens."""
         prompts = ["The cook saw the cook.", "Name the animals.", "Who is in the garden?"]
         drafter = load_drafter(town, "town-draft", None, None)
         trace = specviz.generate(
@@ -140,7 +140,7 @@ class TestSimulation:
         assert made.accepted_share(candidate) == cycles["accepted"].sum() / cycles["sent"].sum()
 
     def test_sampled_cycles_in_the_mean(self, pair):
-        """Given the texts, the expected number of cycles is the mean over runs: five standard errors."""
+        """For given texts, the expected number of cycles is within five standard errors of the runs' mean."""
         target, draft = pair
         sampling, most, seeds = Sampling(1.0), 10, 150
         ids = [1, 2]
@@ -161,7 +161,7 @@ class TestSimulation:
         assert made.badge(candidate) == "bounded" and low < made.tau(candidate) < high
 
     def test_trees_are_those_of_runs(self, town):
-        """In float64 the method that is fed by the text sends what a run sends."""
+        """In float64, a method replayed along the text sends the same trees as a real run."""
         model = _wide(town)
         drafter = load_drafter(model, "town-eagle", None, None)
         ids = model.encode("Tell me about the market.")
@@ -197,9 +197,9 @@ class TestSimulation:
 
 
 def flat(slope=0.0, draft=2.0, rest=1.0, per_token=0.5, batches=(), per_context=0.01, two=0.0):
-    """Prices with a known answer: a pass of g tokens takes 10 (1 + slope (g - 1)), and more after context.
+    """Prices with an exact answer: a pass of g tokens takes 10 (1 + slope (g - 1)), plus a term for context.
 
-    A drafter's pass over two tokens takes `two` more than one over one.
+    A drafter's pass over two tokens takes `two` more than a pass over one.
     """
     sizes, contexts = [1, 2, 4, 9, 17], [0, 100]
     ms = np.array([[10 * (1 + slope * (g - 1)) + c * per_context for c in contexts] for g in sizes])
@@ -239,7 +239,7 @@ class TestPrices:
         )
 
     def test_a_whole_draft_s_second_token_is_paid_once(self):
-        """It stands in the drafter's pass, not in the rest of the cycle as well."""
+        """The drafter's pass includes it, so the rest of the cycle does not."""
         made = flat(two=1.5, per_context=0.0)
         at, sent = np.array([0, 3, 10]), np.array([2, 6, 4])
         cycles = simulation.Cycles(at, np.ones(3), sent, sent.astype(float), np.array([1.0, 0, 0]), sent)
@@ -259,7 +259,7 @@ class TestPrices:
         assert not pilot.two[firsts].any()
 
     def test_passes_are_timed_between_the_short_runs(self):
-        """A machine that slows down on the way would otherwise put its drift into the rest of a cycle."""
+        """Otherwise the drift of a machine that slows down would be counted in the rest of a cycle."""
         target = tiny.llama()
         done: list[str] = []
         texts = [[1, 2, 3], [4, 1], [2, 2]]
@@ -274,7 +274,7 @@ class TestPrices:
         assert made.passes["", 1].contexts == [8, 16]
 
     def test_loads(self, pair):
-        """Shared passes make a row cheaper; passes that grow with their tokens end the gain in a batch."""
+        """Shared passes make a row cheaper; if passes cost more per token, drafting no longer pays."""
         listed = [PLAIN, lookup(3, 1, 4), *(chain(length) for length in (1, 2, 4, 8))]
         made = Simulation(read_all(pair, [[1, 2, 3], [4, 4, 1, 4, 4]], most=20), listed)
         costs = flat(slope=0.0, draft=0.1, rest=0.0, per_token=0.0, batches=(8,))
@@ -294,11 +294,11 @@ class TestPrices:
         assert made.batches == [1, 4]
 
     def test_a_batch_waits_for_its_longest_row(self):
-        """Half of the cycles send nothing and half send four: of two rows one sends four in three of four."""
+        """Half the cycles send nothing and half send four, so three in four pairs of rows wait for a four."""
         made = flat(slope=1.0, draft=2.0, rest=1.0, per_token=0.5, batches=(2,), per_context=0.0)
         sent = np.array([0, 4, 0, 4])
         halves = simulation.Cycles(np.arange(4), np.ones(4), sent, np.zeros(4), np.zeros(4), np.zeros(4))
-        passes, own = (0.25 * 10 + 0.75 * 50 + 1) / 2, 0.5 * 2  # two tokens a cycle on average
+        passes, own = (0.25 * 10 + 0.75 * 50 + 1) / 2, 0.5 * 2  # a cycle sends two tokens on average
         assert made.batch_ms((LOOKUP, ""), [halves], 2) == pytest.approx(4 * (passes + own))
         drafting = replace(halves, drafted=sent.astype(float))
         assert made.batch_ms((CHAIN, "small"), [drafting], 2) == pytest.approx(
@@ -327,19 +327,19 @@ class TestRanking:
         return Simulation(read_all(pair, prompts, most=12), listed)
 
     def test_a_speedup_by_hand(self, made):
-        """With passes that cost the same whatever they hold, the speedup is τ over the cycle's cost."""
+        """If every pass costs the same, the speedup is τ over the cycle's cost."""
         ranking = Ranking(made, flat(rest=0.0, per_token=0.0, draft=0.0, per_context=0.0))
         for each in ranking.predictions():
             assert each.speedup == pytest.approx(each.tau)
             assert each.speedup == pytest.approx(each.tau / each.cycle)
             drafting = np.nan_to_num(each.drafting)
             assert each.cycle == pytest.approx(each.forward + drafting + each.rest)
-            assert (each.drafting != each.drafting) == (each.candidate.method == LOOKUP)  # it is in the rest
+            assert (each.drafting != each.drafting) == (each.candidate.method == LOOKUP)  # part of the rest
             if each.drafts:
                 assert each.low <= each.speedup <= each.high
 
     def test_a_sampled_run_s_own_chances_are_in_its_interval(self):
-        """Of texts that are all alike: what is accepted of them differs from run to run all the same."""
+        """Even if all texts are alike, the number of accepted tokens varies from run to run."""
         tokens, odds = [1] * 40, 0.5
         text = Text("", "", [1], tokens, "length", len(tokens), frozenset())
         reading = Reading(text, np.ones(len(tokens), bool), False, {"small": text.record(100)},
@@ -350,7 +350,7 @@ class TestRanking:
         by_label = {each.candidate: each for each in Ranking(made, prices).predictions()}
         place, cycles = np.zeros((runs, texts), int), np.zeros((runs, texts), int)
         while (there := place < len(tokens)).any():
-            drafted = place < len(tokens) - 1  # the last token is the target's own
+            drafted = place < len(tokens) - 1  # the last token comes from the target
             place += there * (1 + (drafted & (rng.random(place.shape) < odds)))
             cycles += there
         speedups = texts * len(tokens) / cycles.sum(1)
@@ -474,10 +474,10 @@ class TestSurface:
         setting = Setting("x", 4.0, 2.5)
         assert speedups.written(np.array(4.0), np.array(setting.rate)) == pytest.approx(2.5, abs=1e-3)
         cost = speedups.cycle_cost(self.PASSES, 0.0, np.array([4.0]), 10, 4, 0.1)
-        assert cost == pytest.approx(1.4)  # passes of any size take the same, and four tokens 0.1 each
+        assert cost == pytest.approx(1.4)  # all passes take the same time; four tokens add 0.1 each
 
     def test_other_temperatures(self, pair):
-        """What a greedy text says of sampling: Σ min(p, q) of each place, and p of a copied token."""
+        """Sampling odds along a greedy text: Σ min(p, q) at each position, and p of a copied token."""
         target, draft = pair
         listed = [PLAIN, lookup(3, 1, 4), chain(1), chain(4)]
         made = read_all(pair, [[1, 2, 3], [4, 4, 1, 4, 4]], most=20)
@@ -542,7 +542,7 @@ class TestSurface:
         assert "<b>" not in made.figure.data[2].text[1]
         made.show_trace([1])
         made.drafter.value = "copy"
-        made.show_trace([1])  # there is no such point any more
+        made.show_trace([1])  # this point no longer exists
         made.show_trace([0])
         assert asked == [4, 1] and made.cost.value == 0
 
@@ -592,7 +592,7 @@ class TestAdvise:
             ask(models, tmp_path, confirm=True, tick=stop)
         assert list(tmp_path.iterdir())
         made = ask(models, tmp_path, confirm=True, tick=lambda *now: ticks.append(now[:2]))
-        assert len(written) == 6  # the first four were kept
+        assert len(written) == 6  # the first four were saved
         assert not list(tmp_path.iterdir())
         assert all(done <= of for done, of in ticks)
         assert len(made.confirmed) == 3 and made.setting["confirmed_on"] == 2
@@ -702,7 +702,7 @@ class TestAdvise:
             words = [{"MODEL": "town", "FILE": str(tmp_path / "none.txt"), "small": "town-draft"}.get(w, w)
                      for w in words[1:]]  # fmt: skip
             assert cli.run(words) == 2
-            assert "none.txt" in capsys.readouterr().err  # all else is in order
+            assert "none.txt" in capsys.readouterr().err  # everything else is valid
 
     def test_the_command_names_what_was_given(self, tmp_path, quick):
         copy = shutil.copytree(loading.find("town-draft"), tmp_path / "mine")
@@ -736,7 +736,7 @@ class TestAdvise:
         ticks = []
         made = ask(models, tmp_path, stores=True, tick=lambda *now: ticks.append(now))
         assert all(done <= of for done, of, _ in ticks)
-        assert "decoding with unispec" not in {what for *_, what in ticks}  # it was kept
+        assert "decoding with unispec" not in {what for *_, what in ticks}  # it was saved
         rows = {each.candidate.method: each for each in made.predictions if not each.candidate.by_place}
         assert set(rows) == set(simulation.STORES)
         target = models[0]
@@ -762,7 +762,7 @@ def test_flags_say_the_setting():
     assert config == {
         "method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 3, "prompt_lookup_min": 2,
     }  # fmt: skip
-    assert "--speculative-num-draft-tokens 8 " in made["SGLang"].flags  # the verified token is one of them
+    assert "--speculative-num-draft-tokens 8 " in made["SGLang"].flags  # with the verified token
     assert not made["mlx-lm"].flags and "no prompt lookup" in made["mlx-lm"].note
     made = {each.engine: each for each in engines.flags_of(chain(4, 0.4), "my draft")}
     config = json.loads(shlex.split(made["vLLM"].flags)[1])
@@ -807,7 +807,7 @@ def test_undecided_is_an_answer():
 
 class TestDevices:
     def test_a_roofline(self, models, tmp_path, quick):
-        """Where memory decides, passes cost their bytes; where only launches do, all pass sizes are alike."""
+        """If memory-bound, a pass costs its bytes; if launch-bound, all pass sizes cost the same."""
         shape = devices._shape(models[0])
         slow = devices.device_of("1e6,1e15,0")
         moved = shape.chain(4, 10, 4, 1)[1]
@@ -820,7 +820,7 @@ class TestDevices:
         assert any(each.startswith("modelled: ") for each in made.notes)
 
     def test_a_mixture_reads_more_experts_the_longer_the_draft(self, tmp_path, quick):
-        """By its own router, in passes that are timed and in those of a device that is not here."""
+        """The router decides which, both in timed passes and in those predicted for another device."""
         config = MixtralConfig(
             vocab_size=96, hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, num_local_experts=6, num_experts_per_tok=2, max_position_embeddings=256,

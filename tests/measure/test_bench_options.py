@@ -1,4 +1,4 @@
-"""A bench's command takes what its function takes; what a count is called, and what names prompts."""
+"""A bench's command takes its function's arguments; names of counts, and options that name prompts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_how_many_is_a_number(capsys):
     assert "for a count, use --number 5" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------- what the benches of the project stand on
+# ---------------------------------------------------------------- helpers of the project's benches
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_list_of_numbers_has_numbers(words, line, capsys):
 def test_printed_numbers_are_the_published_ones():
     frame = published("ssbd/table2")
     rows = frame[(frame["language"] == "English→German") & (frame["method"] == "SSBD")]
-    rows = rows[rows["model"] == "Tower+ 2B"].set_index("metric")  # what it prints first
+    rows = rows[rows["model"] == "Tower+ 2B"].set_index("metric")  # the table's first model
     comet, ne, a_d, a_o, speedup = printed.pair("de", "β = 0.2")
     assert (comet, ne, speedup) == tuple(rows.loc[["comet", "ne", "speedup"], "value"])
     assert (a_d, a_o) == tuple(rows.loc[["a_d", "a_o"], "value"] / 100)

@@ -1,4 +1,4 @@
-"""The runner pairs what it says it pairs; every bench returns the result it promises."""
+"""The runner pairs the measurements that it should; every bench returns the result it promises."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_estimate():
     assert 1 <= found.low < 3 < found.high <= 100
     assert found.pairs == 6
     assert math.isnan(report.Estimate.of([]).median)
-    assert math.isnan(report.Estimate.of([1.0, 2.0, 3.0, 4.0, 100.0]).low)  # of five no interval
+    assert math.isnan(report.Estimate.of([1.0, 2.0, 3.0, 4.0, 100.0]).low)  # five values give no interval
     same = report.Estimate.of([1.0, 2.0, 3.0, 3.0, 4.0, 100.0])
     assert same == found  # seeded
 
@@ -179,7 +179,7 @@ def test_the_line_up(pair):
 
 
 def check(found, bars):
-    """The schema of every result."""
+    """Check a report against the schema that every result shares."""
     data = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert set(data) == {
         "schema",
@@ -234,7 +234,7 @@ def test_overhead_compares_a_record_with_none(pair, monkeypatch):
 
     monkeypatch.setattr(overhead, "Run", Watched)
     overhead.bench(pair[0], [], ENTRIES, number=1, max_new_tokens=2, rounds=2)
-    assert records[: len(ALONE)] == [None] * len(ALONE)  # each method is tried before any is timed
+    assert records[: len(ALONE)] == [None] * len(ALONE)  # each method runs once before any is timed
     del records[: len(ALONE)]
     assert sorted(records, key=str) == [None] * 3 * len(ALONE) + ["judged"] * 3 * len(ALONE)
     assert records[:4] in ([None, "judged", "judged", None], ["judged", None, None, "judged"])
@@ -269,15 +269,15 @@ def test_passes(pair):
     assert all(r["ratio"]["median"] == 1 for r in data["rows"] if r["g"] == 1)
     forms = {(r["layout"], r["format"]) for r in data["rows"] if r["model"] == "target"}
     kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    cpu = torch.device("cpu")  # one without AVX-512 packs no bfloat16
+    cpu = torch.device("cpu")  # a CPU without AVX-512 packs no bfloat16
     ordinary = {(layout, kind) for layout, kind in forms if not layout.endswith(passes.INVARIANT)}
     layouts = {(layout, kind) for kind in kinds for layout in kernels.candidates(cpu, kinds[kind])}
     if kernels.multiplies_halves():
         layouts.add(("packed", "fp16"))
     if kernels._multiplies_whole_numbers():
-        layouts.add(("packed", "int8"))  # its weights never were in four bits
+        layouts.add(("packed", "int8"))  # no int4: the weights never had four bits
     assert ordinary == layouts
-    assert len(forms - ordinary) <= len(kinds)  # where torch's products allow it
+    assert len(forms - ordinary) <= len(kinds)  # if torch's matrix products allow it
     plain = [
         r for r in data["rows"] if (r["model"], r["layout"], r["format"]) == ("target", "plain", "float32")
     ]
@@ -289,7 +289,7 @@ def test_passes_over_the_floor(pair):
     target, _ = pair
     (part,) = passes.bench(target, [], context=20, largest=4, rounds=1, floor=True).parts
     rates = [row for row in part.rows if "g" not in row]
-    used = rates[-1 if torch.get_num_threads() > 1 else 0]["rate"]  # the passes ran on as many threads
+    used = rates[-1 if torch.get_num_threads() > 1 else 0]["rate"]  # at the passes' number of threads
     assert [row["part"][-9:].strip(", ") for row in rates] == ["1 thread", "2 threads"][: len(rates)]
     for g in (1, 5, 9):
         parts = {row["part"]: row for row in part.rows if row.get("g") == g}
@@ -305,9 +305,9 @@ def test_a_model_in_each_number_format(pair):
     target, _ = pair
     made = passes.formats(target)
     assert [str(made[name].dtype) for name in ("float32", "bfloat16")] == ["torch.float32", "torch.bfloat16"]
-    assert "int4" not in made  # its weights never were in four bits
+    assert "int4" not in made  # the weights never had four bits
     assert ("int8" in made) is kernels._multiplies_whole_numbers()
-    assert target.dtype == torch.float32  # the one that was given is left as it is
+    assert target.dtype == torch.float32  # the model passed in is unchanged
     with pytest.raises(ModelError, match="not a causal model on the CPU"):
         passes.formats(specviz.load("town-t5"))
 
@@ -337,7 +337,7 @@ def test_passes_feed_g_tokens(pair, monkeypatch):
 
     monkeypatch.setattr(target, "open", watched)
     passes.measure(target, (1, 3, 5), context=10, rounds=2)
-    assert sorted(fed[1:]) == sorted([1, 3, 5] * 5)[1:]  # the very first also reads the context's last token
+    assert sorted(fed[1:]) == sorted([1, 3, 5] * 5)[1:]  # the first pass also reads the context's last token
     with pytest.raises(ParameterError, match="do not fit"):
         passes.measure(target, (1, 64), context=target.max_length, rounds=1)
 
@@ -348,8 +348,8 @@ def test_peers(pair):
     data = check(found, bars=5)
     assert [bar["limit"] for bar in data["bars"]] == [1.0, 1.0, 1.2, 1.0, 1.0]
     same = {(row["decoder"], row["draft"]): row["same"] for row in data["rows"]}
-    del same["bild", "draft"]  # which is lossy
-    assert set(same.values()) == {"3/3"}  # greedy texts of both sides agree, token for token
+    del same["bild", "draft"]  # BiLD is lossy
+    assert set(same.values()) == {"3/3"}  # greedy texts agree token for token
     assert len(same) == 6
     tokens = {row["decoder"]: row["tokens"] for row in data["rows"]}
     assert tokens["autoregressive"] == tokens["transformers generate"] == tokens["transformers assisted"]
@@ -358,7 +358,7 @@ def test_peers(pair):
 
 
 def test_a_drafter_with_a_part_of_the_vocabulary_assists_nobody():
-    """transformers would take its rows' numbers for tokens."""
+    """transformers would read the drafter's row indices as token ids."""
     target = specviz.load("town", invariant=False)
     half = trimmed.TrimmedNet(copy.deepcopy(target.net), torch.arange(0, target.vocabulary, 2))
     draft = trimmed.TrimmedModel(half, target, "narrow")
@@ -390,7 +390,7 @@ def test_what_transformers_cannot_decode_is_named():
 def test_assisted_generation_drafts_as_many_tokens_as_ours(pair):
     target, _ = pair
     peer = peers.Peer(target, 24)
-    assistant = peers.twin(target)  # as a draft, the target itself is always right
+    assistant = peers.twin(target)  # as a drafter, the target itself is always right
     widths = []
     peer.net.register_forward_pre_hook(
         lambda net, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
@@ -452,13 +452,13 @@ def test_demo(pair, tmp_path):
         "<iframe",
     ):
         assert word not in low, word
-    assert text.count("<tr>") >= 2 + len(METHODS)  # the lossy methods' table, too
+    assert text.count("<tr>") >= 2 + len(METHODS)  # including the lossy methods' table
     with pytest.raises(TraceError, match="exists"):
         demo.run(target, [draft], entries, tmp_path / "out")
 
 
 def slowed(speeds):
-    """`timing.paired`, but each decoder's seconds are such that it writes so many tokens per second."""
+    """`timing.paired` with each decoder's seconds set so that it writes `speeds` tokens per second."""
 
     measured = timing.paired
 
@@ -537,7 +537,7 @@ def test_a_slow_machine_decodes_fewer_tokens_then_fewer_texts(seconds, expected,
     monkeypatch.setattr(demo, "MINIMUM", 1)
     assert demo.affordable(load("town"), ENTRIES[:2], 3) == expected
     monkeypatch.setattr(demo, "MINIMUM", 5)
-    assert demo.affordable(load("town"), ENTRIES[:2], 3)[1] == 2  # no more than there are
+    assert demo.affordable(load("town"), ENTRIES[:2], 3)[1] == 2  # no more than the prompts given
 
 
 def test_a_demo_calibrates_once(pair, tmp_path, monkeypatch):
@@ -559,7 +559,7 @@ def test_a_demo_calibrates_once(pair, tmp_path, monkeypatch):
     assert "from an earlier calibration here" in notes[1]
     for name in set(demo.UNTRAINED) - {"autoregressive"}:
         trace = specviz.open(tmp_path / "b" / "traces" / f"{name}.parquet")
-        assert trace.run["parameters"][methods.find(name).size] == size  # the other methods draft as many
+        assert trace.run["parameters"][methods.find(name).size] == size  # the other methods use the same size
 
 
 def test_a_demo_shows_each_method_with_one_drafter():
@@ -570,7 +570,7 @@ def test_a_demo_shows_each_method_with_one_drafter():
     listed = [timing.Entrant(method, draft and SimpleNamespace(name=draft)) for method, draft in pairs]
     shown = [pair for pair in pairs if pair not in (("bild", "m-draft"), ("speculative", "m-draft-aligned"))]
     assert demo.once_each(listed) == [listed[pairs.index(pair)] for pair in shown]
-    # Without one that is aligned, BiLD takes what there is.
+    # Without an aligned drafter, BiLD takes the one available.
     assert demo.once_each(listed[:2]) == listed[:2]
 
 
@@ -587,7 +587,7 @@ def test_a_demo_of_named_methods_runs_each_once(pair, tmp_path):
 
 
 def test_a_demo_that_cannot_calibrate_says_so(pair, tmp_path):
-    practice = [{"prompt": "x" * 500}]  # no room in the model's context
+    practice = [{"prompt": "x" * 500}]  # leaves no room in the model's context
     found, _ = demo.run(pair[0], [], ENTRIES, tmp_path, each=1, max_new_tokens=4, practice=practice)
     assert any("unispec 24 (not calibrated: " in note and "leaves no room" in note for note in found.notes)
 
@@ -601,12 +601,12 @@ def test_a_demo_beside_llama_cpp(pair, tmp_path, monkeypatch):
     found, _ = demo.run(target, [], ENTRIES, tmp_path / "a", each=1, max_new_tokens=6, path=path)
     data = check(found, bars=0)
     (row,) = (row for row in data["rows"] if row["method"] == "llama.cpp, plain")
-    assert row["same"] == "4/4"  # a conversation goes on from its own answers
+    assert row["same"] == "4/4"  # a conversation continues from its own answers
     assert row["tau"] is None
     assert "llama.cpp's" in found.title
     assert not list((tmp_path / "a").rglob("*llama*"))
-    # Where it is not installed, the demo goes on and says so.
-    gc.collect()  # frees llama.cpp's contexts while the library is there
+    # If it is not installed, the demo continues and says so.
+    gc.collect()  # frees llama.cpp's contexts while the library is still loaded
     library.library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     found, _ = demo.run(target, [], ENTRIES, tmp_path / "b", each=1, max_new_tokens=6, path=path)
@@ -662,7 +662,7 @@ def test_threads_are_put_back():
 def test_a_block_within_another_leaves_it_settled(monkeypatch):
     monkeypatch.setattr(timing, "_blocks", [])
     gc.unfreeze()
-    calls = []  # not the count of frozen objects: one that nothing refers to any more is freed all the same
+    calls = []  # the count of frozen objects is unreliable: unreferenced ones are freed anyway
     for name in ("freeze", "unfreeze"):
         real = getattr(gc, name)
         monkeypatch.setattr(gc, name, lambda real=real, name=name: calls.append(name) or real())

@@ -1,4 +1,4 @@
-"""Calibration: fits with a known answer, measuring that goes on, memory that ends, what the loop takes."""
+"""Calibration: fits with an exact answer, resuming, running out of memory, and the size the loop takes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model():
 
 class TestFits:
     def test_smooth_curves(self):
-        """s = 1 + (g/40)^2 and a cubic τ lie in the paper's families: all fits find the optimum."""
+        """s = 1 + (g/40)^2 and a cubic τ are in the paper's families, so all fits find the optimum."""
         every = np.arange(1, 66)
         s, tau = lambda g: 1 + (g / 40) ** 2, lambda g: 1 + g / 12 - (g / 60) ** 2 + (g / 200) ** 3
         true = every[np.argmax(tau(every) / s(every))]
@@ -60,7 +60,7 @@ class TestFits:
         assert np.diff(found.tau, 2).max() <= 1e-9
         exact = fits.monotone(EVEN, 1 + EVEN / 40, np.log(EVEN) + 1.0)
         assert np.allclose(np.array(exact.tau)[EVEN - 1], np.log(EVEN) + 1)
-        falling = fits.monotone(EVEN, 1 + EVEN / 40, 3 - EVEN / 100)  # noise may fall: the fit is then flat
+        falling = fits.monotone(EVEN, 1 + EVEN / 40, 3 - EVEN / 100)  # noise may fall; the fit is then flat
         assert np.allclose(falling.tau, np.mean(3 - EVEN / 100))
 
     def test_eight_knots_mislead_where_points_are_far_apart(self):
@@ -75,7 +75,7 @@ class TestFits:
         at = lambda g: np.interp(g, sizes, true) / true.max()
         assert at(found["monotone"].g) > 0.98
         assert at(found["paper"].g) < 0.7
-        assert np.ptp(found["paper"].s) > 2 * np.ptp(s)  # between two points it swings far beyond them
+        assert np.ptp(found["paper"].s) > 2 * np.ptp(s)  # it swings far outside the data between two points
 
     def test_the_end_of_the_range_bounds_it(self):
         found = fits.fit(EVEN, np.ones(len(EVEN)), EVEN.astype(float))
@@ -90,7 +90,7 @@ def test_a_calibration_is_measured_kept_and_taken(model, tmp_path):
     assert found.g in range(1, 7)
     assert 0 < told[-1][0] <= told[-1][1]
     assert [done for done, *_ in told] == sorted(done for done, *_ in told)
-    # τ is that of a run whose memory was filled by the same text, and stays warm.
+    # τ is that of a warm run whose memory was filled by the same text.
     method = UniSpec(depth=4)
     specviz.generate(model, [[3, 4, 5]], method, max_new_tokens=12, record=None)
     cold = specviz.generate(model, TEXTS[0], UniSpec(depth=4, draft_size=3), max_new_tokens=12)
@@ -100,7 +100,7 @@ def test_a_calibration_is_measured_kept_and_taken(model, tmp_path):
     assert found.points[2].cycles[0] == (trace.cycles["cycle"] > 0).sum()
     assert found.points[2].cycles[0] < (cold.cycles["cycle"] > 0).sum()
     assert found.points[2].tokens == [12, 12]
-    # A second call measures nothing; other prompts are another calibration.
+    # A second call measures nothing; other prompts need another calibration.
     again = specviz.calibrate(
         model, "unispec", TEXTS, **SMALL, depth=4, tick=lambda *_: pytest.fail("measured")
     )
@@ -116,7 +116,7 @@ def test_a_calibration_is_measured_kept_and_taken(model, tmp_path):
 
 
 def test_a_text_at_each_size_is_what_was_measured(model):
-    """Its cycles and tokens are those that the calibration counted: the memory is filled in the same way."""
+    """The memory is filled in the same way, so cycles and tokens equal those that the calibration counted."""
     made = specviz.calibrate(model, "unispec", suite=TEXTS, **SMALL)
     texts = room.size_traces(model, made, TEXTS, warm_up=SMALL["warm_up"])
     assert list(texts) == SMALL["sizes"]
@@ -132,7 +132,7 @@ def test_other_weights_are_another_model(model):
     with pytest.raises(SpecvizError, match=r"another model.*weights"):
         specviz.generate(other, TEXTS[0], "unispec", draft_size="calibrated")
     shared = specviz.method("unispec", draft_size="calibrated")
-    for _ in range(2):  # what it takes from one run to the next is no size
+    for _ in range(2):  # the shared method must not carry a size from one run to the next
         run = specviz.generate(model, TEXTS[0], shared, max_new_tokens=4).run
         assert run["calibration"]["value"] == run["parameters"]["draft_size"]
     with pytest.raises(SpecvizError, match=r"another model.*weights"):
@@ -140,7 +140,7 @@ def test_other_weights_are_another_model(model):
 
 
 def interrupted(monkeypatch):
-    """The text that is decoded as the twentieth is interrupted; how many there were, in a list that grows."""
+    """Interrupt the twentieth text; return a growing list of the texts decoded so far."""
     real, seen = room.Turns.text, []
 
     def stopped(self, method, ids):
@@ -166,7 +166,7 @@ def test_it_goes_on_after_an_interruption(model, tmp_path, monkeypatch):
         specviz.generate(model, TEXTS[0], "unispec", draft_size="calibrated")
     before = kept.points[0].seconds[0][0]
     found = specviz.calibrate(model, "unispec", TEXTS, **SMALL)
-    assert len(seen) - 20 == 1 + 3 * 5  # the memory, and the three text rounds that were left, at five sizes
+    assert len(seen) - 20 == 1 + 3 * 5  # the memory, then the three remaining texts at five sizes
     assert found.points[0].seconds[0][0] == before
     assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
 
@@ -183,7 +183,7 @@ def test_a_forced_one_goes_on_where_it_was_interrupted(model, tmp_path, monkeypa
 
 
 def test_invariant_passes_cost_otherwise():
-    """So a calibration, and rounds that are kept, hold for one way to compute alone."""
+    """A calibration, like its saved rounds, is valid only for one kind of pass."""
     ordinary, invariant = (specviz.load("town", invariant=each) for each in (False, True))
     method = UniSpec()
     settings = [machine.calibration_setting(each, method) for each in (ordinary, invariant)]
@@ -194,7 +194,7 @@ def test_invariant_passes_cost_otherwise():
 
 @pytest.mark.parametrize("looks", [0, 14])
 def test_memory_that_runs_out_ends_the_range(model, monkeypatch, looks):
-    """At once, or only after each size has had its first look: in whatever order sizes are then tried."""
+    """Memory runs out at once, or after each size's first look, whatever order sizes are then tried in."""
     real, seen = room.Turns.text, []
 
     def full(self, method, ids):
@@ -222,7 +222,7 @@ def test_the_range_ends_where_it_gets_slow(model, monkeypatch):
     assert "in a first look g = 32 wrote under 60% of the best size's tokens/s" in found.ended
     assert not found.at_end
     flat = specviz.calibrate(model, "unispec", TEXTS, sizes=[1, 2, 3, 64], warm_up=0, rounds=1)
-    assert [p.g for p in flat.points] == [1, 2, 3, 64]  # what was asked for is measured
+    assert [p.g for p in flat.points] == [1, 2, 3, 64]  # sizes given explicitly are always measured
 
 
 @pytest.mark.parametrize("name", [n for n in names() if find(n).size and find(n).drafts_with == "model"])
@@ -270,7 +270,7 @@ def test_resizing_keeps_what_is_remembered(model):
 
 
 def test_the_bench_tells_the_best_from_the_lucky(model, monkeypatch):
-    """Sizes that differ by noise alone are all equally good; a worse one is worse by what it is."""
+    """Sizes that differ by noise alone count as equally good; a slow size counts as worse."""
     rng = np.random.default_rng(0)
 
     def text(self, method, ids):

@@ -1,4 +1,4 @@
-"""The record of a calibration: its file, and for what it may be used."""
+"""The record of a calibration: its file, and the uses it is valid for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTING = {
 
 
 def made(device="A processor", g=2, **more):
-    """Four sizes, two texts of 4 and 6 tokens, three rounds of which one met a slow machine."""
+    """A calibration of four sizes and two texts (4 and 6 tokens); the second of three rounds is slow."""
     seconds = {1: 1.0, 2: 1.2, 4: 1.5, 8: 3.0}
     cycles = {1: [4, 5], 2: [2, 4], 4: [2, 3], 8: [2, 3]}
     points = [

@@ -1,4 +1,4 @@
-"""The bench of trained drafters: who runs, how a setting is chosen, what a lossy text costs, bars."""
+"""The bench of trained drafters: its contenders, choice of settings, cost of lossy texts, and bars."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_is_refused(entries, capsys) -> None:
 
 
 def test_settings_are_chosen_on_five_prompts_though_few_are_left(entries, monkeypatch) -> None:
-    """Ten of the others used to fill warm stores, which no drafter has."""
+    """Regression: ten of the other prompts were reserved for warm stores, which drafters do not have."""
     seen = []
 
     def asked(model, drafts, contender, texts, *rest):

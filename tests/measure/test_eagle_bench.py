@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks eagle` counts what it says it counts. Nothing here judges a time."""
+"""`python -m tests.benchmarks eagle` counts correctly. No test here judges a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FEW = {"languages": ["en", "ja", "de"], "number": 3, "rounds": 1, "max_new_token
 
 @pytest.fixture(scope="module")
 def target():
-    """It reads the last words of a text, a token a word, by their letters."""
+    """A tiny model that reads the last words of a text, one token per word, computed from its letters."""
     made = llama(seed=0, vocabulary=V, eos=(1,), name="target")
     made.encode = lambda prompt: prompt if isinstance(prompt, list) else words(prompt)
     return made
@@ -80,7 +80,7 @@ def test_every_part_measures_and_tells_its_bars(target, drafts):
             assert (row["tau"]["median"], row["speedup"]) == (1, None)
         else:
             assert row["speedup"]["pairs"] == 3
-    # The same texts, recorded: τ by the trace's own measure.
+    # τ of the same texts, as the trace measures it.
     for row in rows:
         if row["label"] == "EAGLE-3, all":
             entries = eagle.prompts_of(row["language"], 3, target)
@@ -93,7 +93,7 @@ def test_every_part_measures_and_tells_its_bars(target, drafts):
     work = shown[where["τ of answers"]]["rows"]
     assert [row["answers"] for row in work] == ["words", "figures, code"] * 3
     assert all(row["EAGLE-2, en"] >= 1 for row in work[::2])
-    assert all(row["EAGLE-2, en"] is None for row in work[1::2])  # three texts: none of these kinds
+    assert all(row["EAGLE-2, en"] is None for row in work[1::2])  # no text is of these kinds
     learning = shown[where["What unispec"]]["rows"]
     assert [row["language"] for row in learning] == FEW["languages"]
     cost = shown[where["Milliseconds"]]["rows"]
@@ -133,12 +133,12 @@ def test_a_bug_is_found_and_named(target, drafts, monkeypatch):
     monkeypatch.setattr(Eagle, "verify", wrong)
     found = eagle.bench(target, drafts[3:], parts=["exact"], number=2, max_new_tokens=6)
     assert not found.bars[0].held
-    assert found.bars[0].value == 4  # both trees, both prompts
+    assert found.bars[0].value == 4  # two trees, two prompts
     assert all("bug" in row["where"] for row in found.parts[0].rows)
 
 
 def decoded(label, *cycles):
-    """Texts of ten tokens in so many cycles, twice: of fewer than six there is no interval."""
+    """Ten-token texts that took this many cycles each, listed twice: an interval needs at least six."""
     cycles *= 2
     return eagle.Decoded(
         Point(label, "x"), Timed([1.0] * len(cycles), [[0] * 10] * len(cycles)), np.array(cycles, float)
@@ -162,12 +162,12 @@ def test_bars_turn_on_what_they_name():
     assert bars(slow, middle, slow, middle) == [False, True, True]
     assert bars(fast, middle, fast, fast) == [True, False, False]
     assert bars(fast, middle, slow, slow) == [True, True, False]
-    # Larger on the whole, but not in every draw of the texts.
+    # Larger overall, but not in every resample of the texts.
     assert bars((2, 9, 4, 4), middle, slow, middle)[0] is False
 
 
 def test_what_is_counted_of_first_tokens(target, drafts):
-    """Each cycle again: the likeliest token behind the root, and what was written there."""
+    """Recount every cycle: the likeliest token after the root, and the token written there."""
     entries = [[3, 4, 5], [7, 2], [9, 8, 6, 2]]
     trace = specviz.generate(target, entries, "eagle", draft=drafts[3], max_new_tokens=20)
     share, sure = eagle.first(trace)
@@ -226,7 +226,7 @@ def test_published_numbers_stand_beside_ours():
     printed = eagle.paper()
     assert printed["unispec", "ja", "tau"] == 4.23
     assert printed["EAGLE-1", "en", "tau"] == 3.48  # Table 9
-    assert printed["EAGLE-2", "en", "speedup"] == 1.86  # not Table 9's 2.18, of another model
+    assert printed["EAGLE-2", "en", "speedup"] == 1.86  # not Table 9's 2.18, which is for another model
     assert printed["EAGLE-3", "ja", "speedup"] == 0.71
     assert len(printed) == 4 * 3 * 2
 

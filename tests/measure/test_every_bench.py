@@ -1,4 +1,4 @@
-"""Every bench starts from the command line, with the models that it takes by default, and prints a table."""
+"""Every bench starts from the command line with its default models, and prints a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specviz import cli
 from specviz.measure import BENCHES, find
 from specviz.suites import spread, suite
 
-# The least that each can be given.
+# The smallest value of each option.
 LEAST = {"number": 1, "max_new_tokens": 2, "rounds": 1, "context": 4, "largest": 2,
          "exact_number": 1, "exact_tokens": 2, "sums": 1}  # fmt: skip
 CANVASES = {"model": "town-diffusion", "cells": 16}
@@ -46,7 +46,7 @@ def _smaller(monkeypatch):
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
-    """A file of few prompts, of every kind of work: some benches warm up on all that they do not measure."""
+    """A small file with prompts of every kind, since some benches warm up on all prompts left over."""
     path = tmp_path_factory.mktemp("few") / "few.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in spread(list(suite("town")), 16)), "utf8")
     return path
@@ -101,5 +101,5 @@ def ended_with_a_table(name, status, capsys):
     if status == 2 and "specviz models get" in err:
         pytest.skip(err.strip())
     assert status in (0, 1), err
-    assert "─" * 10 in out  # the line below a table's headings
+    assert "─" * 10 in out  # the rule below a table's headings
     assert out.splitlines()[-1].startswith(f"{name}: ")

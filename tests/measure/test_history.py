@@ -1,4 +1,4 @@
-"""Results of benches over time: what moved beyond the noise between runs, and what is no result."""
+"""Bench results over time: figures that moved beyond the noise, and files that are no results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def figure(median):
 
 
 def content(date, medians=STEADY[0], value=1.0, bench="speed", **setting):
-    """A result whose strings and counts differ from run to run, as real ones do."""
+    """A result whose strings and counts vary from run to run, as real ones do."""
     rows = [{"contender": "plain", "shown": str(date), "ratio": Estimate(1.0, 1.0, 1.0, 9)}]
     rows += [
         {"contender": name, "same": f"{day}/24", "tokens": day, "speed": 7.0, "ratio": figure(m)}
@@ -55,7 +55,7 @@ def test_what_is_beyond_the_noise_between_runs_has_moved(tmp_path):
     (row,) = made.rows
     assert (row["row"], row["figure"]) == ("b", "ratio") and row["before"] == pytest.approx(np.sqrt(2 * 1.97))
     assert row["after"] == 2.6 and row["change"] == pytest.approx(2.6 / row["before"] - 1)
-    # What stands in two tables counts once; the baseline's own ratio never moves.
+    # A figure in two tables counts once; the baseline's own ratio never moves.
     assert len(made.measurements) == 4 and made.title == "1 of 4 figures moved beyond noise"
 
 
@@ -108,7 +108,7 @@ def test_a_result_names_the_commit_of_its_checkout(tmp_path):
     file = tmp_path / "a.py"
     file.write_text("1", "utf8")
     git("init")
-    assert checkout.commit.__wrapped__(file) is None  # in a repository that does not track it
+    assert checkout.commit.__wrapped__(file) is None  # the repository does not track the file
     git("add", ".")
     git("commit", "-m", "a")
     head = git("rev-parse", "--short=12", "HEAD").decode().strip()

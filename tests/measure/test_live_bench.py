@@ -1,4 +1,4 @@
-"""The bench of live decoding measures what it says it measures."""
+"""The bench of live decoding measures the right quantities."""
 
 from __future__ import annotations
 

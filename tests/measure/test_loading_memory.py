@@ -1,4 +1,4 @@
-"""The checkpoint that the memory of a load is measured on, and what is said of it."""
+"""The checkpoint used to measure the memory of a load, and the report about it."""
 
 from __future__ import annotations
 

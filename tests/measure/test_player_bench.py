@@ -1,4 +1,4 @@
-"""The player's bench measures in a browser, and says in one line what it lacks."""
+"""The player's bench measures in a browser, and reports in one line if something is missing."""
 
 from __future__ import annotations
 

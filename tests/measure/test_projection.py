@@ -1,4 +1,4 @@
-"""A speedup elsewhere is predicted from what was accepted here and the times of passes there alone."""
+"""A speedup on another machine is predicted from acceptance here and pass times there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sums(**given):
     return dict.fromkeys(SUMS, 0.0) | given
 
 
-# Two tokens a cycle of 4.5 tokens each; three passes of the drafter a cycle.
+# A cycle emits two tokens, sends 4.5 to the target, and takes three drafter passes.
 MINE = sums(
     cycles=10, emitted=20, context=1000, passes=10, fed=45, draft_passes=30, draft_fed=30, draft=2.0,
     forward=15.0, verify=0.5, commit=0.25, between=0.25,
@@ -26,7 +26,7 @@ PLAIN = sums(cycles=20, emitted=20, context=2000, passes=20, fed=20, forward=20.
 
 @pytest.fixture
 def times(monkeypatch):
-    """Seconds of a pass by the model's name and its size."""
+    """Make a pass's seconds depend on the model's name and the pass size; return a list of the calls."""
     read = []
 
     def timed(model, sizes, context, rounds):
@@ -38,7 +38,7 @@ def times(monkeypatch):
 
 
 def test_the_passes_are_those_there_and_the_loop_that_here(times):
-    # A pass of 4.5 tokens takes 1.35; drafting keeps its 0.2 a cycle, the loop its 0.1 and 0.05.
+    # A pass of 4.5 tokens takes 1.35; drafting still takes 0.2 a cycle, and the loop 0.1 and 0.05.
     wanted = 2 * (1.0 + 0.05) / (1.35 + 0.2 + 0.1)
     assert projection.predicted(MINE, PLAIN, "target", None, 3) == pytest.approx(wanted)
     assert times == [("target", (1, 4, 5), 100)]

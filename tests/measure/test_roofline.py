@@ -1,4 +1,4 @@
-"""The roofline: rows hold the work that is asked for; ceilings are rates; what is not known is refused."""
+"""The roofline: rows hold the requested work, ceilings are rates, and unknown values are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a plan: what is decoded, what is on disk, what happens when they are cut off, what is refused."""
+"""Runs of a plan: what they decode, what is on disk, interruptions, and refusals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def suite(path, n, seed=0):
 
 @pytest.fixture
 def plan(folders, tmp_path):
-    """One model, its reference and two methods, three prompts, two to warm up."""
+    """A plan with one model, its reference, two methods, three prompts, and two warm-up prompts."""
     return {
         "models": [{"model": str(folders.target), "draft": str(folders.draft)}],
         "methods": ["speculative", {"method": "prompt_lookup", "draft_length": [2, 4]}],
@@ -57,12 +57,12 @@ def plan(folders, tmp_path):
 
 
 def same(results, *without):
-    """Rows without what may differ from run to run."""
+    """Rows without the values that may vary from run to run."""
     gone = {*files.TIMINGS, *without}
     return [{k: v for k, v in row.items() if k not in gone} for row in results.records()]
 
 
-# ---------------------------------------------------------------- what is decoded, and what the table says
+# ---------------------------------------------------------------- decoding, and the table
 
 
 def test_rows_are_the_methods_texts(plan, folders, tmp_path):
@@ -90,7 +90,7 @@ def test_rows_are_the_methods_texts(plan, folders, tmp_path):
         assert row["environment"] in found.environments
     turns = [[r["place"] for r in found.records() if r["cell"] == cell] for cell in range(4)]
     assert turns == [[0, 3, 2], [1, 0, 3], [2, 1, 0], [3, 2, 1]]
-    for number in range(3):  # they were decoded in that order, one prompt after the other
+    for number in range(3):  # decoded in that order, prompt by prompt
         sitting = sorted((r for r in found.records() if r["prompt"] == number), key=lambda r: r["place"])
         assert len({r["sitting"] for r in sitting}) == 1
         begun = [r["started"] for r in sitting]
@@ -124,7 +124,7 @@ def test_the_table_is_computed_from_the_rows(plan, tmp_path):
     assert set(kinds["kind"]) == {"qa", "code"}
     assert "speedup pooled" in found.shown()
     names = found.shown(), found.table()
-    for name in {"model", "draft"} & set(names[0]):  # a folder by its own name
+    for name in {"model", "draft"} & set(names[0]):  # a folder is shown by its name alone
         assert list(names[0][name]) == [Path(text or "").name for text in names[1][name].fillna("")]
         assert any("/" in str(text) for text in names[1][name])
     with pytest.raises(ParameterError, match="broken down by"):
@@ -132,7 +132,7 @@ def test_the_table_is_computed_from_the_rows(plan, tmp_path):
 
 
 def write(root, rows, cells, rounds=1):
-    """A folder whose rows are made up: (cell, prompt, tokens, seconds, sitting), the same in each round."""
+    """Write a run from (cell, prompt, tokens, seconds, sitting) rows, repeated in each round."""
     plan = {
         "models": [{"model": "m"}], "seeds": list(range(rounds)), "timed": True,
         "suites": {"s": {"digest": "", "prompts": 9}},
@@ -154,7 +154,7 @@ def write(root, rows, cells, rounds=1):
 
 def test_a_prompt_is_paired_with_itself_and_rounds_are_no_texts(tmp_path):
     ratios = [2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 0.5, 0.25]
-    taken = [1.0, 40.0, 3.0, 20.0, 5.0, 70.0, 2.0, 9.0]  # of the reference: a wrong partner would show
+    taken = [1.0, 40.0, 3.0, 20.0, 5.0, 70.0, 2.0, 9.0]  # for the reference; a wrong pairing would show
     rows = [(0, i, 10 + i, t, f"{i}") for i, t in enumerate(taken)]
     rows += [(1, i, 10 + i, t / r, f"{i}") for i, (t, r) in enumerate(zip(taken, ratios))]
     once, thrice = (
@@ -168,7 +168,7 @@ def test_a_prompt_is_paired_with_itself_and_rounds_are_no_texts(tmp_path):
     assert once["pooled_speedup_low"] < once["pooled_speedup"] < once["pooled_speedup_high"]
     assert thrice["pairs"] == once["pairs"] == 8
     for name in ("pooled", "request", "paired", "decode"):
-        for end in ("", "_low", "_high"):  # drawn by a fixed seed, over prompts
+        for end in ("", "_low", "_high"):  # resampled over prompts with a fixed seed
             assert thrice[f"{name}_speedup{end}"] == pytest.approx(once[f"{name}_speedup{end}"], rel=1e-12)
     few = [row for row in rows if row[1] < 5]
     one = write(tmp_path / "few", few, ("autoregressive", "a")).table().iloc[1]
@@ -202,7 +202,7 @@ def test_prefill_and_decoding_are_timed_apart_when_the_device_is_done(plan, tmp_
 
     def clock():
         events.append("read")
-        return float(events.count("read") ** 2)  # each span has another length
+        return float(events.count("read") ** 2)  # all spans differ in length
 
     monkeypatch.setattr(work, "clock_of", lambda model: (clock, "a clock"))
     monkeypatch.setattr(work, "synchroniser", lambda device: lambda: events.append("wait"))
@@ -235,7 +235,7 @@ def test_the_clock_counts_threads_once():
 
 @pytest.mark.skipif(not work.CLEAR.exists(), reason="the system does not forget a peak")
 def test_peak_memory_is_of_its_own_decode(plan, tmp_path):
-    # In a process of its own: other tests may have left more to this one's allocator than a decode takes.
+    # In a separate process: other tests may have left this one's allocator more than a decode takes.
     life = get_context("spawn").Process(target=hungry_child, args=(plan, tmp_path / "run"))
     life.start()
     life.join(120)
@@ -246,7 +246,7 @@ def test_peak_memory_is_of_its_own_decode(plan, tmp_path):
 
 
 def hungry_child(plan, out):
-    """A run in which prompt lookup takes 384 MiB a cycle and gives them back at once."""
+    """A run in which prompt lookup allocates 384 MiB in each cycle and frees it at once."""
     from specviz.methods.prompt_lookup import PromptLookup
 
     verify = PromptLookup.verify
@@ -270,7 +270,7 @@ def test_where_the_layers_lie_is_written_down(plan):
 
 
 def test_every_prompt_begins_with_the_same_memory(folders, tmp_path):
-    """What was measured before, and in which order, changes nothing."""
+    """Earlier measurements and their order change nothing."""
     texts = entries(6)
     common = {
         "models": [str(folders.target)],
@@ -317,7 +317,7 @@ def test_streams_and_conversations(folders, tmp_path):
         specviz.run(methods=["retranslate"], out=tmp_path / "c")
 
 
-# ---------------------------------------------------------------- cut off, and gone on with
+# ---------------------------------------------------------------- interrupted and resumed
 
 
 def test_a_finished_run_decodes_nothing(plan, tmp_path, monkeypatch):
@@ -328,7 +328,7 @@ def test_a_finished_run_decodes_nothing(plan, tmp_path, monkeypatch):
 
 
 def child(plan, out):
-    """One life of a run, in a process of its own."""
+    """One attempt at a run, in a separate process."""
     specviz.run(plan, out=out, tick=lambda *_: None)
 
 
@@ -345,7 +345,7 @@ def test_a_run_killed_ten_times_has_the_same_rows(plan, tmp_path):
     while True:
         life = context.Process(target=child, args=(plan, out))
         life.start()
-        # Ten ends at random: before the first row of this life, or some rows and moments later.
+        # Ten kills at random: before this attempt's first row, or some rows and moments later.
         if kills < 10:
             wanted = len(list(out.glob("rows/*.json"))) + rng.randint(0, 3)
             limit = time.monotonic() + 30
@@ -487,7 +487,7 @@ def worker(connection):
 
 
 def parent_of_one(connection):
-    """A run that has a worker."""
+    """A run with one worker."""
     get_context("fork").Process(target=worker, args=(connection,)).start()
     time.sleep(60)
 
@@ -508,7 +508,7 @@ def test_workers_end_with_a_run_that_is_killed_and_do_not_hear_ctrl_c():
 
 
 class Cluster(Executor):
-    """As Dask's: hosts with their workers and cores, which may change; work is done when it is handed in."""
+    """A fake Dask executor: hosts, workers and cores may change, and jobs run when submitted."""
 
     def __init__(self, *hosts, cores=2, later=None):
         self.hosts, self.cores, self.later, self.handed, self._client = list(hosts), cores, later, 0, self
@@ -568,7 +568,7 @@ def test_every_worker_of_a_cluster_has_work(plan, tmp_path, monkeypatch):
     cluster = Cluster("a", "b", "c")
     specviz.run(plan, out=tmp_path / "run", executor=cluster, timed=False,
                       tick=lambda *_: seen.append(cluster.handed))  # fmt: skip
-    assert seen[1] == 3  # before the first row was written down
+    assert seen[1] == 3  # before the first row is written
 
 
 def hold_up(seconds):
@@ -602,7 +602,7 @@ def test_a_cluster_loses_a_worker_and_gets_the_same_table(plan, tmp_path):
 
 
 class Doomed(Executor):
-    """Finishes a few jobs, then each future gets an error."""
+    """Finish `after` jobs, then set `error` on every future."""
 
     def __init__(self, error, after):
         self.error, self.left, self._max_workers = error, after, 1
@@ -649,7 +649,7 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
         specviz.run(plan, out=tmp_path / "run", executor=pool)
     with pytest.raises(ParameterError, match="3 worker"):
         specviz.run(plan, out=tmp_path / "run", workers=3)
-    assert running.machines(ThreadPoolExecutor(5), None) == [(1, 2)]  # they decode one at a time
+    assert running.machines(ThreadPoolExecutor(5), None) == [(1, 2)]  # threads decode one at a time
     assert running.machines(Executor(), 3) == [(3, 2)]
     with pytest.raises(ParameterError, match="pass workers="):
         running.machines(Executor(), None)
@@ -776,7 +776,7 @@ def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
 def test_a_run_that_begins_is_left_alone_and_one_cut_off_there_goes_on(plan, tmp_path):
     out, plan["methods"] = tmp_path / "run", ["prompt_lookup"]
     settled = Plan.of(plan).settled
-    with files.locked(out):  # it loads its model, and has no row yet
+    with files.locked(out):  # the run is loading its model and has no row yet
         files.begin(out, settled, {}, "now")
         before = (out / "run.json").read_bytes()
         with pytest.raises(SpecvizError, match="another run is writing"):
@@ -797,7 +797,7 @@ def test_what_a_model_cannot_do_is_heard_at_once(plan, folders, tmp_path):
         specviz.run(plan, methods=["ssd"], out=tmp_path / "run")
     assert not specviz.results(tmp_path / "run").records()
     plan |= {"methods": ["prompt_lookup"]}
-    assert specviz.run(plan, out=tmp_path / "run").complete  # no row stood in the way of a mended plan
+    assert specviz.run(plan, out=tmp_path / "run").complete  # without rows, the plan may still be corrected
     with pytest.raises(ParameterError, match="loaded in this process"):
         specviz.run(plan, models=[specviz.load(folders.target)], executor=Doomed(None, 0), draft=None,
                           methods=["prompt_lookup"])  # fmt: skip
@@ -901,7 +901,7 @@ def test_the_last_line_counts_what_failed(tmp_path):
 
 
 def test_a_run_that_goes_on_keeps_its_kernels(plan, tmp_path, monkeypatch):
-    """Another layout rounds differently, and a text may part from its reference."""
+    """Another layout rounds differently, so a text may diverge from its reference."""
     monkeypatch.setenv("SPECVIZ_KERNELS", "plain")
     plan = plan | {"number": 2}
     first = running.run(plan, out=tmp_path / "run")
@@ -917,7 +917,7 @@ def test_a_run_that_goes_on_keeps_its_kernels(plan, tmp_path, monkeypatch):
 
 
 def test_each_drafter_keeps_its_layout_under_each_target():
-    """As recorded, whatever its target's is; llama.cpp has none, as target or as drafter."""
+    """The layout is the recorded one, whatever the target's; llama.cpp has none in either role."""
     environments = {
         "a": {"kernels": "plain", "drafts": {"small": {"kernels": "w8a8"}, "gguf:small": {}}},
         "b": {"kernels": None, "drafts": {"small": {"kernels": "transposed"}}},

@@ -1,4 +1,4 @@
-"""The speed protocol: arithmetic on made-up times, who starts with which store, going on after a kill."""
+"""The speed protocol: arithmetic on made-up times, initial stores, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def measured(tokens, seconds, prefill=0.0, head=0, passes=None):
 
 
 def made_up(others=0.1):
-    """Two rounds over two prompts: x writes autoregressive's texts, y a longer and another one."""
+    """Two rounds, two prompts: x writes the autoregressive texts; y's are one longer, one different."""
     rounds = [
         {
             "autoregressive": [
@@ -73,14 +73,14 @@ def made_up(others=0.1):
 class TestArithmetic:
     def test_ratio_of_summed_times(self):
         results = made_up()
-        # The prefill apart: 4 + 2 + 8 + 2 seconds against 2 + 1 + 2 + 1; with it 5 + 3 + 10 + 3 against 10.
+        # Without prefill: 4 + 2 + 8 + 2 seconds against 2 + 1 + 2 + 1; with it: 5 + 3 + 10 + 3 against 10.
         assert results.ratio("x").median == pytest.approx(16 / 6)
         assert results.ratio("x", prefill=True).median == pytest.approx(21 / 10)
         assert results.ratio("autoregressive", "x").median == pytest.approx(6 / 16)
         assert results.ratio("x", texts=[1]).median == pytest.approx(4 / 2)
 
     def test_a_text_of_another_length_is_scaled(self):
-        # y wrote 4 and 1 tokens after its head of one; autoregressive decoding 4 and 2.
+        # y wrote 4 and 1 tokens after its one-token head; autoregressive decoding wrote 4 and 2.
         assert made_up().ratio("y").median == pytest.approx((4 + 8 + (2 + 2) / 2) / (2 + 1 + 2 + 1))
 
     def test_a_text_that_its_head_ends_counts_nowhere(self):
@@ -102,7 +102,7 @@ class TestArithmetic:
         assert few.median == pytest.approx(3)
         assert 2 <= few.low < 3 < few.high <= 4
         assert np.isnan(Results(rounds).ratio_of_few("x", [0]).low)
-        assert np.isnan(Results(rounds * 3).ratio("x").low)  # of all prompts: two are too few
+        assert np.isnan(Results(rounds * 3).ratio("x").low)  # two prompts are too few
 
     def test_speed_and_tau(self):
         results = made_up()
@@ -122,7 +122,7 @@ class TestArithmetic:
         assert results.loops("x") == [True, False]
         row = speed._row(results, speed.Contender("x"))
         assert (row["same"], row["equal"], row["loops"]) == ("1/2", 0.5, 0.5)
-        assert row["ratio_without"].median == pytest.approx(4 / 2)  # the second prompt alone
+        assert row["ratio_without"].median == pytest.approx(4 / 2)  # only the second prompt
 
     @pytest.mark.parametrize(("tokens", "expected"), [
         ([7] * 22, True), ([7] * 21, False), (list(range(30)) * 2 + list(range(20)), True),
@@ -150,7 +150,7 @@ class TestArithmetic:
             assert not unjudged
             return {bar.name: bar for bar in found}
 
-        # Everybody's time is a fraction of autoregressive decoding's.
+        # Each time is a multiple of autoregressive decoding's.
         good = bars(**{"prompt_lookup": 1 / 1.4, "unispec-warm": 1 / 1.5, "transformers": 1.2,
                        "transformers-lookup": 1.2})  # fmt: skip
         held = {name: bar.held for name, bar in good.items()}
@@ -199,7 +199,7 @@ class TestLoad:
         load = speed.Load()
         now.update(wall=20.0, busy=116.0, own=14.0)
         assert load.others() == pytest.approx(0.7)
-        now.update(busy=108.0)  # clocks of different grain
+        now.update(busy=108.0)  # clocks of different resolution
         assert load.others() == 0
         now.update(busy=None)
         assert load.others() is None
@@ -208,7 +208,7 @@ class TestLoad:
         monkeypatch.setattr(speed.os, "sysconf", lambda name: 100)
         file = tmp_path / "stat"
         file.write_text("cpu  100 200 300 99999 88888 10 20 70 5 5\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
-        assert speed._busy(file) == pytest.approx(7.0)  # neither idle nor waiting; guests are in user already
+        assert speed._busy(file) == pytest.approx(7.0)  # not idle or iowait; user already includes guests
         file.write_text("what else\n")
         assert speed._busy(file) is None
         assert speed._busy(tmp_path / "none") is None
@@ -268,7 +268,7 @@ class TestLineup:
             "unispec-warm", "unispec-warm-8", "transformers", "transformers-lookup",
         ]  # fmt: skip
         assert [c.g for c in contenders if c.method == "unispec"] == [4, 8, 4, 8]
-        assert [c.g for c in contenders if c.method == "prompt_lookup"] == [None, 5]  # first its default
+        assert [c.g for c in contenders if c.method == "prompt_lookup"] == [None, 5]  # the default first
         assert list(lacking) == ["llama.cpp"]
         assert [c.label for c in speed.lineup(Fake(), ["spectra"])[0]] == ["autoregressive", "spectra"]
         with pytest.raises(ParameterError, match=r"no contender 'unispek-cold'.*unispec-cold"):
@@ -316,12 +316,12 @@ def test_bench(target):
 
 
 def test_prefill_apart_is_all_but_cycle_0(target, monkeypatch):
-    """The clock ticks once a reading: cycle 0 ends one tick after the beginning."""
+    """The clock ticks once per reading, so cycle 0 ends one tick after the start."""
     monkeypatch.setattr(speed.timing, "clock_of", lambda model: (iter(range(999)).__next__, "ticks"))
     contenders, _ = speed.lineup(target, ["autoregressive"])
     stage = speed.Stage(target, contenders, [target.encode("Hello")], [], 5)
     (text,) = speed.one_round(stage, 0, lambda label: None)["measurements"]["autoregressive"]
-    assert (text["seconds"], text["prefill"]) == (3, 1)  # begin, begin, cycle 0, end
+    assert (text["seconds"], text["prefill"]) == (3, 1)  # start, start, cycle 0, end
 
 
 def test_who_begins_differs_from_text_to_text_and_from_round_to_round(target):
@@ -337,7 +337,7 @@ def test_who_begins_differs_from_text_to_text_and_from_round_to_round(target):
 
 class TestStores:
     def test_no_store_sees_a_prompt_twice(self, target, monkeypatch):
-        """Who was given what, and what was in the store before: watched at every run of ours."""
+        """Watch each of our runs: its prompts, and its store's contents beforehand."""
         runs = []
 
         class Watched(speed.Run):
@@ -358,7 +358,7 @@ class TestStores:
         empty = [not (before["tokens"] >= 0).any() for *_, before in runs]
         assert empty == [True, True, True, False, True, False]
         filled = runs[1][0].store.arrays()
-        for *_, before in (runs[3], runs[5]):  # both rounds start from what the other prompts left
+        for *_, before in (runs[3], runs[5]):  # both rounds start with the store that the other prompts left
             assert all(np.array_equal(before[name], filled[name]) for name in filled)
         grown = runs[3][0].store.arrays()
         assert not all(np.array_equal(grown[name], filled[name]) for name in filled)
@@ -412,7 +412,7 @@ OPTIONS = {
 class TestGoingOn:
     def test_a_killed_bench_goes_on_after_its_last_round(self, target, tmp_path, monkeypatch):
         kept = tmp_path / "out.json.rounds"
-        first = 3 * 1 + 2 + 4 * 2  # warming up, filling a store, a round of two texts
+        first = 3 * 1 + 2 + 4 * 2  # warm-up, filling a store, a round of two texts
 
         def tick(done, of, what):
             if not what.startswith("calibrating") and done > first:
@@ -422,7 +422,7 @@ class TestGoingOn:
             speed.bench(target, ENTRIES, rounds_file=kept, tick=tick, **OPTIONS)
         before = json.loads(kept.read_text())
         assert len(before["rounds"]) == 1
-        monkeypatch.setattr(speed, "calibrate", None)  # the draft size is kept, too
+        monkeypatch.setattr(speed, "calibrate", None)  # the draft size is saved, too
         turns = []
         one_round = speed.one_round
 
@@ -492,7 +492,7 @@ def test_a_log_gets_a_line_a_minute(capsys):
     tell(0, 9, "y")
     now[0] += 30
     tell(3, 9, "y")
-    tell(0, 9, "z")  # another stage of as many steps
+    tell(0, 9, "z")  # another stage with the same number of steps
     assert capsys.readouterr().err.splitlines() == [
         "specviz: 2 of 5, 2 min left (x)", "specviz: 4 of 5, 0 min left (x)",
         "specviz: 3 of 9, 1 min left (y)",

@@ -1,4 +1,4 @@
-"""The test pairs, and sweeps of settings over them: counts, scores, comparisons."""
+"""The test pairs, and sweeps of settings over them: counts, scores and comparisons."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_settings_are_checked_before_anything_runs(models):
         sweep(points, suite("de-en", 1), tick=lambda label: pytest.fail("it ran"))
 
 
-# -- the benches that are made of them -----------------------------------------------------------------
+# -- the benches built on them -------------------------------------------------------------------------
 
 
 def test_bench_bild(models, monkeypatch):

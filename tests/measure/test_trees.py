@@ -1,4 +1,4 @@
-"""The comparison of training-free methods and the costs of stores: what is run, counted and promised."""
+"""The comparison of training-free methods and the costs of stores: their runs, counts and bars."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_trees(target):
     kinds, languages, split = data["parts"]
     assert {row["kind"] for row in kinds["rows"]} == {"conversation", "counting", "colours"}
     assert {row["language"] for row in languages["rows"]} == {"–"}
-    for row in languages["rows"]:  # one language: the whole
+    for row in languages["rows"]:  # with one language, the row equals the total
         whole = next(
             r for r in data["rows"]
             if (r["method"], r["g"]) == (row["method"], row["g"]) and r["memory"] != "cold"
@@ -77,7 +77,7 @@ def test_cold_and_warm_are_what_they_say(target, monkeypatch):
     assert [(m.keep, n, record) for m, n, record in runs] == [
         ("prompt", 2, None), ("prompt", 2, "judged"), ("run", 2, None), ("run", 2, "judged"),
     ]  # fmt: skip
-    assert runs[2][0] is runs[3][0]  # what practice taught is what the suite begins with
+    assert runs[2][0] is runs[3][0]  # the suite begins with the store filled in practice
     assert all(m.draft_size == 4 for m, _, _ in runs)
     assert all(m.draft_length == 4 for m, _, _ in methods["prompt_lookup"])
 
@@ -109,7 +109,7 @@ def test_bars_turn_on_what_they_name():
         for side, (tau, speed) in (
             (Side("prompt_lookup", "", 24), lookup), (Side("token_recycling", "warm", 24), recycling),
             (Side("unispec", "warm", 24), (unispec[0], 0.1)), (Side("unispec", "warm", 8), (0.1, unispec[1])),
-            (Side("unispec", "cold", 24), (9, 9)),  # counts for nothing
+            (Side("unispec", "cold", 24), (9, 9)),  # cold runs are ignored
         ):  # fmt: skip
             seconds[side] = timing.Timed([1 / speed] * 3, [[1]] * 3)
             found[side] = {"tau": tau, "speedup": seconds[side].over(seconds[Side("autoregressive")])}
@@ -177,14 +177,14 @@ def test_stores(target):
 def test_the_stopwatch_goes_as_it_came():
     method = specviz.method("token_recycling")
     with stores.stopwatch(method, iter(range(99)).__next__) as spent:
-        method.learn = stores.stopwatch  # whatever a caller does in between
+        method.learn = stores.stopwatch  # even if the caller replaces a method meanwhile
     assert set(vars(method)).isdisjoint(stores.PARTS)
     assert spent == {part: [] for part in stores.PARTS}
 
 
 class TestTemplate:
     def test_rates_are_counted_by_hand(self):
-        """Every cycle walked again: at the path's nodes and its end, which rank came next."""
+        """Recount every cycle: the rank of the next token at each node of the path and at its end."""
         model = llama(seed=5, vocabulary=12, eos=(), max_length=256)
         paths = grow([[0.5, 0.25, 0.2]] * 3, 20)
         probe = template.Probe(candidates=3, draft_size=20)

@@ -1,4 +1,4 @@
-"""What a walkthrough's memory is measured with: a kernel out of whose reach torch is."""
+"""The kernel used to measure a walkthrough's memory: it cannot import torch."""
 
 from __future__ import annotations
 

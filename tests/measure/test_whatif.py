@@ -1,4 +1,4 @@
-"""The bench of what-ifs compares whole cycles with reruns, and says so when they differ."""
+"""The bench of what-ifs compares whole cycles with reruns, and reports differences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_it_holds_on_a_tiny_pair(pair):
     assert report.as_dict()["rows"][0]["time"] is not None
     assert any("Median error of the modelled time" in note for note in report.notes)
     names = [bar.name for bar in report.bars if not bar.held]
-    assert all("width" in name or "told" in name for name in names)  # random weights are no measure of those
+    assert all("width" in name or "told" in name for name in names)  # these mean nothing with random weights
 
 
 @pytest.mark.parametrize("broken", ["accepted", "drafted_high"])
@@ -48,7 +48,7 @@ def test_it_sees_what_is_wrong(pair, monkeypatch, broken):
     real = question.WhatIf._replay
 
     def planted(self, replay):
-        """One cycle of one text is off by one."""
+        """Change one cycle of one text by one."""
         walks = real(self, replay)
         steps = walks[1].steps
         steps[0] = steps[0]._replace(**{broken: getattr(steps[0], broken) + 1})
@@ -63,7 +63,7 @@ def test_it_sees_what_is_wrong(pair, monkeypatch, broken):
         assert row["equal"] == pytest.approx(2 / 3)
         assert not report.held
     else:
-        assert row["width"] > 0  # what was certain is now only bounded
+        assert row["width"] > 0  # an exact answer becomes a bounded one
 
 
 def test_prompts():
@@ -84,7 +84,7 @@ def test_canvases_against_reruns(monkeypatch):
     real, seen = replayed.ssd, []
 
     def planted(text, *setting, **more):
-        """One draft of the second text has another token."""
+        """Change one drafted token of the second text."""
         walk = real(text, *setting, **more)
         seen.append(text.prompt)
         if text.prompt == 1:

@@ -1,7 +1,7 @@
-"""Small canvases for tests: tiny random models that look both ways, and their passes computed the slow way.
+"""Small canvases for tests: tiny random bidirectional models, and a slow reference for their passes.
 
-`Slow` knows nothing of packing, slots or masks: it keeps the keys and values of each position in a dict, and
-computes one canvas at a time, position by position where the policy says so.
+`Slow` has no packing, slots or masks: it keeps the keys and values of each position in a dict, and computes
+one canvas at a time, position by position where the policy requires it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Case:
 
 
 def case(seed: int, rows: int = 4, cache: str | None = None, ties: str | None = None) -> Case:
-    """One that follows from the seed."""
+    """Draw a case that depends only on the seed."""
     rng = np.random.default_rng(seed)
     ties = ties or TIES[rng.integers(len(TIES))]
     model = small(rng, ties)
@@ -59,8 +59,8 @@ def case(seed: int, rows: int = 4, cache: str | None = None, ties: str | None = 
 def small(rng: np.random.Generator, ties: str = "none") -> Diffusion:
     """A tiny model in float64.
 
-    `ties`: "twins" are tokens that are told alike; "still": no place sees another, so that masks say the
-    same; "flat": every place sees all alike; "constant": all tokens are always alike.
+    `ties`: "twins": pairs of tokens with equal logits; "still": no position attends to another, so all masks
+    get the same logits; "flat": attention is uniform; "constant": all logits are equal.
     """
     heads, kept = [(4, 1), (4, 2), (2, 2), (2, 1)][rng.integers(4)]
     vocabulary = int(rng.integers(7, 21))
@@ -101,12 +101,12 @@ def small(rng: np.random.Generator, ties: str = "none") -> Diffusion:
 
 
 class Slow:
-    """A state of stepwise decoding, with the keys and values that its policy has kept.
+    """A state of stepwise decoding, with the keys and values that its policy keeps.
 
     Attributes
     ----------
     rows : list of dict of int to (key, value)
-        Of each layer, by position.
+        One dict per layer, by position.
     behind : set of int
         Positions whose token was placed after they were computed.
     """
@@ -123,7 +123,7 @@ class Slow:
         self.behind: set[int] = set()
 
     def copy(self) -> Slow:
-        """Another one in the same state."""
+        """Copy the state."""
         other = Slow.__new__(Slow)
         other.__dict__ |= self.__dict__
         other.tokens, other.open = list(self.tokens), set(self.open)
@@ -153,7 +153,7 @@ class Slow:
         return sorted(wanted | self.behind)
 
     def forward(self) -> dict[int, np.ndarray]:
-        """One pass: logits of the masked cells of the current block and of the next that it computes."""
+        """Run one pass; return the logits of the masked cells it computes in this block and the next."""
         window = self.window()
         if self.refreshes:
             self.since = 0
@@ -167,14 +167,14 @@ class Slow:
         }
 
     def place(self, cell: int, token: int) -> None:
-        """Unmask a cell."""
+        """Unmask a cell with a token."""
         self.open.remove(cell)
         self.tokens[self.begin + cell] = token
         self.behind.add(self.begin + cell)
         self.since += 1
 
     def surest(self, logits: dict[int, np.ndarray]) -> tuple[int, int, float]:
-        """Cell, token and log-odds of what is unmasked next."""
+        """Cell, token and log-odds of the next placement."""
         found = []
         for cell, row in logits.items():
             if cell // self.block == self.work:
@@ -200,7 +200,7 @@ class Slow:
 
 
 class Weights:
-    """A model's weights, and its layers in NumPy, one position after another."""
+    """A model's weights, and its layers in NumPy, one position at a time."""
 
     def __init__(self, model: Diffusion) -> None:
         self.model, net = model, model.net
@@ -226,7 +226,7 @@ class Weights:
         return x * self.cos[at] + other * self.sin[at]
 
     def forward(self, tokens: list[int], window: list[int], rows: list) -> dict[int, np.ndarray]:
-        """Final states of the positions in `window`; `rows` get their keys and values."""
+        """Final states of the positions in `window`; their keys and values are written into `rows`."""
         x = {at: self.embedding[tokens[at]] for at in window}
         for layer, kept in zip(self.layers, rows):
 
@@ -239,7 +239,7 @@ class Weights:
                 q, k, v = (line(f"self_attn.{name}_proj", h).reshape(-1, self.dim) for name in "qkv")
                 queries[at] = self.turned(q, at)
                 kept[at] = self.turned(k, at), v
-            keys = np.stack([kept[at][0] for at in range(len(tokens))])  # [positions, kept heads, dim]
+            keys = np.stack([kept[at][0] for at in range(len(tokens))])  # [positions, key-value heads, dim]
             values = np.stack([kept[at][1] for at in range(len(tokens))])
             for at in window:
                 out = []

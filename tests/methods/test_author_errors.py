@@ -1,4 +1,4 @@
-"""What an author of a method does wrong is said in one line that tells what to write."""
+"""A method author's mistakes are reported in one line that says what to write."""
 
 from __future__ import annotations
 

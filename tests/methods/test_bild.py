@@ -1,4 +1,4 @@
-"""BiLD against Algorithm 1 written down literally, and the record of its decisions."""
+"""BiLD against a literal transcription of Algorithm 1, and the record of its decisions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POOR = TableModel(6, 2, name="poor")
 
 
 def algorithm_1(large, small, prompt, fallback, rollback, cap, limit, eos, review_end, choose=None):
-    """Algorithm 1 with every pass computed anew; `choose` picks a token from logits."""
+    """Algorithm 1 with every pass recomputed; `choose` picks a token from logits."""
     choose = choose or (lambda logits, *_: int(logits.argmax()))
     y, run, cycle, start = list(prompt), [], 1, len(prompt)
 
@@ -127,7 +127,7 @@ def test_rollback_zero_is_the_large_models_own_text():
     for fallback in (0, 0.5):
         cycles = run(BiLD(fallback=fallback, rollback=0, review_end=True), [1, 2], POOR, max_new_tokens=20)
         assert text(cycles) == expected
-        # Only a token of probability 1 has distance 0; here there is none, so every draft is rolled back.
+        # Only a token of probability 1 has distance 0, and none has it here, so every draft is rolled back.
         assert all(c.origins == ["correction"] for c in cycles[1:] if len(c.draft))
 
 
@@ -140,7 +140,7 @@ def test_never_falling_back_nor_rolling_back_leaves_the_cap():
 def test_an_unreviewed_end_costs_no_pass():
     method = BiLD(fallback=0, rollback=math.inf, cap=10, review_end=False)
     *_, last = run(method, [1, 2], max_new_tokens=6)
-    assert last.origins == last.status == ["unreviewed"] * 6  # the target accepted none of it
+    assert last.origins == last.status == ["unreviewed"] * 6  # the target did not verify it
     assert [name for name, *_ in last.passes] == ["draft"] * 6
 
 
@@ -148,7 +148,7 @@ def test_the_small_model_is_rewound_to_the_committed_text():
     small = TableModel(6, 3, near=LARGE, mix=0.6)
     for cycle in run(BiLD(fallback=0.4, rollback=1.0), [1, 2, 3], small, max_new_tokens=40):
         fed = [tokens for name, _, tokens, *_ in cycle.passes if name == "draft"]
-        assert all(n <= 2 for n in fed[:1] if cycle.number)  # at most the last kept token and the large one's
+        assert all(n <= 2 for n in fed[:1] if cycle.number)  # at most the last kept token and the correction
         assert all(n == 1 for n in fed[1:])
 
 
@@ -185,7 +185,7 @@ def test_the_record_repeats_each_decision(pair, temperature, record):
     large, small = pair
     options = {"draft": small, "max_new_tokens": 40, "fallback": 0.35, "rollback": 2.0}
     options |= {"top_p": 0.9} if temperature else {}
-    options["review_end"] = True  # without, nobody decides on the last block's tokens
+    options["review_end"] = True  # otherwise the last block is not verified
     trace = specviz.generate(
         large, [[3, 4], [5, 6]], "bild", temperature=temperature, record=record, **options
     )
@@ -194,14 +194,14 @@ def test_the_record_repeats_each_decision(pair, temperature, record):
     nodes = trace.nodes
     assert len(table) == nodes["status"].isin(["accepted", "rejected"]).sum() > 10
     assert {"accepted", "rejected", "unsent"} <= set(nodes["status"])
-    # The fallback's decision, too: the small model went on while it was sure and stopped where it was not.
+    # The fallback decisions agree as well: the small model continues only while it is sure.
     assert ((nodes["confidence"] > 0.35) == nodes["met"].astype(bool)).all()
     assert ((nodes["status"] == "unsent") == ~nodes["met"].astype(bool)).all()
     stops = trace.cycles.set_index(["prompt", "cycle"])["stop"]
     unsent = nodes[nodes["status"] == "unsent"].set_index(["prompt", "cycle"])
     assert (stops.loc[unsent.index] == "fallback").all()
     assert {"draft", "fallback", "correction"} <= set(trace.outputs["origin"])
-    if record == "all":  # then the target's opinion of every node it read is there
+    if record == "all":  # then every node that the target read has a p
         assert nodes.loc[nodes["status"] == "unjudged", "p"].notna().all()
     else:
         assert nodes.loc[nodes["status"] == "unjudged", "p"].isna().all()
@@ -220,14 +220,14 @@ def test_an_unreviewed_end_is_neither_accepted_nor_sent(pair):
     assert len(left) == ends["unreviewed"].sum()
     assert left["p"].isna().all() and left["confidence"].notna().all()
     assert nodes.loc[nodes["status"] == "accepted", "p"].notna().all()
-    # A/D is what it is without the last blocks.
+    # A/D ignores the unreviewed last blocks.
     judged = cycles[cycles["unreviewed"] == 0]
     assert metrics.acceptance_rate(trace) == judged["accepted"].sum() / judged["sent"].sum()
     assert metrics.accepted(trace) == judged["accepted"].sum()
 
 
 def differing():
-    """Of six prompts those on which the method's text is not Algorithm 1's."""
+    """Count the prompts, of six, whose text differs from Algorithm 1's."""
     policy = {"fallback": 0.45, "rollback": 1.5}
     found = [text(run(BiLD(**policy), [first, 2], max_new_tokens=25)) for first in range(6)]
     right = [algorithm_1(LARGE, SMALL, [first, 2], 0.45, 1.5, 10, 25, (), False) for first in range(6)]
@@ -256,7 +256,7 @@ def test_algorithm_1_notices_a_broken_policy(monkeypatch, name, broken):
 
 
 def test_a_rollback_that_keeps_the_token_is_noticed(monkeypatch):
-    """The small model's cache must forget the token that was taken back."""
+    """The small model's cache must drop the token that was rolled back."""
 
     def follow(self, kept, token):
         self.length += kept + 1

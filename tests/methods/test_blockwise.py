@@ -1,4 +1,4 @@
-"""Blockwise decoding: the target's own text, in as many passes as the heads are worth."""
+"""Blockwise decoding: the target's own text, and fewer passes the better the heads are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPTS = [[3, 1, 4, 2], [2], [0, 0, 1], [4, 3]]
 
 
 class Foreseeing:
-    """Heads that know the target's text: they find the place by the state that they are given."""
+    """Heads that predict the target's text; the given state tells them the place."""
 
     kind = "heads"
 
@@ -68,7 +68,7 @@ def test_it_is_the_targets_text(model, k, eos) -> None:
             assert all(len(c.draft) <= k - 1 for c in cycles if c.draft is not None)
             assert [len(c.passes) for c in cycles[1:]] == [1] * (
                 len(cycles) - 1
-            )  # the target's, and no other
+            )  # the target's pass, and none of a drafter
     assert accepted > 0 or k == 1 or eos
     assert accepted == 0 or k > 1
 
@@ -84,7 +84,7 @@ def test_heads_that_foresee_the_text_need_a_kth_of_the_passes(model, k) -> None:
     sizes = [len(c.tokens) for c in cycles[1:]]
     full, rest = divmod(limit - 1, k)  # the first pass has no state to draft from
     assert sizes == [1] + [k] * full + ([rest] if rest else [])
-    # Each block is guessed from the state that wrote the token before it.
+    # Each block is drafted from the state that predicted the token before it.
     assert [place for place, _ in drafter.asked] == [i * k for i in range(len(drafter.asked))]
 
 
@@ -136,7 +136,7 @@ def test_what_is_refused(model) -> None:
     with pytest.raises(ParameterError, match=r"has heads for 7: set k to at most that"):
         specviz.generate(model, PROMPTS, "blockwise", draft=heads, k=8)
     unset = specviz.generate(model, PROMPTS[:1], "blockwise", draft=heads, max_new_tokens=8)
-    assert unset.run["parameters"]["k"] == 7  # the default, 10, is lowered to what there is
+    assert unset.run["parameters"]["k"] == 7  # the default, 10, is lowered to the number of heads
     method = specviz.method("blockwise")
     for drafter, longest in ((added.heads(model, number=3), 4), (heads, 7)):
         trace = specviz.generate(model, PROMPTS[:1], method, draft=drafter, max_new_tokens=8)

@@ -1,4 +1,4 @@
-"""Fast-dLLM's own rule of its dual cache, against its procedure written out over transformers' modules."""
+"""Fast-dLLM's own dual-cache rule, against its procedure written with transformers' modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTH, BLOCK = 12, 4
 
 
 class Replaced(CacheLayerMixin):
-    """Keys and values of a whole canvas, of which a pass over a block replaces its own."""
+    """Keys and values of a whole canvas; a pass over a block replaces those of the block."""
 
     at: slice | None = None
 
@@ -49,7 +49,7 @@ class Replaced(CacheLayerMixin):
 
 @torch.no_grad()
 def published(model: Diffusion, prompt: list[int], threshold: float) -> tuple[list[int], int]:
-    """A canvas by Fast-dLLM's procedure for Dream (shifted) or LLaDA, and its passes."""
+    """Write a canvas by Fast-dLLM's procedure for Dream (shifted) or LLaDA; count its passes."""
     text = torch.tensor([[*prompt, *[model.mask] * LENGTH]])
     places = torch.arange(text.shape[1])[None]
     cache, passes = Cache(layers=[Replaced() for _ in range(model.layers)]), 0
@@ -106,7 +106,7 @@ def test_texts_are_those_of_the_published_procedure(shift: int, threshold: float
         )
         parted += cells_of(ours) != cells_of(trace)
         fewer += passes < LENGTH
-    assert bool(parted) or not shift  # another rule is another text
+    assert bool(parted) or not shift  # the other rule writes another text
     assert bool(fewer) == (threshold < 1)
 
 
@@ -126,7 +126,7 @@ def test_ssd_writes_what_stepwise_writes(shift: int, tree: str) -> None:
         )
         assert one.to_numpy().tolist() == other.to_numpy().tolist()
         accepted += int((ssd.nodes["status"] == "accepted").sum())
-        # A chain that begins in a new block begins with the cell that a shifted model places first.
+        # In a new block, a shifted model places the first cell first, so a chain begins there.
         root = ssd.nodes[(ssd.nodes["parent"] == -1) & (ssd.nodes["node"] == 0)]
         placed = ssd.outputs.groupby(["prompt", "cycle"])["position"].count().groupby("prompt").cumsum()
         before = [placed.get((prompt, cycle - 1), 0) for prompt, cycle in zip(root["prompt"], root["cycle"])]
@@ -144,7 +144,7 @@ def test_what_ifs_ask_for_the_other_rule() -> None:
 
 @pytest.mark.parametrize("tree", ["chain", "mix"])
 def test_by_the_other_rule_a_refresh_limits_no_draft(tree):
-    """`refresh` has a meaning under `predictor` alone."""
+    """`refresh` has an effect only under `predictor`."""
     text = "Translate into German: The doctor bought a red bicycle."
     options = {
         "cache": "dual",

@@ -1,4 +1,4 @@
-"""CALM on a small model: its threshold and measures by hand, its text against the pass it describes."""
+"""CALM on a small model: its threshold and measures by hand, and its text against the pass it describes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(model: Model | EncoderDecoder, method: str = "calm", **values):
 
 
 def test_the_threshold_by_hand() -> None:
-    assert threshold_at(0.8, 0.0, 7, 10) == pytest.approx(0.82)  # 0.72 + 0.1, whatever the place
+    assert threshold_at(0.8, 0.0, 7, 10) == pytest.approx(0.82)  # 0.72 + 0.1, whatever the position
     assert threshold_at(0.8, 4.0, 0, 10) == pytest.approx(0.82)
     assert threshold_at(0.8, 4.0, 5, 10) == pytest.approx(0.72 + 0.1 * math.exp(-2))
     assert threshold_at(0.0, 4.0, 10, 10) == pytest.approx(0.1 * math.exp(-4))
@@ -111,7 +111,7 @@ def test_every_token_leaves_where_it_is_first_sure(model, measure, threshold, de
             assert cycle.control_confidence == pytest.approx(sure[-1], abs=1e-5)
             assert int(found.logits[0].argmax()) == token
             context.extend([token])
-    assert len(set(layers(trace))) > 1  # it did leave here and there
+    assert len(set(layers(trace))) > 1  # some passes did exit early
 
 
 def test_an_encoder_decoder(t5) -> None:
@@ -150,6 +150,6 @@ def test_refused_before_any_work(model) -> None:
     for wrong in ({"threshold": 1.1}, {"decay": -1}, {"first": 0}, {"measure": "entropy"}):
         with pytest.raises(ParameterError, match=f"^{next(iter(wrong))} must"):
             Calm(**wrong)
-    # Where nothing is asked, any model will do.
+    # A threshold of 1 never exits, so any model will do.
     assert len(run(modules, threshold=1.0).outputs) == 40
     assert Calm(threshold=1.0, decay=0.1).exactness(Sampling(), "float32") == "lossy"

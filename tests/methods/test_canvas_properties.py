@@ -1,4 +1,4 @@
-"""Properties of everything that writes canvases, over thousands of small ones in float64, ties included."""
+"""Properties of every method that writes canvases, over thousands of small float64 canvases with ties."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from specviz.methods.ssd import SSD
 from specviz.methods.unmasking import CellReading
 
 WALKS = 36  # random walks through random trees
-SLOW = 60  # canvases written the slow way
+SLOW = 60  # canvases written by the slow reference
 CASES = 100  # models; each with eight prompts, written by stepwise and both trees of ssd: 2400 canvases
 
 
 def written(case, method, prompts=None, **values):
-    """(cell, token) of each prompt in order, and passes; every cycle as well."""
+    """Return each prompt's (cell, token) pairs in order, its number of passes, and its cycles."""
     method = methods.make(method, **case.policy, whole=case.whole, **values)
     prompts = case.prompts if prompts is None else prompts
     found, passes = [[] for _ in prompts], [0] * len(prompts)
@@ -38,7 +38,7 @@ def written(case, method, prompts=None, **values):
 
 
 def refreshes(rows):
-    """The states of each row at which a pass computed every position."""
+    """For each row, the states at which a pass computed every position."""
     return [[cycle.keep for cycle in cycles if cycle.refreshed] for cycles in rows]
 
 
@@ -63,7 +63,7 @@ def test_ssd_writes_what_stepwise_writes(part):
             found, passes, cycles = written(each, "ssd", **values)
             assert found == expected, (each, values)
             assert all(np.array(passes) <= steps), (each, values)
-            if each.policy["cache"] == "dual":  # at the same states, so no chain goes over one
+            if each.policy["cache"] == "dual":  # at the same states, so no chain crosses a refresh
                 assert refreshes(cycles) == fresh, (each, values)
             for cycle in (cycle for row in cycles for cycle in row):
                 accepted += len(cycle.verdict.path)
@@ -75,7 +75,7 @@ def test_ssd_writes_what_stepwise_writes(part):
 
 
 def test_every_kind_of_case_occurs():
-    """What the cases are drawn from is what was meant."""
+    """The random cases cover the intended ranges."""
     found = [case(seed) for seed in range(CASES)]
     assert {each.policy["block"] for each in found} == set(range(1, 10))
     assert {each.length for each in found} == set(range(1, 18))
@@ -113,7 +113,7 @@ def test_without_a_cache_stepwise_is_transformers_own_forward():
 
 
 def grown(rng, state, most, vocabulary):
-    """A random tree of a state: cells of nodes, tokens, parents, and each node's own state."""
+    """A random tree from a state: its nodes' parents, cells, tokens and own states."""
     parents, cells, tokens, states = [], [], [], []
     room = 10**6 if state.cache == "none" else state.refresh - (0 if state.refreshes else state.since)
     for _ in range(rng.integers(most + 1)):
@@ -135,7 +135,7 @@ def grown(rng, state, most, vocabulary):
 
 @pytest.mark.parametrize("part", range(6))
 def test_packed_canvases_are_the_passes_of_their_states(part):
-    """Random trees, random paths: each canvas against the pass that its state would have had alone."""
+    """Random trees and paths: each packed canvas against a pass over that state alone."""
     packed = 0
     for seed in range(part, WALKS, 6):
         rng = np.random.default_rng(30_000 + seed)
@@ -184,7 +184,7 @@ def test_packed_canvases_are_the_passes_of_their_states(part):
 
 
 class Both(SSD):
-    """Mix-order that judges its chain as well, from the same state."""
+    """Mix order, which also judges the chain from the same state."""
 
     def judge(self, draft, told):
         n = int((draft.parents == np.arange(len(draft)) - 1).argmin() or len(draft)) if len(draft) else 0
@@ -218,7 +218,7 @@ def test_from_the_same_state_mix_never_accepts_fewer():
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_a_constant_model_writes_from_left_to_right(shift):
-    """All cells tie and all tokens do: the leftmost cell, the lowest id."""
+    """All cells and all tokens tie, so the leftmost cell gets the lowest id."""
     model = small(np.random.default_rng(0), "constant")
     model.shift = shift
     for method in methods.names("canvas"):
@@ -228,5 +228,5 @@ def test_a_constant_model_writes_from_left_to_right(shift):
             for cycles in decode_canvases(model, [[1, 2]], kind, max_new_tokens=10, eos=())
             for pair in zip(cycles[0].cells, cycles[0].tokens)
         ]
-        lowest = int(model.mask == 0)  # of what may be said
+        lowest = int(model.mask == 0)  # the mask is never written
         assert placed == [(cell, lowest) for cell in range(10)], method

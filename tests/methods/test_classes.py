@@ -1,4 +1,4 @@
-"""A method's class is taken wherever its name is: no registration."""
+"""A method's class is accepted wherever its name is: no registration is needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ assert trace.run["method"] == "echo" and trace.run["parameters"] == {"most": 2}
 
 
 class Copies(sv.Method):
-    """Copies the text's beginning."""
+    """Draft the beginning of the text."""
 
     parameters = (sv.Parameter("most", 3, 1, 16, "tokens", "Most tokens that are copied."),)
 

@@ -1,4 +1,4 @@
-"""CM-ASD against its equations written down in NumPy, and the record of its decisions."""
+"""CM-ASD against its equations in NumPy, and the record of its decisions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from specviz.trace import validate
 
 EXACT = CMASD.exact
 CLOSE = (
-    1e-5  # a claim so near to a whole number, or a gap so near to its threshold, may be rounded either way
+    1e-5  # a claim this near to an integer, or a gap this near to its threshold, may be rounded either way
 )
 
 
 class Unclear(Exception):
-    """Raised where rounding decides: such an example says nothing."""
+    """Raised when rounding decides, so that the example proves nothing."""
 
 
 def confidence(logits, method):
@@ -57,7 +57,7 @@ def window(mean, method):
 
 
 def block_of(small, method, text, n, eos):
-    """The tokens that are sent and their confidences, and how many were drafted."""
+    """Return the tokens that are sent, their confidences, and the number of drafted tokens."""
     tokens, sure = [], []
     early = method.controller == "early_stop" and method.adaptive_drafting
     for _ in range(n):
@@ -79,7 +79,7 @@ def block_of(small, method, text, n, eos):
 
 
 def by_hand(large, small, method, prompt, limit, eos):
-    """The text, and for each cycle how many tokens were drafted, sent and accepted."""
+    """Return the text, and for each cycle how many tokens were drafted, sent and accepted."""
     y, start, cycles = list(prompt), len(prompt), []
     while len(y) - start < limit:
         n = max(0, min(method.k_max, limit - (len(y) - start) - 1, small.max_length - len(y)))
@@ -109,7 +109,7 @@ def by_hand(large, small, method, prompt, limit, eos):
 
 
 def told(cycles):
-    """The same of a decode."""
+    """Count the drafted, sent and accepted tokens of each decoded cycle."""
     return [
         (len(c.draft) + (len(c.verdict.unsent.tokens) if c.verdict.unsent else 0), len(c.draft),
          c.status.count("accepted"))
@@ -198,7 +198,7 @@ def test_real_networks_too(pair, controller, adaptive):
 
 
 def test_neither_adapts_is_specdec():
-    """Table III's "w/o confidence"."""
+    """With both adaptations off, CM-ASD is SpecDec: Table III's "w/o confidence"."""
     off = {"adaptive_drafting": False, "adaptive_verification": False, "k_max": 5, "tau_base": 0.6}
     for first in range(6):
         rest = {"drafter": SMALL, "max_new_tokens": 25, "eos": (5,)}
@@ -213,7 +213,7 @@ def test_neither_adapts_is_specdec():
     ("mean", "given", "expected"),
     [
         (0.0, {}, 1),
-        (0.999, {}, 9),  # the floor: all ten only at full confidence
+        (0.999, {}, 9),  # rounded down: ten only at full confidence
         (1.0, {}, 10),
         (0.55, {}, 5),
         (0.55, {"k_min": 7}, 7),
@@ -231,14 +231,14 @@ def test_the_two_readings_of_the_threshold():
     sure = torch.tensor([0.0, 0.25, 1.0])
     written = CMASD(tau_base=0.1, gamma=2).threshold(sure)
     described = CMASD(tau_base=0.1, gamma=2, gap="as_described").threshold(sure)
-    np.testing.assert_allclose(written, [2.1, 1.6, 0.1], rtol=1e-6)  # widest where the drafter has no idea
+    np.testing.assert_allclose(written, [2.1, 1.6, 0.1], rtol=1e-6)  # widest where the drafter is least sure
     np.testing.assert_allclose(described, [0.1, 0.6, 2.1], rtol=1e-6)
     fixed = CMASD(tau_base=0.1, gamma=2, adaptive_verification=False).threshold(sure)
     np.testing.assert_allclose(fixed, [0.1] * 3, rtol=1e-6)
 
 
 def early(sure, monkeypatch, eos=(), **given):
-    """Tokens drafted and sent when the drafter's confidences are these."""
+    """Count the tokens drafted and sent when the drafter has these confidences."""
     method = CMASD(controller="early_stop", **given)
     said = iter(sure)
     monkeypatch.setattr(CMASD, "confidence", lambda self, row: torch.tensor(next(said)))
@@ -250,9 +250,9 @@ def early(sure, monkeypatch, eos=(), **given):
 @pytest.mark.parametrize(
     ("sure", "given", "expected"),
     [
-        ([0.0] * 10, {}, (1, 1)),  # k_min, and nothing in vain
+        ([0.0] * 10, {}, (1, 1)),  # k_min, and no draft is wasted
         ([1.0] * 10, {}, (10, 10)),
-        ([1.0, 0.0] + [1.0] * 8, {}, (8, 8)),  # the mean so far, not the last token alone
+        ([1.0, 0.0] + [1.0] * 8, {}, (8, 8)),  # the mean so far, not the last token's confidence
         ([1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], {"alpha": 0.8}, (4, 4)),
         ([0.45] * 10, {}, (4, 4)),
         ([0.0] * 10, {"k_min": 3}, (3, 3)),
@@ -266,7 +266,7 @@ def test_the_early_stopping_controller(sure, given, expected, monkeypatch):
 
 
 def test_it_may_send_more_than_the_look_ahead_controller(monkeypatch):
-    """It cannot know that the drafter will lose its way: of what it drafted it sends what a window holds."""
+    """Early stopping cannot foresee that confidence will drop, so it sends all that its window allows."""
     sure = [1.0] * 5 + [0.0] * 5
     assert CMASD().window(sum(sure) / 10) == 5
     assert early(sure, monkeypatch) == (7, 7)
@@ -286,7 +286,7 @@ def test_the_record_repeats_each_decision(pair, controller, reading):
     assert len(table) == judged.sum() > 10
     assert {"accepted", "rejected", "unjudged", "unsent"} <= set(nodes["status"])
     assert (nodes["gap"].notna() == (judged | (nodes["status"] == "cut"))).all()
-    # The ensemble again, from the recorded signals.
+    # Recompute the ensemble from the recorded signals.
     size = large.vocabulary
     score = sum(
         [
@@ -301,7 +301,7 @@ def test_the_record_repeats_each_decision(pair, controller, reading):
     np.testing.assert_allclose(nodes["threshold"][sent], 0.1 + moved[sent], rtol=1e-6)
     assert nodes["threshold"][~sent].isna().all()
     assert (nodes["met"].astype(bool) == sent).all()
-    # And the windows: what was sent is what the mean of the drafted ones allows.
+    # The windows as well: as many are sent as the mean confidence of the drafted tokens allows.
     cycles = trace.cycles.query("drafted > 0").set_index(["prompt", "cycle"])
     mean = nodes.groupby(["prompt", "cycle"])["score"].mean()
     plain = ~nodes["token"].isin([1]).groupby([nodes["prompt"], nodes["cycle"]]).any()
@@ -315,7 +315,7 @@ def test_the_record_repeats_each_decision(pair, controller, reading):
 
 
 def test_nothing_behind_an_end_token_is_sent():
-    """In look-ahead the drafter does write on; its confidence there says nothing of this text."""
+    """In look-ahead the drafter continues after an end token, but its confidence there must not count."""
     for first in range(6):
         method = CMASD(tau_base=50, top_beta=6)
         cycles = list(decode(LARGE, [first, 2], method, drafter=SMALL, max_new_tokens=25, eos=(3,)))
@@ -380,11 +380,11 @@ def test_thirds_in_a_few_digits_sum_to_one():
     CMASD(w_entropy=0.333333, w_margin=0.333333, w_softmax=0.333333)
 
 
-# ------------------------------------------------------------ it can fail
+# ------------------------------------------------------------ the tests above can fail
 
 
 def differing():
-    """Of six prompts those on which text or cycles are not Algorithm 1's."""
+    """Count the runs, of twelve, whose text or cycles differ from Algorithm 1's."""
     count = 0
     for first in range(6):
         for controller in ("look_ahead", "early_stop"):

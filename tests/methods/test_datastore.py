@@ -1,4 +1,4 @@
-"""A datastore finds what stands in its text, as loops would, and says what is wrong with a file."""
+"""A datastore finds the n-grams of its text, as plain loops would, and explains what is wrong with a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = st.lists(st.integers(0, V - 1), min_size=1, max_size=50)
 
 
 class Letters(TableModel):
-    """A table that reads letters."""
+    """A table model that encodes letters."""
 
     def encode(self, prompt, *, raw=False):
         assert raw
@@ -106,7 +106,7 @@ class TestFile:
         path.write_bytes(whole[: len(whole) // 2])
         with pytest.raises(ParameterError, match="cannot be read"):
             Datastore.open(path, MODEL)
-        for end in (b"\x7f" * 8, bytes(8)):  # a place that is none, a place that stands there twice
+        for end in (b"\x7f" * 8, bytes(8)):  # an invalid position, a duplicate position
             path.write_bytes(whole[:-488] + end + whole[-480:])  # the tokens come last
             with pytest.raises(ParameterError, match="damaged"):
                 Datastore.load(path, MODEL)

@@ -1,4 +1,4 @@
-"""EAGLE: the trees it grows, that its texts are the target's, and the law of what it samples."""
+"""EAGLE: the trees it grows, texts equal to the target's, and the law of what it samples."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def head(target, generation, seed=2, rows=None, layers=(0, 1, 2)):
     net = Weights(config, generation, rows, len(layers)).requires_grad_(False).eval()
     for name, value in net.named_parameters():
         value.copy_(torch.randn(value.shape) * 0.5 + float("norm" in name))
-    if generation == 3:  # near the target, so that drafts are right now and then
+    if generation == 3:  # near the target, so that some drafts are accepted
         net.fc.weight[:, -own.hidden_size :] += torch.eye(own.hidden_size) * 3
         kept = torch.randperm(V)[:rows].sort().values if rows else torch.arange(V)
         if rows:
@@ -63,7 +63,7 @@ SETTINGS = [
     (3, {"depth": 4, "branches": 2, "draft_size": 5}),
     (3, {"tree": "static", "draft_size": 12}),
     (3, {"depth": 1, "branches": 1, "draft_size": 1}),
-    (3, {"depth": 6, "branches": 30, "draft_size": 512}),  # more than there is
+    (3, {"depth": 6, "branches": 30, "draft_size": 512}),  # more than the tree can hold
 ]
 
 
@@ -74,7 +74,7 @@ def test_siblings_share_a_prediction_and_each_node_keeps_its_own(target, samplin
     assert len(shared) > 1.5 * shared["entropy"].nunique()  # many nodes have a sibling
     monkeypatch.setattr(
         reduce, "ChosenRows", type("Nothing", (), {})
-    )  # a row for each node, as of other methods
+    )  # one row per node, as in other methods
     alone = specviz.generate(target, PROMPTS, "eagle", **options, **sampling).nodes.drop(columns="run")
     pd.testing.assert_frame_equal(shared, alone, rtol=1e-6)
 
@@ -108,7 +108,7 @@ def test_decisions_are_rechecked_and_rows_are_single_runs(target, sampling):
 
 
 def slow(reader, text, g, depth, k):
-    """EAGLE-2 as it is written, in Python: all candidates, then the g best."""
+    """EAGLE-2 in plain Python, as the paper has it: all candidates, then the g best."""
     candidates: list[tuple[float, tuple[int, ...]]] = []
     front = [(0.0, ())]
     for _ in range(depth):
@@ -176,7 +176,7 @@ def test_a_static_tree_is_its_templates_unless_asked(tmp_path):
 
 
 def contexts_of(monkeypatch, *models):
-    """Every context that models open from now on."""
+    """Collect every context that the models open from now on."""
     opened = []
     for model in models:
 
@@ -207,7 +207,7 @@ def test_a_row_that_ends_gives_its_storage_back(target, monkeypatch):
     run = decode_batch(target, prompts, Eagle(), rows=2, drafter=drafter, max_new_tokens=7, eos=())
     next(run)
     assert [context.store is None for context in opened] == [False, False]
-    run.close()  # whoever stops early gets it back, too
+    run.close()  # closing early releases the storage too
     assert [context.store is None for context in opened] == [True, True]
 
 
@@ -231,8 +231,8 @@ def test_the_law_is_the_targets(setting):
     assert all(each.holds for each in law.check(lambda: Eagle(**Eagle.law_check_params), [setting]))
 
 
-# Two levels, and a choice of what is sent. Where as many are sent as the first level has, of it only what is
-# above the last of them is read. More are sent in a vocabulary of two, for three tokens take minutes.
+# Two levels, and a choice of what is sent. If no more are sent than the first level holds, only the tokens up
+# to the last one sent are read there. Sending more needs a vocabulary of two: three tokens take minutes.
 @pytest.mark.parametrize(("draft_size", "vocabulary", "cells"), [(3, 2, 40), (2, 3, 500)])
 def test_the_law_of_what_is_sent_is_the_targets(draft_size, vocabulary, cells):
     short = {"draft_size": draft_size, "depth": 2, "branches": 2}
@@ -271,7 +271,7 @@ def test_siblings_that_forget_each_other_have_another_law(monkeypatch):
     monkeypatch.setattr(eagle.Growth, "_from", forgetful)
     assert law.check(lambda: Eagle(**Eagle.law_check_params), law.SETTINGS[:1])[0].error > 0.001
     monkeypatch.setattr(eagle.Growth, "_from", honest)
-    # The same residual for every sibling: the verdict forgets what was rejected.
+    # With the same residual for every sibling, verification forgets the rejected ones.
     judged = tree.judge_drawn
 
     def unmoved(draft, scores, sampling, u, last):
@@ -293,11 +293,11 @@ def test_draws_without_replacement():
     q = q[0]
     assert torch.allclose(left[:, 1], 1 - q[tokens[:, 0]])
     assert torch.allclose(p[:, 2], q[tokens[:, 2]])
-    for first in (q > 0.1).nonzero()[:, 0].tolist():  # the second, given the first
+    for first in (q > 0.1).nonzero()[:, 0].tolist():  # the law of the second draw, given the first
         rest = q.index_fill(0, torch.tensor(first), 0)
         second = tokens[tokens[:, 0] == first, 1].bincount(minlength=5) / (tokens[:, 0] == first).sum()
         assert (second - rest / rest.sum()).abs().max() < 0.03
-    # With two tokens to draw from a third draw finds nothing.
+    # With only two tokens to draw from, a third draw finds nothing.
     _, left, _, _ = eagle.without_replacement(logits, Sampling(1.0, top_k=2), u[:1])
     assert (left[0] > 0).tolist() == [True, True, False]
 
@@ -309,19 +309,19 @@ def test_draws_by_blocks_are_those_from_the_whole_vocabulary(vocabulary, samplin
     logits = torch.from_numpy(rng.normal(size=(9, vocabulary)) * 3).float()
     logits[:, 5::3] = -torch.inf
     u = rng.random((9, k))
-    u[0], u[1] = 0, 1 - 2**-53  # no token without probability is drawn at the ends
+    u[0], u[1] = 0, 1 - 2**-53  # tokens of probability 0 are not drawn at the ends
     q = sampling.probabilities(logits)
     summed, real = [], torch.Tensor.cumsum
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "cumsum", lambda x, dim: (summed.append(x.numel()), real(x, dim))[1])
         patch.setattr(Sampling, "probabilities", lambda self, rows: q)
         tokens, left, p, _ = eagle.without_replacement(logits, sampling, u)
-    assert sum(summed) <= 9 * k * (2 * vocabulary**0.5 + 4)  # sampled EAGLE's cycles were a tenth longer
+    assert sum(summed) <= 9 * k * (2 * vocabulary**0.5 + 4)  # else sampled cycles took a tenth longer
     rest = q.double()
     for i in range(k):
         sums = rest.cumsum(-1)
         wanted = torch.searchsorted(sums, torch.from_numpy(u[:, i : i + 1]) * sums[:, -1:], right=True)
-        there = sums[:, -1] > 0  # else nothing is left to draw
+        there = sums[:, -1] > 0  # otherwise nothing is left to draw
         assert torch.equal(left[:, i] > 0, there)
         assert torch.equal(tokens[there, i], wanted[there, 0])
         assert torch.allclose(left[:, i].double(), sums[:, -1].clamp(max=1))
@@ -331,7 +331,7 @@ def test_draws_by_blocks_are_those_from_the_whole_vocabulary(vocabulary, samplin
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}])
 def test_a_head_of_few_tokens(target, sampling):
-    """Words that it lacks are never drafted, and written all the same."""
+    """Tokens outside the drafter's vocabulary are never drafted, but the text still contains them."""
     some = head(target, 3, rows=5)
     known = set((some.net.d2t + torch.arange(5)).tolist())
     found = specviz.generate(
@@ -346,7 +346,7 @@ def test_a_head_of_few_tokens(target, sampling):
 
 
 def test_the_drafter_reads_what_the_target_thought(target):
-    """After every cycle: all pairs of the text, with the states of a fresh pass over it."""
+    """The drafter reads the text's tokens with the target's states, as in a fresh pass over the text."""
     drafter = head(target, 3).on(target)
     seen = []
     method = Eagle(depth=3, branches=3, draft_size=6)
@@ -408,7 +408,7 @@ def test_bad_input(target):
 
 
 def test_a_what_if_says_why_it_cannot_be_told(target):
-    """A smaller tree is in the record, the trees that would grow behind its shorter paths are not."""
+    """A smaller tree is in the record; the trees that would grow after its shorter paths are not."""
     trace = specviz.generate(target, [3, 4, 5], "eagle", draft=head(target, 1), max_new_tokens=12)
     asked = specviz.whatif(trace)
     why = "eagle cannot be replayed from a trace, because another tree starts cycles"
@@ -417,7 +417,7 @@ def test_a_what_if_says_why_it_cannot_be_told(target):
     assert asked.can_answer("draft_size")[0] == "needs a rerun"
     assert asked.can_answer("draft_size")[1].startswith(why)
     assert f"Nothing: {why}" in repr(asked)
-    # What needs the text alone can be asked of any run whose text is the target's own.
+    # A question that needs only the text works on any run whose text is the target's own.
     told = asked.prompt_lookup(draft_length=4)
     alone = specviz.generate(target, [3, 4, 5], "prompt_lookup", draft_length=4, max_new_tokens=12)
     assert told.badge == "exact" and told.table["cycles"].item() == (alone.cycles["cycle"] > 0).sum()
@@ -460,7 +460,7 @@ def test_nothing_is_drafted_behind_an_end_token(target):
 
 
 def test_what_is_recorded_of_siblings(target):
-    """q is the drafter's own; p what the elder siblings left; an emitted token's p is the target's."""
+    """q is the drafter's own; p is what earlier siblings left; an emitted token's p is the target's."""
     found = specviz.generate(
         target, PROMPTS * 4, "eagle", draft=head(target, 3), depth=2, branches=4, draft_size=9,
         max_new_tokens=12, temperature=1.0, record="all",

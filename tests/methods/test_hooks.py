@@ -1,4 +1,4 @@
-"""What a method writes itself, what follows from it, and the hooks of few."""
+"""The hooks that a method must write, those derived from them, and the optional ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLED = Sampling(1.0)
 
 
 class Repeats(Method):
-    """Drafts the last token again."""
+    """Draft the last token again."""
 
     name = "repeats"
     title = "Repeats"
@@ -57,7 +57,7 @@ def test_a_method_of_few_lines_decodes():
 
 
 def test_greedy_only_is_declared_once():
-    """A method that has no rule for sampling guarantees nothing there, whatever it says of itself."""
+    """A method without a rule for sampling guarantees nothing there, whatever its own guarantee is."""
     assert Repeats().guarantee(SAMPLED, "float32") == "exact up to ties"
     assert Repeats().exactness(SAMPLED, "float32") == "lossy"
     assert Repeats().exactness(Sampling(), "float32") == "exact up to ties"

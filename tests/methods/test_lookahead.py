@@ -1,4 +1,4 @@
-"""Lookahead: its two branches are those made by hand, its text the target's, and its memory what it says."""
+"""Lookahead: its two branches against a version by hand, its text against the target's, and its memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMPTS = st.lists(st.integers(0, V - 1), min_size=1, max_size=8)
 
 
 def paths(draft, judged):
-    """The texts of a draft's nodes, of those that are judged or of the others."""
+    """The token paths of a draft's nodes: of those that are judged, or of the others."""
     tokens = draft.tokens.tolist()
     return [
         tuple(tokens[j] for j in draft.path(i)) for i in range(len(draft)) if bool(draft.judge[i]) is judged
@@ -39,7 +39,7 @@ def paths(draft, judged):
 
 
 def by_hand(target, prompt, limit, size, width, ngram, guesses, from_text):
-    """What is sent and emitted, cycle by cycle, with lists and loops: (window, guesses, emitted)."""
+    """Yield each cycle's (window, guesses, emitted), computed with lists and loops."""
     text = list(prompt)
     pool: dict[int, list[tuple]] = {}
 
@@ -119,7 +119,7 @@ def test_greedy_equals_autoregressive(prompt, size, ngram, from_text, limit, eos
 
 
 def recorded(**options):
-    """A run on a real model whose random text comes to repeat itself."""
+    """Run a real model whose random text comes to repeat itself; also tell if the text is its own."""
     model = llama(seed=5, vocabulary=24, eos=())
     plain = specviz.generate(model, [[3, 4, 5]], "autoregressive", max_new_tokens=60)
     trace = specviz.generate(model, [[3, 4, 5]], "lookahead", max_new_tokens=60, draft_size=24, **options)
@@ -158,7 +158,7 @@ def test_to_the_end_of_the_models_context():
 
 
 def test_the_window_reads_what_the_target_would_write():
-    """Every answer that the window takes is the target's own to that path, and so are the n-grams."""
+    """The window's answers are the target's own predictions after those paths, and so are the n-grams'."""
     model = llama(seed=6, vocabulary=24, eos=())
     method = Lookahead(draft_size=30, from_text=True)
     text, checked = [3, 4, 5], 0
@@ -186,7 +186,7 @@ def test_a_pass_of_the_window_alone_is_a_pass():
 
 
 def filled(**options):
-    """A method that remembers two n-grams of each token of a vocabulary of three."""
+    """A factory of methods that hold two n-grams for each token of a vocabulary of three."""
 
     def make():
         method = Lookahead(ngram=3, guesses=2, keep="prompt", from_text=True, **options)
@@ -203,7 +203,7 @@ def test_sampling_has_the_targets_law(size):
     make = filled(draft_size=size)
     cycles = decode(TableModel(vocabulary=3), [0, 1], make(), max_new_tokens=3)
     judged = [status for cycle in cycles for status in cycle.status if status in ("accepted", "rejected")]
-    assert len(judged) > 1  # else the law would be that of plain decoding
+    assert len(judged) > 1  # otherwise the law would be that of plain decoding
     for result in audit.law.check(make, settings=[Sampling(1.0), Sampling(0.9, top_k=2)]):
         assert result.holds, result
 
@@ -227,7 +227,7 @@ class TestMemory:
             trace = specviz.generate(model, [[3, 4], [3, 4]], method, max_new_tokens=40)
             assert trace.run["memory"]["start"]["state"] == "cold"
             assert trace.run["memory"]["end"]["known"] > 0
-            # While its window fills, a new text has no n-grams but another one's.
+            # While its window fills, a new text has only the n-grams of earlier texts.
             first = trace.nodes[trace.nodes["cycle"] < 4].groupby("prompt")["source"].agg(set)
             assert first[0] == {"window"}
             assert ("ngram" in first[1]) == (keep == "run")
@@ -254,11 +254,11 @@ def test_bad_values():
             Lookahead(**values)
 
 
-# -- mistakes that the tests above must see -------------------------------------------------------
+# -- bugs that the tests above must catch ---------------------------------------------------------
 
 
 def leaking():
-    """The guesses see the window."""
+    """The guesses attend to the window."""
     real = Draft.mask.func
 
     def mask(self):
@@ -271,7 +271,7 @@ def leaking():
 
 
 def misplaced():
-    """The comb stands one place too far."""
+    """The window's positions are one too high."""
     real = Draft.offsets.func
 
     def offsets(self):
@@ -282,7 +282,7 @@ def misplaced():
 
 
 def stale():
-    """The n-grams are those of the token before."""
+    """The n-grams start from the previous token."""
     real = Lookahead.guess
 
     def guess(self, depth):

@@ -1,4 +1,4 @@
-"""Finding methods by entry point, and parameters that are checked before any work."""
+"""Finding methods by entry point, and checking parameters before any work starts."""
 
 from __future__ import annotations
 
@@ -142,12 +142,12 @@ def test_what_is_no_model_by_itself_is_refused_loaded_or_by_name():
 
 
 def test_another_instance_keeps_what_was_left_open():
-    """A calibrated size, and a template that follows the model, are not the values they have for now."""
+    """A new instance leaves a calibrated size and a model's template open instead of copying their values."""
     sized = methods.find("unispec")(draft_size="calibrated")
     open_ = methods.find("retranslate")(beta=0.2)
     for _ in range(2):
         assert (sized.again().calibrated, sized.again().unsized) == (True, sized.unsized)
         assert sized.again().chosen == sized.chosen == frozenset()
-        sized.resize(7)  # as a run does that finds a calibration
+        sized.resize(7)  # as a run does when it finds a calibration
     assert sized.again().draft_size == 7
     assert open_.again().chosen == {"beta"} and open_.again().values == open_.values

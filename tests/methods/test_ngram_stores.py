@@ -25,7 +25,7 @@ class TestPool:
     @settings(max_examples=300, deadline=None)
     @given(batches=st.lists(grams(3), max_size=6), guesses=st.integers(1, 5))
     def test_the_last_met_stay(self, batches, guesses):
-        """One n-gram after another: it comes to the front, and what is beyond the G-th falls off."""
+        """N-grams move to the front when they are met, and any beyond the G-th are dropped."""
         pool, slow = Pool(V, guesses, 2), {token: [] for token in range(V)}
         for batch in batches:
             pool.learn(np.array(batch, np.int64).reshape(-1, 3))

@@ -1,4 +1,4 @@
-"""The oracle of BiLD's Figure 2 against its one sentence."""
+"""The oracle of BiLD's Figure 2 against its one-sentence definition."""
 
 from __future__ import annotations
 

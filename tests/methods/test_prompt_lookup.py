@@ -1,4 +1,4 @@
-"""Prompt lookup: it drafts what transformers' own drafts, and writes the target's own text."""
+"""Prompt lookup: it drafts what transformers' version drafts, and its text is the target's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specviz.rules.ngrams import continuation
 
 
 class Looping(TableModel):
-    """A table that looks back at the last two tokens only, so that its texts repeat themselves."""
+    """A table that sees only the last two tokens, so its texts repeat themselves."""
 
     def logits(self, text):
         return super().logits(text[-2:])
@@ -31,7 +31,7 @@ TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 
 
 def by_hand(text, longest, shortest, count):
-    """The definition, written as loops."""
+    """The definition, as plain loops."""
     for n in range(min(longest, len(text) - 1), shortest - 1, -1):
         for i in range(len(text) - n):
             if text[i : i + n] == text[len(text) - n :]:

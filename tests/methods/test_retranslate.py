@@ -1,4 +1,4 @@
-"""Re-translation: without a bias it writes what is written from scratch, with one it keeps what it should."""
+"""Re-translation: without a bias its text is that of decoding from scratch; a bias keeps more drafts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from specviz.streams import Stream, Update
 from specviz.trace.identities import validate
 
 V = 6
-# Updates grow, shrink, say something else, stand still and are empty.
+# The source grows, shrinks, changes, stays the same, and is empty.
 SOURCES = st.lists(st.text("abcdef", max_size=8), min_size=1, max_size=6)
 
 
 class Calm(TableModel):
-    """A table in which the source moves the scores only a little: outputs agree from update to update."""
+    """A table in which the source changes the logits only a little, so outputs agree between updates."""
 
     def logits(self, text):
         behind = text[text.index(V - 1) + 1 :] if V - 1 in text else text
@@ -38,12 +38,12 @@ class Calm(TableModel):
 
 
 def prompt(text):
-    """Letters, and a mark behind them: as in a real prompt, nothing behind the source can be reused."""
+    """Letters and a closing mark: as in a real prompt, what follows the source cannot be reused."""
     return [0, *(ord(c) - ord("a") for c in text if c != "f"), V - 1]
 
 
 def outputs(target, sources, limit=12, eos=(1,), **values):
-    """The output of each update, and the cycles."""
+    """Return the tokens of each update, and the cycles."""
     target.eos = tuple(eos)
     cycles = list(
         decode_stream(
@@ -110,9 +110,9 @@ def test_a_draft_token_survives_where_it_is_the_argmax_of_the_biased_distributio
     biased = (1 - beta) * p
     biased[torch.arange(n), tokens] += beta  # equation 3
     own = biased.gather(1, tokens[:, None])[:, 0]
-    # A tie is the draft's: at β = 0.5 one rounds to it where the target is sure of another token.
+    # A tie goes to the draft: at β = 0.5, rounding makes one if the target is sure of another token.
     assert keeps(scores, tokens, beta).tolist() == (own >= biased.max(-1).values).tolist()
-    if beta < 1:  # the same, as a distance
+    if beta < 1:  # the same condition as a distance
         near = p.max(-1).values - p.gather(1, tokens[:, None])[:, 0] <= beta / (1 - beta)
         assert keeps(scores, tokens, beta).tolist() == near.tolist()
 
@@ -135,14 +135,14 @@ def test_a_bias_keeps_more_than_none():
 
 
 class Frozen(Retranslate):
-    """Its draft keeps the end token, as walkthrough 09 shows."""
+    """Keep the end token in the draft, as walkthrough 09 shows."""
 
     def _draft(self, previous):
         return list(previous)
 
 
 def test_a_draft_that_keeps_its_end_freezes_the_text():
-    """From β = 0.5 on an end that is drafted is accepted: the first text that ended stays for ever."""
+    """From β = 0.5 on, a drafted end token is always accepted: the first finished text never changes."""
     sources = ["ab", "abc", "abcd", "abcde", "abcdea"]
     frozen = grown = 0
     for seed in range(20):
@@ -174,7 +174,7 @@ def test_the_end_is_no_part_of_the_draft():
 def test_a_draft_longer_than_the_limit_is_cut():
     target = Calm(V, seed=2, max_length=20)
     target.eos = ()
-    sources = stream(["abc", "abcd", "abcdeabcdeabcd"])  # room for 15, 14 and 4 tokens
+    sources = stream(["abc", "abcd", "abcdeabcdeabcd"])  # leaves room for 15, 14 and 4 tokens
     cycles = list(decode_stream(target, sources, Retranslate(beta=1.0), template=prompt, max_new_tokens=99))
     drafted = [len(cycle.verdict.tokens) for cycle in cycles if cycle.number == 1]
     assert drafted == [0, 14, 4]
@@ -200,8 +200,8 @@ def test_what_is_masked():
     display = run(beta=0.2, k=3)
     draft = run(beta=0.2, k=3, mask="draft")
     assert plain[1] == [10, 10, 10]
-    assert (display[0], display[2]) == (plain[0], plain[2])  # the display alone
-    assert display[1] == draft[1] == [7, 7, 10]  # the last update shows all
+    assert (display[0], display[2]) == (plain[0], plain[2])  # only the display is masked
+    assert display[1] == draft[1] == [7, 7, 10]  # the last update is shown whole
     assert plain[2] == [0, 10, 10]
     assert draft[2] == [0, 7, 7]
     assert run(k=99, mask="draft")[2] == [0, 0, 0]
@@ -221,7 +221,7 @@ def test_the_second_pass_writes_the_same_with_a_pass_more_after_each_draft():
 
 
 def test_sampled_draft_tokens_are_kept_as_often_as_the_bias_says():
-    """Accept with (1 - β) p + β; behind a refusal the refused token is out of the draw."""
+    """A draft token is accepted with probability (1 - β) p + β; a rejected one cannot be drawn again."""
     target = TableModel(4, seed=1, max_length=32)
     p = target.logits([0, 2, V - 1]).softmax(-1).numpy()
     for beta in (0.0, 0.3):
@@ -241,7 +241,7 @@ def test_sampled_draft_tokens_are_kept_as_often_as_the_bias_says():
 
 
 def test_the_record_has_the_targets_own_probability(town):
-    """Of a kept token, too, whose test was biased."""
+    """The recorded p is unbiased, even for an accepted token whose test was biased."""
     options = {"beta": 0.9, "temperature": 0.7, "seed": 1, "max_new_tokens": 12}
     trace = specviz.generate(town, stream(GROWING), "retranslate", **options)
     table, nodes = trace.outputs, trace.nodes
@@ -250,7 +250,7 @@ def test_the_record_has_the_targets_own_probability(town):
     assert len(kept) and np.allclose(tested["p"], 0.1 * kept["p"].to_numpy() + 0.9, atol=1e-5)
 
 
-# --- on a transformer: what is kept of the cache ---------------------------------------------------
+# --- on a transformer: which part of the cache is kept ---------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -291,11 +291,11 @@ def test_continuous_decoding_keeps_all_of_a_prompt_that_stands_still(town):
     first, second = trace.updates.to_dict("records")
     assert second["reused"] == second["prompt_tokens"]
     fed = trace.passes.groupby(["update", "cycle"])["tokens"].sum()
-    assert fed[1, 0] == len(first["ids"]) - 1  # the last one is read when the next token is predicted
+    assert fed[1, 0] == len(first["ids"]) - 1  # the last token is read in the pass that predicts the next
 
 
 def test_a_stale_cache_would_be_seen(town, monkeypatch):
-    """The test above can fail: rows that are kept too long change a text."""
+    """The test above can fail: keeping too many rows changes a text."""
 
     def too_many(one, other):
         return min(len(one), len(other)) - 1
@@ -313,7 +313,7 @@ def test_reserve_keeps_what_is_computed():
     ids = list(range(2, 22))
     context = model.open([ids], 2)
     draft = specviz.draft.Draft.chain(np.array([3, 4]))
-    context.forward(draft)  # also computes the prompt: a pass of another size may round differently
+    context.forward(draft)  # also computes the prompt, since a pass of another size may round differently
     want = context.forward(draft).logits[0]
     before = context.slots
     context.reserve(2)
@@ -446,7 +446,7 @@ def test_a_method_that_serves_again_asks_as_each_model_wants():
 
 
 def test_the_papers_prompts():
-    """Table 5, of a tokenizer that has their special tokens."""
+    """The prompts of Table 5, with the special tokens of each tokenizer."""
     tower = "".join(Retranslate(template="tower", target_language="Japanese").wording())
     assert tower.startswith("<start_of_turn>user\nTranslate the English source text to Japanese. Return only")
     assert tower.endswith("English: \nJapanese: <end_of_turn>\n<start_of_turn>model\n")

@@ -55,7 +55,7 @@ def test_greedy_is_one_hot():
     share=st.floats(1e-9, 1, exclude_max=True),
 )
 def test_top_p_among_the_likeliest_is_top_p_of_the_sorted_row(seed, size, spread, levels, share):
-    """Equals in the row, at the end of the set as elsewhere, and rows of which 128 tokens do not suffice."""
+    """Ties anywhere in the row, also at the edge of the set, and rows that need more than 128 tokens."""
     draw = torch.Generator().manual_seed(seed)
     numbers = torch.randn(4, size, generator=draw) * spread
     p = ((numbers * levels).round() / levels).softmax(-1)
@@ -63,7 +63,7 @@ def test_top_p_among_the_likeliest_is_top_p_of_the_sorted_row(seed, size, spread
 
 
 def test_equal_ones_at_the_end_of_top_p_need_no_sorted_ids(monkeypatch):
-    """A model in bfloat16 says many equal logits: ordering the ids then took a tenth of a sampled cycle."""
+    """A bfloat16 model gives many equal logits; sorting their ids used to take a tenth of a sampled cycle."""
     numbers = torch.randn(6, 9000, generator=torch.Generator().manual_seed(0))
     p = (numbers * 2).bfloat16().float().softmax(-1)
     shares = (0.1, 0.5, 0.9, 0.99)
@@ -85,7 +85,7 @@ def test_draw_is_the_inverse_of_the_distribution_function():
     p = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0], dtype=torch.float64)
     u = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53], dtype=torch.float64)
     assert draw(p.expand(6, 6), u).tolist() == [1, 1, 3, 3, 4, 4]
-    assert draw(8 * p, 0.2499).item() == 1  # it need not be normalised
+    assert draw(8 * p, 0.2499).item() == 1  # p need not be normalised
 
 
 @settings(max_examples=200, deadline=None)
@@ -101,7 +101,7 @@ def test_draw_never_gives_a_token_of_probability_zero(weights, u):
 def test_numbers_are_a_function_of_their_key():
     u = Uniforms(7, 3)
     assert (u(5, DRAFT, 4) == Uniforms(7, 3)(5, DRAFT, 4)).all()
-    assert (u(5, DRAFT, 9)[:4] == u(5, DRAFT, 4)).all()  # a longer draft shifts nothing
+    assert (u(5, DRAFT, 9)[:4] == u(5, DRAFT, 4)).all()  # a longer draft keeps the first numbers
     keys = [
         (s, p, c, use) for s in (0, 7) for p in (0, 3) for c in (1, 2, 300) for use in (DRAFT, ACCEPT, FINAL)
     ]
@@ -113,5 +113,5 @@ def test_numbers_are_uniform_and_accepts_survive_float32():
     u = np.concatenate([Uniforms(1)(cycle, ACCEPT, 8) for cycle in range(2000)])
     assert (u.astype(np.float32) == u).all()
     assert u.max() < 1
-    # Kolmogorov-Smirnov at 1e-6 for a fixed seed: a broken generator fails, luck does not matter.
+    # Kolmogorov-Smirnov at 1e-6 with a fixed seed: a broken generator fails, and chance plays no part.
     assert np.abs(np.sort(u) - np.arange(len(u)) / len(u)).max() < 2.7 / np.sqrt(len(u))

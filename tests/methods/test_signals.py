@@ -1,4 +1,4 @@
-"""Confidence signals against their definitions, and against what the record is reduced to."""
+"""Confidence signals against their definitions, and against those recomputed from the record."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_the_first_of_equals_stands_first():
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_ranked_begins_with_argmax_where_more_than_k_are_equal(vocabulary, k):
     logits = torch.zeros(3, vocabulary)
-    logits[0, 7::3] = 4.0  # many equals
+    logits[0, 7::3] = 4.0  # many ties
     logits[1, [30, 12]] = 4.0
     logits[2, 5] = 4.0
     tokens = signals.ranked(logits, k)
@@ -146,7 +146,7 @@ def test_top(vocabulary, k):
 
 
 def test_a_head_over_a_part_of_the_vocabulary_is_rated_by_that_part():
-    """What a run decides by is what its record is recomputed from: |V| is what the drafter can say."""
+    """|V| counts only the tokens in the drafter's vocabulary, in the run as in the recheck of its record."""
     few = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     whole = torch.full((3, 500), -torch.inf)
     whole[:, 100:140] = few

@@ -1,4 +1,4 @@
-"""The parallel drafter under the methods that draft with a model."""
+"""The parallel drafter, used by the methods that draft with a model."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_record(model) -> None:
     passes = trace.passes[trace.passes["model"] == "draft"]
     cycles = trace.cycles[trace.cycles["cycle"] > 0].set_index(["prompt", "cycle"])
     assert passes.groupby(["prompt", "cycle"]).size().max() == 1
-    # A pass reads what was written since the last one, and the slots.
+    # A pass reads the tokens written since the last one, and the slots.
     said = passes.set_index(["prompt", "cycle"])["tokens"]
     emitted = trace.outputs.groupby(["prompt", "cycle"]).size()
     drafted = trace.nodes.groupby(["prompt", "cycle"]).size()

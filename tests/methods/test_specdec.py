@@ -1,4 +1,4 @@
-"""SpecDec against its two conditions written down, and the record of its decisions."""
+"""SpecDec against its two acceptance conditions, and the record of its decisions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SHORT = TableModel(6, 3, near=LARGE, mix=0.8, name="short", max_length=14)
 
 
 def passes(logits, token, tau, beta):
-    """The two conditions, in log probabilities."""
+    """The two conditions, in log-probabilities."""
     logp = logits - math.log(np.exp(logits).sum())
     order = np.sort(logp)[::-1]
     return logp[token] >= order[min(beta, len(order)) - 1] and order[0] - logp[token] <= tau
 
 
 def by_hand(large, small, prompt, k, beta, tau, limit, eos):
-    """Every pass computed anew."""
+    """SpecDec with every pass recomputed."""
     y, start = list(prompt), len(prompt)
     while len(y) - start < limit:
         n = max(0, min(k, limit - (len(y) - start) - 1, small.max_length - len(y)))
@@ -94,7 +94,7 @@ def test_labels():
 
 
 def test_tokens_that_tie_at_the_top_pass():
-    """p(y) ≥ p(y1) holds for each of them, though argmax names the first."""
+    """p(y) ≥ p(y1) holds for every tied token, although argmax returns the first."""
     scores = torch.tensor([[1.0, 3.0, 3.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
     for token, kept in ((1, [0]), (2, [0]), (0, [])):
         verdict = gap.verify_gap(Draft.chain(np.array([token])), scores, 0.0, 1)
@@ -134,7 +134,7 @@ def test_the_record_repeats_each_decision(pair):
     assert (nodes["gap"].notna() == (judged | (nodes["status"] == "cut"))).all()
     assert (nodes["threshold"] == 0.5).all()
     assert nodes[["logit_margin", "variance", "entropy", "margin"]].notna().all(axis=None)
-    assert ((nodes["gap"] > 0) & (nodes["status"] == "accepted")).any()  # lossy indeed
+    assert ((nodes["gap"] > 0) & (nodes["status"] == "accepted")).any()  # so the method is lossy here
     wrong = nodes[judged].copy()
     own = (nodes["p"] < 1) & (nodes["status"] == "rejected")
     assert (wrong["rank"][own[judged]] > 0).all()
@@ -157,7 +157,7 @@ def test_sampling_is_refused_before_work(name, tmp_path):
 
 
 def differing():
-    """Of six prompts those on which the method's text is not what it should be."""
+    """Count the prompts, of six, whose text differs from the one by hand."""
     policy = {"draft_length": 4, "top_beta": 2, "tau_base": 0.8}
     found = [
         text(decode(LARGE, [first, 2], SpecDec(**policy), drafter=SMALL, max_new_tokens=25))

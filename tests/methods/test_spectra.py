@@ -1,4 +1,4 @@
-"""SPECTRA: three sources in one tree, its text the target's, its memory and its datastore what they say."""
+"""SPECTRA: three sources in one tree, a text that is the target's, and its memory and datastore."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_greedy_equals_autoregressive(prompt, size, run, chain, store, limit, eo
         assert draft.depth < left
         if len(draft):
             above = draft.parents[draft.judge]
-            assert not eos & set(draft.tokens[above[above >= 0]].tolist())  # nothing is tried behind an end
+            assert not eos & set(draft.tokens[above[above >= 0]].tolist())  # nothing follows an end token
         left -= len(cycle.tokens)
 
 
 def guessed(method, text, depth):
-    """What a method tries behind a text, by source."""
+    """The method's guesses after a text, with their sources."""
     method.text, method.length, method.cells = np.array(text), len(text), 0
     rows, source = method.guess(depth)
     return [(str(name), [t for t in row if t >= 0]) for name, row in zip(source, rows.tolist())]
@@ -75,11 +75,11 @@ def test_the_chain_comes_first_then_the_others_take_turns():
 
 
 def test_both_stores_hold_what_the_text_said():
-    method = Spectra(draft_size=1, ngram=4, run=2)  # too small for a window: the text alone teaches
+    method = Spectra(draft_size=1, ngram=4, run=2)  # too small for a window: only the text fills the store
     text = [1, 2, 3]
     for cycle in decode(TARGET, list(text), method, max_new_tokens=20):
         text += cycle.tokens
-    text = text[:-1] if len(cycle.tokens) == 1 else text[: -len(cycle.tokens)]  # the last cycle taught nobody
+    text = text[:-1] if len(cycle.tokens) == 1 else text[: -len(cycle.tokens)]  # the last cycle is unlearned
     grams = {tuple(text[i : i + 4]) for i in range(len(text) - 3)}
     known = {(t, *rest) for t in range(V) for rest in map(tuple, method.store.pool.get(t).tolist())}
     assert known == grams
@@ -186,7 +186,7 @@ def test_a_datastore_of_another_vocabulary_is_refused(tmp_path):
     model = llama(vocabulary=24)
     with pytest.raises(ParameterError, match="another vocabulary"):
         specviz.generate(model, [[1, 2]], "spectra", datastore=str(path), out=tmp_path / "traces")
-    assert not (tmp_path / "traces").exists()  # refused before anything was written
+    assert not (tmp_path / "traces").exists()  # refused before anything is written
     method = Spectra(datastore=str(Datastore([3, 4, 5]).save(path, model)))
     specviz.generate(model, [[3, 4]], method, max_new_tokens=4)
     with pytest.raises(ParameterError, match="another vocabulary"):

@@ -1,4 +1,4 @@
-"""Speculative decoding: greedy text equals the target's own, sampled text follows the target's law."""
+"""Speculative decoding: the greedy text equals the target's own, and the sampled text follows its law."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_greedy_equals_autoregressive(drafter, prompt, gamma, limit, eos):
     found = [t for cycle in cycles for t in cycle.tokens]
     assert found == expected
     assert len(found) <= limit
-    assert not eos.intersection(found[:-1])  # an end token ends the text, wherever it stood in a block
+    assert not eos.intersection(found[:-1])  # an end token anywhere in a block ends the text
     assert cycles[-1].end == ("eos" if found[-1] in eos else "length")
     assert [c.end for c in cycles[:-1]] == [None] * (len(cycles) - 1)
     for cycle in cycles[1:]:
         assert len(cycle.draft) <= min(gamma, limit - cycle.keep - 1)
         accepted = cycle.status.count("accepted")
         assert cycle.origins[:accepted] == ["draft"] * accepted
-        if cycle.end is None:  # emitted = accepted + 1, and it ends with the target's own token
+        if cycle.end is None:  # emitted = accepted + 1, and the last token is the target's own
             assert len(cycle.tokens) == accepted + 1
             assert cycle.origins[-1] in ("bonus" if accepted == len(cycle.draft) else "correction", "plain")
 
@@ -71,7 +71,7 @@ def test_greedy_on_a_real_network(pair, gamma):
         assert found.outputs["token"].tolist() == expected.outputs["token"].tolist()
         assert metrics.recheck(found)["agrees"].all()
         kept += metrics.accepted(found)
-    assert kept > 10  # the drafter is good enough to make the test bite
+    assert kept > 10  # the drafter is good enough for this test to be meaningful
 
 
 def test_a_drafter_that_is_the_target_is_always_right():
@@ -83,9 +83,9 @@ def test_the_drafter_computes_each_token_once():
     drafter = TableModel(6, 3, near=TARGET)
     cycles = list(decode(TARGET, [1, 2, 3], Speculative(draft_length=4), drafter=drafter, max_new_tokens=20))
     fed = [[tokens for name, _, tokens, *_ in c.passes if name == "draft"] for c in cycles]
-    assert fed[0] == [2]  # the prompt but its last token
+    assert fed[0] == [2]  # the prompt without its last token
     for before, cycle, passes in zip(cycles, cycles[1:], fed[1:]):
-        # After a whole block was kept its last token is still to be computed, with the bonus behind it.
+        # After a fully accepted block, its last token is still to be read, followed by the bonus token.
         whole = before.number and len(before.tokens) == len(before.draft) + 1
         first = 2 if whole and len(before.draft) else 1
         assert passes == [first, *[1] * (len(cycle.draft) - 1)][: len(cycle.draft)]
@@ -93,7 +93,7 @@ def test_the_drafter_computes_each_token_once():
 
 def test_end_token_in_the_middle_of_a_block():
     text = tokens(TARGET, [1, 2], find("autoregressive")(), max_new_tokens=8)
-    at = next(i for i, t in enumerate(text) if i and t not in text[:i])  # new within the first block
+    at = next(i for i, t in enumerate(text) if i and t not in text[:i])  # first occurs within the first block
     *_, last = decode(
         TARGET, [1, 2], Speculative(draft_length=7), drafter=TARGET, max_new_tokens=30, eos=[text[at]]
     )
@@ -119,21 +119,21 @@ def test_a_drafter_with_a_shorter_context_stops_drafting():
     assert cycles[-1].origins == ["plain"]
 
 
-# -- the law of sampling, by walking through all outcomes -----------------------------------------
+# -- the law of sampling, by enumerating all outcomes ---------------------------------------------
 
 
 def cells(points):
-    """Midpoints and widths of the pieces into which `points` cut [0, 1]."""
+    """Midpoints and widths of the intervals into which `points` cut [0, 1]."""
     edges = np.unique(np.clip([0.0, 1.0, *points], 0, 1))
     middles, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
-    return [(u, w) for u, w in zip(middles, widths) if w > 1e-13]  # the others are rounding
+    return [(u, w) for u, w in zip(middles, widths) if w > 1e-13]  # narrower ones are rounding errors
 
 
 def law_of_cycle(target, drafter, text, gamma, sampling, verify=verify_sampled):
     """Probability of each block of tokens that one cycle can emit after `text`.
 
-    The verifier is a step function of its uniforms. Their steps lie at known places, so it is run once in
-    each cell, and the cell's volume is the probability of what it does there.
+    The verifier is a step function of its uniforms. Its steps are at computable points, so it runs once in
+    each cell, and the cell's volume is the probability of that outcome.
     """
     law: dict[tuple, float] = {}
     for drafted in itertools.product(range(target.vocabulary), repeat=gamma):
@@ -158,7 +158,7 @@ def law_of_cycle(target, drafter, text, gamma, sampling, verify=verify_sampled):
 
 
 def law_of_texts(target, drafter, length, gamma, sampling, verify=verify_sampled):
-    """Probability of each text of `length` tokens, cycle after cycle."""
+    """Probability of each text of `length` tokens, over several cycles."""
     done: dict[tuple, float] = {}
     open_texts = {(): 1.0}
     while open_texts:
@@ -218,7 +218,7 @@ def test_the_law_test_can_fail(monkeypatch, name, broken):
 
 
 def test_an_untempered_q_breaks_the_law(monkeypatch):
-    """The law holds because q is what was drawn from; this is what the enumeration would say otherwise."""
+    """The law holds only if q is the distribution drawn from; the enumeration detects any other q."""
     target, sampling = TableModel(3, 11), Sampling(0.5)
     drafter = TableModel(3, 12, near=target, mix=0.5)
 
@@ -231,7 +231,7 @@ def test_an_untempered_q_breaks_the_law(monkeypatch):
 
 
 def test_the_loop_draws_from_the_recorded_distributions():
-    """In the running loop, q is the warped distribution at the drafted place and u decides as recorded."""
+    """In the running loop, q is the warped distribution at the drafted position and u decides as recorded."""
     drafter, sampling = DRAFTERS[1], Sampling(0.8, top_k=4, top_p=0.9)
     given_u = {}
 
@@ -288,7 +288,7 @@ def test_the_same_seed_gives_the_same_text(pair):
 
     assert text(3, [[5, 6]]) == text(3, [[5, 6]])
     assert text(3, [[5, 6]]) != text(4, [[5, 6]])
-    # The numbers hang on the prompt's index, not on what was decoded before it.
+    # The random numbers depend on the prompt's index, not on what was decoded before it.
     assert text(3, [[9], [5, 6]], 1) == text(3, [[8, 8], [5, 6]], 1)
 
 
@@ -340,7 +340,7 @@ def test_what_it_was_unsure_of_is_recorded(pair):
 
 @pytest.mark.parametrize("stop", [0.4, 0.6])
 def test_the_law_of_sampling_holds_when_it_stops(stop):
-    """Whether there is a next token hangs on what came before it, not on the token: p stays p."""
+    """Whether another token is drafted depends on the tokens before it, not on itself: the law of p holds."""
     for found in audit.law.check(lambda: Speculative(draft_length=2, stop=stop)):
         assert found.holds, found
 

@@ -1,4 +1,4 @@
-"""Token Recycling: its tree is the template filled from the matrix, its text the target's."""
+"""Token Recycling: its tree is the template filled from the matrix, and its text is the target's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TARGET = Looping(vocabulary=V, seed=1, name="target", max_length=128)
 
 @st.composite
 def templates(draw, k=4, most=14):
-    """A tree of rank paths in any order that has parents first."""
+    """A tree of rank paths in random order, parents before children."""
     paths = [()]
     for _ in range(draw(st.integers(1, most))):
         path = (*draw(st.sampled_from(paths)), draw(st.integers(0, k - 1)))
@@ -102,7 +102,7 @@ def test_every_node_teaches_the_rejected_too():
             continue
         words = [seen["root"] if seen else 5, *cycle.draft.tokens.tolist()]
         best = cycle.scores.topk(3).indices.tolist()
-        last = dict(zip(words, best))  # of a word that stands at several nodes, the last one
+        last = dict(zip(words, best))  # if a token is at several nodes, the last one counts
         assert {word: method.store.tokens[word].tolist() for word in last} == last
         seen["root"] = cycle.tokens[-1]
         seen["rejected"] = seen.get("rejected", 0) + cycle.status.count("rejected")
@@ -161,7 +161,7 @@ def test_memory_is_kept_saved_and_loaded(tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), n=st.integers(1, 5))
 def test_greedy_growth_is_the_best_tree(data, n):
-    """Against every tree of n nodes over levels of three, two and one ranks."""
+    """Compare with every tree of n nodes over levels of three, two and one ranks."""
     rate = st.floats(0.01, 1)
     rates = [[data.draw(rate) for _ in range(width)] for width in (3, 2, 1)]
     every = [path for depth in (1, 2, 3) for path in product(*(range(len(r)) for r in rates[:depth]))]
@@ -177,7 +177,7 @@ def test_greedy_growth_is_the_best_tree(data, n):
 def test_the_authors_tree_has_their_80_nodes():
     method = TokenRecycling(template="authors")
     assert [len(level.at) for level in Template(method.paths).levels] == [8, 21, 25, 15, 8, 3]
-    # The deepest path is all likeliest ones, and a narrower matrix leaves out what it cannot fill.
+    # The deepest path takes the likeliest token at each level; a narrower matrix drops paths it cannot fill.
     assert (0, 0, 0, 0, 0, 0) in method.paths and (7, 0) in method.paths
     assert max(max(path) for path in TokenRecycling(template="authors", candidates=4).paths) == 3
 
@@ -199,7 +199,7 @@ def test_a_template_of_ones_own(tmp_path):
     file = tmp_path / "t.json"
     file.write_text("[[1, 0], [0], [1], [0, 0]]")
     method = TokenRecycling(template=str(file))
-    assert method.paths == [(1,), (1, 0), (0,), (0, 0)]  # parents first, otherwise as it was
+    assert method.paths == [(1,), (1, 0), (0,), (0, 0)]  # parents first, otherwise in the file's order
     assert TokenRecycling(template=str(file), draft_size=3).paths == [(1,), (1, 0), (0,)]
     file.write_text('{"paths": [[0]]}')
     assert TokenRecycling(template=str(file)).paths == [(0,)]

@@ -1,4 +1,4 @@
-"""Judging trees: the greedy rule against a walk by hand, the sampling rule against the target's law."""
+"""Verifying trees: the greedy rule against a walk by hand, and the sampling rule against the target's law."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def drafts(draw, most=9, judged=True):
     parents = [draw(st.integers(-1, i - 1)) for i in range(n)]
     tokens = draw(st.lists(st.integers(0, V - 1), min_size=n, max_size=n))
     judge = draw(st.lists(st.booleans(), min_size=n, max_size=n)) if judged else [True] * n
-    judge = [own and (p == ROOT or judge[p]) for own, p in zip(judge, parents)]  # candidates form a tree
+    judge = [own and (p == ROOT or judge[p]) for own, p in zip(judge, parents)]  # judged nodes form a tree
     return Draft(np.array(tokens, np.int64), np.array(parents, np.int64), judge=np.array(judge, bool))
 
 
 def by_hand(draft, best):
-    """Algorithm 3 as it is written: all guesses that still agree, one token after another."""
+    """Algorithm 3 as published: keep all guesses that still agree, one token at a time."""
     text, alive = [], [ROOT]
     while True:
         token = best[1 + alive[0]]
@@ -44,7 +44,7 @@ def by_hand(draft, best):
 @settings(max_examples=300, deadline=None)
 @given(draft=drafts(), data=st.data())
 def test_greedy_is_the_walk(draft, data):
-    # What the target writes is a function of the text, so nodes of the same text have the same answer.
+    # The target's token depends only on the text, so nodes with the same text have the same answer.
     answer: dict[tuple, int] = {}
     best = []
     for node in range(-1, len(draft)):
@@ -88,10 +88,10 @@ TREES = {
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_k=3), Sampling(1.3, top_p=0.8)])
 @pytest.mark.parametrize("shape", TREES)
 def test_sampling_keeps_the_law(shape, sampling):
-    """The next token's law, and the second's given the first, added up over all cells of the uniforms.
+    """The law of the next token, and of the second given the first, summed over all cells of the uniforms.
 
-    Decisions turn only where u q = p and where the final draw's sum does, so with the edges known the cells
-    are finite: a node's uniform is enumerated as accept or reject, with the volume of each.
+    Decisions change only at u q = p and where the final draw's cumulative sum does, so there are finitely
+    many cells: each node's uniform is enumerated as accept or reject, with the volume of each.
     """
     tokens, parents = TREES[shape]
     draft = Draft(np.array(tokens), np.array(parents))

@@ -1,4 +1,4 @@
-"""UniSpec: its tree is Algorithm 1's, its text the target's, and its memory what it says."""
+"""UniSpec: its tree is Algorithm 1's, its text the target's, and its memory is saved and loaded unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGET = Looping(vocabulary=V, seed=1, name="target", max_length=128)
 
 
 def by_hand(store, root, near, depth, k, r, g, product=True, drop=True):
-    """Lines 16-30 as loops over nodes: the set of (text of the path, score) that is sent."""
+    """Lines 16-30 as loops over nodes: the (path, score) pairs that are sent, and the number of all nodes."""
     first = list(zip(store.tokens[root], store.p[root])) + list(zip(*near))
     first = [(t, p) for i, (t, p) in enumerate(first) if t != EMPTY and not (drop and i >= k and t == root)]
     best: dict[int, float] = {}
@@ -69,7 +69,7 @@ def test_the_tree_is_algorithm_1(seed, depth, k, r, g, score, root):
     )
     assert len(draft) == len(sent) == min(g, known)
     scores = np.asarray(draft.signals["score"]) if len(draft) else np.empty(0)
-    # The same scores; which of two equal ones is sent is not the paper's to say.
+    # The scores are the same; the paper does not say which of two equal ones is sent.
     assert np.allclose(np.sort(scores)[::-1], [s for _, s in sent], rtol=1e-6)
     if sent:
         edge = sent[-1][1] * (1 + 1e-6)
@@ -184,7 +184,7 @@ class TestMemory:
         trace = specviz.generate(model, [[3, 4], [3, 4]], again, max_new_tokens=20)
         assert trace.run["memory"]["start"]["state"] == "warm"
         taus = trace.cycles.groupby("prompt")["emitted"].apply(list)
-        assert taus[0] == taus[1]  # each prompt begins with what was loaded
+        assert taus[0] == taus[1]  # each prompt begins with the loaded memory
 
     def test_a_wrong_file_is_refused(self, tmp_path):
         model = llama(seed=5, vocabulary=24, eos=())
@@ -225,7 +225,7 @@ class TestMemory:
             list(decode(TableModel(vocabulary=5), [1, 2], method, max_new_tokens=4))
         loaded = UniSpec()
         loaded.load(method.save(tmp_path / "x.store", TARGET), TARGET)
-        for other in (method, loaded):  # before any work: no trace is begun
+        for other in (method, loaded):  # refused before any work: no trace is started
             with pytest.raises(ModelError, match="vocabulary of 7 tokens, and the model has 24"):
                 specviz.generate(llama(vocabulary=24), [[3, 4]], other, out=tmp_path / "run.parquet")
         assert [path.name for path in tmp_path.iterdir()] == ["x.store"]
@@ -252,7 +252,7 @@ class TestMemory:
     def test_what_is_known_at_the_start_is_said(self, tmp_path):
         model = llama(seed=5, vocabulary=24, eos=())
         method = UniSpec(keep="prompt")
-        for _ in range(2):  # the second run knows nothing of the first
+        for _ in range(2):  # the second run starts without the first one's memory
             memory = specviz.generate(model, [[3, 4]], method, max_new_tokens=20).run["memory"]
             assert (memory["start"]["state"], memory["start"]["known"]) == ("cold", 0)
         path = method.save(tmp_path / "x.store", model)

@@ -1,4 +1,4 @@
-"""Methods that write canvases: which cell is next, where a text ends, what is refused, what is recorded."""
+"""Methods that write canvases: the order of cells, the end of a text, what is refused and recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_log_odds_do_not_saturate() -> None:
     assert token.tolist() == [2, 2, 2, 2]
     want = torch.tensor([3.0, 40.0, 60.0, 130.0]) - np.log(6)
     torch.testing.assert_close(odds, want, rtol=0, atol=COARSE)
-    assert (logits.softmax(-1)[1:, 2] == 1).all()  # where the probabilities tie
+    assert (logits.softmax(-1)[1:, 2] == 1).all()  # although the probabilities tie
     p = logits.double().softmax(-1)[0, 2]
     torch.testing.assert_close(odds[0].double(), (p / (1 - p)).log(), rtol=0, atol=COARSE)
 
@@ -54,12 +54,12 @@ def test_what_is_equal_but_for_rounding_ties(dtype: torch.dtype) -> None:
 
 def test_the_surest_cell_of_the_block_in_work_is_next() -> None:
     assert told([0, 3, 4], [1.0, 2.0, 3.0], [True, True, False]).surest(-1) == 1
-    assert told([0, 3, 4], [2.0, 2.0, 2.0]).surest(-1) == 0  # the leftmost of equals
+    assert told([0, 3, 4], [2.0, 2.0, 2.0]).surest(-1) == 0  # the leftmost of equal cells
     assert told([0], [1.0]).surest(0) is None
     certain = told([0, 3, 4], [9.0, 12.0, 14.0])
     assert certain.surest(-1) == 2
     certain.sure = 10.0
-    assert certain.surest(-1) == 1  # above it all are equally sure
+    assert certain.surest(-1) == 1  # above `sure` all cells count as equally sure
 
 
 def test_the_mix_order_tree_counts_as_table_3_does() -> None:
@@ -69,7 +69,7 @@ def test_the_mix_order_tree_counts_as_table_3_does() -> None:
         skips = range(n, len(cells))
         assert [cells[i] for i in skips] == list(range(1, n))
         assert [parents[i] for i in skips] == list(range(-1, n - 2))
-    cells, _ = mix_order(np.array([6, 7, 8, 9]), block=8)  # 8 can not come before 7: another block
+    cells, _ = mix_order(np.array([6, 7, 8, 9]), block=8)  # 8 cannot precede 7: it is in another block
     assert cells.tolist() == [6, 7, 8, 9, 7, 9]
 
 
@@ -107,7 +107,7 @@ def test_a_text_ends_behind_a_complete_block_with_an_end_token(method: str) -> N
     kept = trace.outputs[trace.outputs["kept"]]
     assert sorted(kept["position"]) == list(
         range(first + 1)
-    )  # the text: what stands behind its end is padding
+    )  # the text, up to and with its end token; what follows is padding
     again = specviz.generate(model, PROMPT, method, whole=True, **plenty)
     assert len(again.outputs) == 12 and again.cycles["end"].tolist()[-1] == "eos"
     assert again.text == trace.text
@@ -140,7 +140,7 @@ def test_what_is_recorded_of_a_pass() -> None:
     for refreshed, before, after in zip(cycles["refreshed"], placed, [*placed[1:], 12]):
         assert refreshed == (before == 0 or since >= 5)
         since = (0 if refreshed else since) + after - before
-        assert since <= 5  # a refresh cuts the chain
+        assert since <= 5  # a refresh limits the chain
     nodes, out = trace.nodes, trace.outputs
     assert set(nodes["status"]) <= {"accepted", "rejected", "unjudged", "cut"}
     assert sorted(out["position"]) == list(range(12))
@@ -162,7 +162,7 @@ def test_no_cell_ends_as_a_mask() -> None:
     for seed in range(5):
         model = tiny(seed, eos=())
         free = specviz.generate(model, PROMPT, "stepwise", block=4, max_new_tokens=12).outputs["token"]
-        model.mask = int(free.mode()[0])  # the token that it would write most
+        model.mask = int(free.mode()[0])  # otherwise the most frequent token
         out = specviz.generate(model, PROMPT, "ssd", block=4, max_new_tokens=12).outputs
         assert len(out) == 12 and model.mask not in set(out["token"])
 

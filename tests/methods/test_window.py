@@ -1,4 +1,4 @@
-"""Lookahead's window against one of cells and loops."""
+"""Lookahead's window against a version with a dict of cells and plain loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specviz.methods.window import Window, nodes, widest
 
 
 class Slow:
-    """The window as cells (row, column): token. What stands below the root in column i is the path to it."""
+    """The window as a dict of (row, column) to token; the tokens of column i continue the path to it."""
 
     def __init__(self, first, width, ngram):
         self.cells = {(0, i + 1): int(t) for i, t in enumerate(first)}
@@ -23,7 +23,7 @@ class Slow:
         return (*chain, *(self.cells[r, column] for r in range(1, row + 1)))
 
     def paths(self, depth):
-        """All paths; columns whose last cell stands deeper than `depth` go."""
+        """List all paths, after dropping the columns whose last cell is deeper than `depth`."""
         self.cells = {(r, i): t for (r, i), t in self.cells.items() if i + self.last <= depth}
         rows = {r for r, _ in self.cells} | {0}
         columns = {i for _, i in self.cells} | {0}
@@ -32,7 +32,7 @@ class Slow:
         return [self.path(r, i) for r, i in sorted(self.cells)]
 
     def move(self, root, answer):
-        """`answer` is what the target writes behind a path."""
+        """Advance the window; `answer` gives the target's token after a path."""
         if not self.cells:
             return []
         columns = sorted({i for _, i in self.cells} | {0})
@@ -43,8 +43,8 @@ class Slow:
             for i in columns:
                 above = root if i == 0 else self.cells[0, i]
                 grams.append((above, *(self.cells[r, i] for r in range(1, self.last + 1)), below[i]))
-        # The root is now one place further on, so a cell that is to stand where it stood has one column less;
-        # once the window is full it rather goes one row up, into its own column.
+        # The root has moved on by one position, so a cell that keeps its position moves one column left.
+        # Once the window is full, the cell moves up one row in its own column instead.
         new = dict(self.cells) | {(self.last + 1, i): t for i, t in below.items()}
         if full:
             moved = {(r - 1, i): t for (r, i), t in new.items() if r > 1 or (r == 1 and i > 0)}

@@ -1,4 +1,4 @@
-"""Tiny random heads and slots on a tiny random T5, and what they say computed the plain way."""
+"""Tiny random heads and slots on a tiny random T5, and a plain computation of their output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.heads import BlockwiseHeads
 from specviz.models.slots import SlotDrafter
 
-VOCABULARY = 5  # so few that guesses made of random weights are right now and then
+VOCABULARY = 5  # so small that random weights sometimes draft the right token
 HEADS, SLOTS = 6, 7
 
 
@@ -44,7 +44,7 @@ def slots(model: EncoderDecoder, seed: int = 1) -> Slots:
 
 @torch.no_grad()
 def states(model: EncoderDecoder, prompt: list[int], text: list[int]) -> Tensor:
-    """The target's last states behind its start and each token of a text, [1 + n, width], by transformers."""
+    """The target's last hidden states after its start and each token of a text, [1 + n, width]."""
     ids = torch.tensor([prompt]), torch.tensor([[*model.prefix, *text]])
     out = model.net(input_ids=ids[0], decoder_input_ids=ids[1], use_cache=False, output_hidden_states=True)
     return out.decoder_hidden_states[-1][0]
@@ -52,7 +52,7 @@ def states(model: EncoderDecoder, prompt: list[int], text: list[int]) -> Tensor:
 
 @torch.no_grad()
 def filled(model: EncoderDecoder, addition: Slots, prompt: list[int], text: list[int], n: int) -> Tensor:
-    """What n slots behind a text say, [n, vocabulary], by the module that was trained, without a cache."""
+    """Logits of n slots after a text, [n, vocabulary], from the trained module without a cache."""
     net, drafter = model.net, addition.net.to(model.dtype)
     source = net.encoder(input_ids=torch.tensor([prompt])).last_hidden_state
     written = net.shared(torch.tensor([[*model.prefix, *text]]))

@@ -11,7 +11,7 @@ MASK = 5
 
 
 def tiny(seed: int = 0, shift: int = 0, dtype: torch.dtype = torch.float64, eos=(3,), **changes) -> Diffusion:
-    """A model of a few thousand weights that looks both ways."""
+    """A bidirectional model of a few thousand weights."""
     net = make("qwen2" if shift else "llama", seed, **changes).to(dtype)
     net.config._attn_implementation = "sdpa"
     for layer in net.model.layers:
@@ -22,7 +22,7 @@ def tiny(seed: int = 0, shift: int = 0, dtype: torch.dtype = torch.float64, eos=
 
 
 def plain(model: Diffusion, text: list[int]) -> torch.Tensor:
-    """Scores of each place of a text by transformers, every place seeing every other."""
+    """transformers' logits at each position of a text, with full attention."""
     everything = torch.zeros(1, 1, len(text), len(text), dtype=model.dtype)
     with torch.no_grad():
         scores = model.net(torch.tensor([text]), attention_mask=everything, use_cache=False).logits[0]

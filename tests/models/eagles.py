@@ -1,7 +1,7 @@
-"""Tiny random EAGLE checkpoints under the names of those who publish them, and what they say, slowly.
+"""Tiny random EAGLE checkpoints in each publisher's format, and a slow reference for their output.
 
-`Reference` is written from the papers' formulas over the raw tensors, in float64, one query and one head at a
-time, without a cache: a path through a tree is read as a text of its own.
+`Reference` follows the papers' formulas over the raw tensors, in float64, one query and one head at a time,
+without a cache: a path through a tree is read as a text of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specviz.models.model import Model
 
-WIDTH, DEPTH, ROWS = 16, 8, 20  # of the target; of the head where it is reduced
+WIDTH, DEPTH, ROWS = 16, 8, 20  # the target's; rows of a reduced head
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH,
     "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 1,
@@ -31,23 +31,23 @@ CONFIG = {
 
 @dataclass
 class Published:
-    """A folder to be written.
+    """A checkpoint folder to be written.
 
     Attributes
     ----------
     generation : int
     config : dict
-        Of ``config.json``.
+        Content of ``config.json``.
     raw : dict of str to tensor
-        By the authors' names, without those of the layer in front: what `Reference` reads.
+        Tensors by the authors' names, without the layer's prefix, as `Reference` reads them.
     layer : str
-        What stands in front of the layer's names.
+        Prefix of the layer's tensor names.
     rename : dict of str to str
-        What other names begin with.
+        Replacements for other prefixes.
     more : dict of str to tensor
-        Tensors that say nothing.
+        Tensors that `Reference` does not read.
     layers : tuple of int
-        What it reads of a target of 8 layers, as transformers counts its states.
+        Layers of an 8-layer target whose states it reads, in transformers' numbering.
     """
 
     generation: int
@@ -78,7 +78,7 @@ class Published:
 
 
 def target(name: str = "llama", dtype: torch.dtype = torch.float64, **changes: Any) -> Model:
-    """A tiny target; in float64 the reference is met closely."""
+    """A tiny target, in float64 so that it agrees closely with the reference."""
     depth = {"n_layer": DEPTH} if name == "gpt2" else {"num_hidden_layers": DEPTH}
     kinds = {"layer_types": ["full_attention"] * DEPTH} if name == "qwen3" else {}
     return Model(make(name, seed=5, **depth, **kinds, **changes).to(dtype), name="village")
@@ -89,7 +89,7 @@ def raw(
     rows: int = VOCABULARY, states: int = 3, bias: tuple[str, ...] = (), own: tuple[str, ...] = (),
     seed: int = 0,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Random tensors of a drafter, large enough for everything to matter."""
+    """Random tensors of a drafter, large enough for every part to matter."""
     torch.manual_seed(seed)
     fused = generation == 3
     reads = width * (1 + fused)
@@ -117,7 +117,7 @@ def raw(
 
 
 def reduced(seed: int = 0) -> dict[str, Tensor]:
-    """``d2t`` and ``t2d`` of a head of 20 of the 37 tokens."""
+    """``d2t`` and ``t2d`` of a head with 20 of the 37 tokens."""
     kept = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(seed))[:ROWS].sort().values
     flags = torch.zeros(VOCABULARY, dtype=torch.bool)
     flags[kept] = True
@@ -125,7 +125,7 @@ def reduced(seed: int = 0) -> dict[str, Tensor]:
 
 
 def published(name: str) -> Published:
-    """A checkpoint of a format, by its name in `FORMATS`."""
+    """Build the checkpoint of a format in `FORMATS`."""
     made = FORMATS[name]()
     if "d2t" in made.more:
         made.raw["d2t"] = made.more.pop("d2t")
@@ -143,7 +143,7 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 
 
 def _authors_first() -> Published:
-    """SafeAILab's of Vicuna: fc has a bias, which the config need not say; embeddings lie beside."""
+    """SafeAILab's for Vicuna: fc has a bias, which the config need not state; embeddings are included."""
     return Published(1, CONFIG, raw(1, bias=("fc",), own=EMBEDDED), "layers.0.", layers=(8,))
 
 
@@ -153,7 +153,7 @@ def _authors_qwen2() -> Published:
 
 
 def _vllm_first() -> Published:
-    """With all names below ``model.``, and a head beside them."""
+    """All names are below ``model.`` except an included head's."""
     tensors = raw(1, own=(*EMBEDDED, "lm_head.weight"), seed=2)
     below = {name: f"model.{name}" for name in ("layers.0.", "fc.", "embed_tokens.")}
     config = CONFIG | {"architectures": ["EagleLlamaForCausalLM"], "model_type": "eagle"}
@@ -177,7 +177,7 @@ def _authors_third() -> Published:
 
 
 def _authors_whole() -> Published:
-    """As of Vicuna: the head has every token, d2t is zeros."""
+    """For Vicuna: the head has every token, so d2t is zeros."""
     zeros = {
         "d2t": torch.zeros(VOCABULARY, dtype=torch.long),
         "t2d": torch.ones(VOCABULARY, dtype=torch.bool),
@@ -186,7 +186,7 @@ def _authors_whole() -> Published:
 
 
 def _specforge() -> Published:
-    """A head size of its own, embeddings beside it; the layers below ``eagle_config``."""
+    """Its own head size, with embeddings; the layers are listed under ``eagle_config``."""
     below = {"eagle_config": {IDS: [0, 3, 6], "use_aux_hidden_state": True}}
     config = (
         CONFIG
@@ -201,7 +201,7 @@ def _specforge() -> Published:
 
 
 def _nvidia() -> Published:
-    """Biases, Llama 3's rotary positions, all names but the head's below ``model.``."""
+    """Biases and Llama 3's rotary positions; all names but the head's are below ``model.``."""
     rope = {
         "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16,
@@ -222,7 +222,7 @@ def _speculators_third() -> Published:
 
 
 def _speculators_norms() -> Published:
-    """All norms that are switched by name at once; two states."""
+    """All optional norms at once; two states."""
     config = _nested(
         CONFIG, speculators_model_type="eagle3", norm_before_residual=True, norm_before_fc=True, fc_norm=True,
         norm_output=True, **CUT, **{IDS: [0, 7]},
@@ -233,13 +233,13 @@ def _speculators_norms() -> Published:
 
 
 def _narrow() -> Published:
-    """Narrower than its target: embeddings and a head of its own."""
+    """Narrower than its target, with its own embeddings and head."""
     config = CONFIG | {"hidden_size": 12, "head_dim": 4, "target_hidden_size": WIDTH}
     return Published(3, config, raw(3, width=12, own=EMBEDDED, seed=6), "midlayer.")
 
 
 def _targets_head() -> Published:
-    """No head and no embeddings: the target's."""
+    """No head and no embeddings: it uses the target's."""
     tensors = raw(3, seed=7)
     del tensors["lm_head.weight"]
     return Published(3, CONFIG | {"draft_vocab_size": None, "head_dim": None}, tensors, "midlayer.")
@@ -285,12 +285,12 @@ class Reference:
         return self.raw[f"{name}.weight"] * x / math.sqrt(float((x * x).mean()) + self.eps)
 
     def turned(self, x: Tensor, position: int) -> Tensor:
-        """One head's vector at a position: the halves are the parts of complex numbers."""
+        """Rotate one head's vector to a position; its halves are real and imaginary parts."""
         half = self.dim // 2
         out = x.clone()
         for i in range(half):
             frequency = self.theta ** (-2 * i / self.dim)
-            if self.scaling:  # Llama 3's
+            if self.scaling:  # as in Llama 3
                 old, factor = self.scaling["original_max_position_embeddings"], self.scaling["factor"]
                 low, high = self.scaling["low_freq_factor"], self.scaling["high_freq_factor"]
                 length = 2 * math.pi / frequency
@@ -306,7 +306,7 @@ class Reference:
         return out
 
     def fuse(self, states: Tensor) -> Tensor:
-        """g of the target's states at one token, side by side."""
+        """g from the target's concatenated states at one token."""
         if self.generation == 1:
             return states
         if self.flags.get("norm_before_fc"):
@@ -318,7 +318,7 @@ class Reference:
         return self.linear("fc", states)
 
     def read(self, tokens: list[int], given: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The last pair's state and logits, of a text of pairs of tokens and what stands for g or f."""
+        """The last pair's state and logits, for a text of pairs of a token and its g or f."""
         keys, values, first, last = [], [], None, len(tokens) - 1
         for place, (token, g) in enumerate(zip(tokens, given)):
             e = self.embedding[token]
@@ -356,7 +356,7 @@ class Reference:
         return (normed if self.flags.get("norm_output") else x), logits
 
     def path(self, tokens: list[int], states: Tensor, path: list[int]) -> tuple[Tensor, Tensor]:
-        """State and logits at the end of a path that the drafter reads behind pairs of the text."""
+        """State and logits at the end of a path that the drafter reads after the text's pairs."""
         given = [self.fuse(state) for state in states.double()]
         state, logits = self.read(tokens, given)
         for token in path:
@@ -367,6 +367,6 @@ class Reference:
 
 @torch.no_grad()
 def states(model: Model, layers: tuple[int, ...], text: list[int]) -> Tensor:
-    """The target's states at each token of a text, by transformers alone: [n, width * layers]."""
+    """The target's states at each token of a text, from transformers: [n, width * layers]."""
     out = model.net(input_ids=torch.tensor([text]), use_cache=False, output_hidden_states=True)
     return torch.cat([out.hidden_states[layer][0] for layer in layers], -1)

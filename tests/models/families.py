@@ -1,4 +1,4 @@
-"""Tiny random models of each family, made in memory; and their scores computed the plain way."""
+"""Tiny random models of each family, built in memory, and plain logits for comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformers import (
 
 VOCABULARY = 37
 
-# Grouped heads, head sizes that are not hidden / heads, biases, tied and untied heads: each somewhere.
+# Grouped heads, head sizes other than hidden / heads, biases, tied and untied heads: each occurs.
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 16,
@@ -79,7 +79,7 @@ def make(name: str, seed: int = 0, **changes: object) -> PreTrainedModel:
 
 @torch.no_grad()
 def scores(net: PreTrainedModel, tokens: list[int], positions: list[int] | None = None) -> torch.Tensor:
-    """Scores of what follows `tokens`, by transformers alone: one text, no cache, no mask of ours."""
+    """transformers' logits after `tokens`: a single text, no cache, and no mask but ones."""
     ids = torch.tensor([tokens])
     where = torch.tensor([positions]) if positions is not None else None
     # Without the mask of ones, transformers takes a jump in the positions for the start of another text.

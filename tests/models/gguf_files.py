@@ -1,4 +1,4 @@
-"""GGUF files for tests: random Llamas with the bundled tokenizer, written once a session."""
+"""GGUF files for tests: random Llamas with the bundled tokenizer, written once per session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tokenizer() -> Any:
 
 @cache
 def random_model(width: int = 256, layers: int = 2, seed: int = 0) -> Model:
-    """A random Llama of the translators' shape; its scores are spread so that greedy texts vary."""
+    """A random Llama of the translators' shape, with logits spread enough for greedy texts to vary."""
     net = build(Recipe("random", layers, width, 4, 2, 2 * width, tokens=0, seed=seed)).eval()
     with torch.no_grad():
         for name, weight in net.named_parameters():
@@ -80,5 +80,5 @@ def strings(n: int) -> list[str]:
 
 @torch.no_grad()
 def scores(model: Model, ids: list[int]) -> np.ndarray:
-    """transformers' own scores behind every token."""
+    """transformers' own logits after every token."""
     return model.net(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float().numpy()

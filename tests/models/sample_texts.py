@@ -1,4 +1,4 @@
-"""Texts on which two tokenizers may part: this repository's own, and odd ones made from a seed."""
+"""Texts on which tokenizers may disagree: from this repository, and odd ones made from a seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-QUESTIONS = ROOT.parent / "shared" / "real" / "spec-bench" / "question.jsonl"  # where the folder has them
+QUESTIONS = ROOT.parent / "shared" / "real" / "spec-bench" / "question.jsonl"  # only if the folder exists
 
 
 def _words(text: str) -> list[str]:
@@ -37,15 +37,15 @@ SPECIAL = _words("""
 """)
 WORDS = _words("the cat Sat on été NASA getHTTPResponse snake_case camelCase x1y2 Straße")
 CONTROLS = [chr(i) for i in [*range(32), *range(127, 160)]]
-# Of an old version: libraries disagree on the characters of the last ones.
+# From an old Unicode version, since libraries disagree on newer characters.
 OLD = unicodedata.ucd_3_2_0
 CHARACTERS = [c for c in map(chr, range(sys.maxunicode + 1)) if OLD.category(c) not in ("Cn", "Cs", "Co")]
-NEVER = [chr(0x40000 + i) for i in range(0, 0xA0000, 999)]  # no characters yet
+NEVER = [chr(0x40000 + i) for i in range(0, 0xA0000, 999)]  # unassigned code points
 REPEATED = ["a", "ab", " ", "\n", "é", "=", "1", "🙂", "▁"]
 
 
 def sample_texts(seed: int = 0) -> dict[str, list[str]]:
-    """More than 5,000 different texts, by what they hold."""
+    """More than 5,000 different texts, grouped by kind."""
     rng = random.Random()
 
     def some(*kinds: list[str], most: int = 6, between: str = " ") -> str:
@@ -90,7 +90,7 @@ def sample_texts(seed: int = 0) -> dict[str, list[str]]:
         "runs": (100, lambda: rng.choice(REPEATED) * rng.randint(2, 400)),
     }
     for name, (count, make) in made.items():
-        rng.seed(f"{name} {seed}")  # a changed README changes no other kind
+        rng.seed(f"{name} {seed}")  # a changed README leaves the other kinds as they are
         kept: dict[str, None] = {}
         while len(kept) < count:
             kept[make()] = None

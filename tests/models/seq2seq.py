@@ -1,4 +1,4 @@
-"""Tiny random encoder-decoders of each family, made in memory; and their scores computed the plain way."""
+"""Tiny random encoder-decoders of each family, built in memory, and plain logits for comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import (
 VOCABULARY = 37
 START = 2
 
-# Few buckets and a short distance, so that the bias tells near, far and farthest apart within a short text.
+# Few buckets and a short distance, so that the bias separates near, far and farthest in a short text.
 T5_SIZES = {
     "vocab_size": VOCABULARY,
     "d_model": 16,
@@ -61,7 +61,7 @@ def make(name: str, seed: int = 0, dtype: torch.dtype = torch.float64, **changes
     net = AutoModelForSeq2SeqLM.from_config(config).to(dtype).eval()
     with torch.no_grad():
         for key, parameter in net.named_parameters():
-            if parameter.requires_grad:  # Marian's sinusoids stay
+            if parameter.requires_grad:  # Marian's sinusoids stay as they are
                 scale = 1.5 if "relative" in key else 0.35 if parameter.ndim > 1 else 0.1
                 parameter.copy_(torch.randn(parameter.shape) * scale + float(key.endswith("norm.weight")))
         if hasattr(net, "final_logits_bias"):
@@ -72,13 +72,13 @@ def make(name: str, seed: int = 0, dtype: torch.dtype = torch.float64, **changes
 
 
 def prefix(net: PreTrainedModel) -> list[int]:
-    """What the decoder begins with."""
+    """The tokens that the decoder starts with."""
     forced = net.generation_config.forced_bos_token_id
     return [START] if forced is None else [START, forced]
 
 
 @torch.no_grad()
 def scores(net: PreTrainedModel, prompt: list[int], text: list[int]) -> torch.Tensor:
-    """Scores of what follows `text` behind `prompt`, by transformers alone: one text, no cache."""
+    """transformers' logits after `text`, given `prompt`: a single text and no cache."""
     ids = torch.tensor([prompt]), torch.tensor([prefix(net) + text])
     return net(input_ids=ids[0], decoder_input_ids=ids[1], use_cache=False).logits[0, -1].float()

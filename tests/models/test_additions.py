@@ -1,4 +1,4 @@
-"""Heads and slots on a target: what they compute, what they keep, and whom they do not fit."""
+"""Heads and slots on a target: what they compute, what they keep, and which models they fit."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_slots_say_what_the_trained_module_says(family: str) -> None:
     check([], 3)  # nothing is pending: the start is read again, the slots are not
     context.extend(TEXT[:4])
     check(TEXT[:4], 5)
-    context.extend(TEXT[4:9])  # a block, of which two tokens stay
+    context.extend(TEXT[4:9])  # a block, of which two tokens are kept
     context.rewind(base + 6)
     context.extend([2])
     check([*TEXT[:6], 2], added.SLOTS)
@@ -145,7 +145,7 @@ def test_slots_are_for_a_t5() -> None:
     assert added.heads(model).on(llama).guesses(torch.zeros(16), 2).shape == (
         2,
         37,
-    )  # heads are for any model
+    )  # heads fit any model
 
 
 def folder(path: Path, made, kind: str, **config: object) -> Path:

@@ -1,4 +1,4 @@
-"""What the attention function refuses, and positions beyond a context's slots."""
+"""Inputs that the attention function refuses, and positions beyond a context's slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marian files and the recurrent decoder: what is read, what a pass computes, what is refused."""
+"""Marian files and the recurrent decoder: reading, passes, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOURCES = ["a b c", "the cab is bad", "d e f g h i j"]
 
 
 def items(seed: int = 0) -> dict[str, np.ndarray]:
-    """Random weights by the names of a Marian file, matrices [out, in]."""
+    """Random weights under the names of a Marian file, with matrices as [out, in]."""
     random = np.random.default_rng(seed)
     made: dict[str, np.ndarray] = {}
 
@@ -67,7 +67,7 @@ def config(**changes: object) -> dict[str, object]:
 
 
 def written(weights: dict[str, np.ndarray], settings: dict[str, object], version: int = 1) -> bytes:
-    """A Marian binary: vectors in float32, matrices in eight bits, laid out as intgemm's are."""
+    """A Marian binary: vectors in float32, 8-bit matrices in intgemm's layout."""
     parts: list[tuple[str, int, tuple[int, ...], bytes]] = []
     for name, value in weights.items():
         if len(value) == 1:
@@ -110,7 +110,7 @@ def model(tmp_path_factory):
 
 
 def whole(model, prompt: list[int], text: list[int]) -> torch.Tensor:
-    """Scores of the token after each prefix of a text, by the modules."""
+    """Logits after each prefix of a text, from the modules."""
     with torch.inference_mode():
         return model.net(
             input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[0, *text]])
@@ -155,7 +155,7 @@ def test_a_pass_over_a_chain_computes_what_the_modules_do(model) -> None:
 
 @pytest.mark.parametrize("kept", range(5))
 def test_rolling_back_chooses_an_earlier_state(model, kept) -> None:
-    """After any part of a draft is kept, and after a rewind, the next pass is that of the text alone."""
+    """After part of a draft is committed, and after a rewind, the next pass is that of the plain text."""
     prompt, text, after = model.encode(SOURCES[0]), [5, 9, 20, 7], [33, 12]
     context = model.open([prompt], 16)
     context.prefill()
@@ -177,7 +177,7 @@ def test_rows_of_a_batch_are_what_each_is_alone(model) -> None:
     texts = [[5, 9, 20], [7], [12, 30, 8, 25, 6]]
     context = model.open(prompts, 16)
     context.prefill()
-    for _ in range(2):  # the second time the rows begin at different places
+    for _ in range(2):  # the second time, the rows start at different positions
         result = context.forward([Draft.chain(np.array(text)) for text in texts])
         for prompt, text, row, written in zip(prompts, texts, result.logits, context.tokens):
             before = written[len(prompt) :]
@@ -237,7 +237,7 @@ def test_retranslation_at_zero_is_retranslation(model) -> None:
     assert result.holds
 
 
-# ---------------------------------------------------------------- a drafter cut out of it
+# ---------------------------------------------------------------- a drafter cut from it
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +338,7 @@ def test_a_damaged_file_is_refused(tmp_path) -> None:
 
 
 def test_no_damage_ends_in_a_traceback(tmp_path) -> None:
-    """Numbers of the header and the shapes, each turned into others: read all the same, or refused."""
+    """Changed numbers in the header and the shapes are read all the same, or refused in one line."""
     root = folder(tmp_path / "turned")
     file, random, refused = root / "model.bin", np.random.default_rng(0), list[str]()
     data = file.read_bytes()
@@ -388,7 +388,7 @@ def test_the_downloaded_translator_translates(bergamot) -> None:
 
 
 def test_it_translates_a_text_that_arrives_word_by_word(bergamot) -> None:
-    """The bias saves passes and leaves the last text as it is, in a sentence that shows it."""
+    """The bias saves passes and leaves this sentence's last text intact."""
     sentence = "The farmer keeps twelve geese, because he says that they are better than any dog."
     heard = specviz.streams.fixed_lag(sentence, 1)
     runs = [

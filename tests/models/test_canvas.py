@@ -1,4 +1,4 @@
-"""Canvases: what a pass computes, sees, reads and keeps."""
+"""Canvases: what a pass computes, attends to, reads and keeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def close(one: torch.Tensor, other: torch.Tensor, by: float = 1e-10) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=by)
 
 
-PLAIN = 1e-5  # transformers takes the norms in float32
+PLAIN = 1e-5  # transformers computes the norms in float32
 
 
 @pytest.fixture(params=[0, 1], ids=["in place", "shifted"])
@@ -33,7 +33,7 @@ def model(request: pytest.FixtureRequest) -> Diffusion:
 
 
 def rows_of(context, row: int = 0) -> torch.Tensor:
-    """The keys and values of a row's positions."""
+    """The keys and values of a row, at all its positions."""
     return context.store.data[:, :, row, :, : len(context.text[row])].clone()
 
 
@@ -41,7 +41,7 @@ def rows_of(context, row: int = 0) -> torch.Tensor:
 def test_the_first_pass_is_the_plain_one(model: Diffusion, cache: str) -> None:
     context = model.open([PROMPT], 10, block=4, cache=cache)
     (read,) = context.forward(EMPTY)
-    assert read.cell.tolist() == list(range(8))  # of the current block, and of the next
+    assert read.cell.tolist() == list(range(8))  # of the current block and the next
     assert read.refreshed and read.block.tolist() == [0] and read.fed == 14
     close(read.logits, plain(model, context.tokens[0])[4:12], PLAIN)
 
@@ -73,14 +73,14 @@ def test_a_window_alone_is_computed_and_the_rest_stays(model: Diffusion) -> None
     window = range(4 - model.shift, 7)
     assert set(np.flatnonzero(changed).tolist()) <= set(window)
     assert read.fed == len(window) and not read.refreshed
-    assert read.cell.tolist() == [0, 2, 3][: 2 + model.shift]  # cell 3 is told by the last place of the block
-    # Cells 0 and 2 see the block as it is now, and everything else as the first pass left it.
+    assert read.cell.tolist() == [0, 2, 3][: 2 + model.shift]  # cell 3 is read at the last place of the block
+    # Cells 0 and 2 see the current block, and everything else as the first pass left it.
     again = model.open([PROMPT], 9, block=3)
     again.fill([1], [8])
     (whole,) = again.forward(EMPTY)
     assert (read.logits[:2] - whole.logits[:2]).abs().nan_to_num(
         0
-    ).max() > 1e-4  # not the plain pass: other rows are stale
+    ).max() > 1e-4  # unlike a plain pass: other rows are stale
 
 
 def test_the_place_before_the_block_is_computed_while_it_tells_a_masked_cell() -> None:
@@ -115,14 +115,14 @@ def test_behind_a_border_the_last_token_placed_is_computed_anew(model: Diffusion
     (read,) = context.forward(EMPTY)
     changed = (before != rows_of(context)).any(-1).any(-2).any(0).any(0)
     assert read.block.tolist() == [1]
-    assert set(np.flatnonzero(changed)) >= {4, 6, 7}  # cell 0, and the block; shifted, cell 1 too
+    assert set(np.flatnonzero(changed)) >= {4, 6, 7}  # cell 0 and the block; if shifted, cell 1 too
     assert changed[5] == bool(model.shift)
 
 
 @pytest.mark.parametrize("block", [2, 4, 9])
 @pytest.mark.parametrize("refreshing", [True, False])
 def test_packed_canvases_are_the_passes_one_by_one(model: Diffusion, block: int, refreshing: bool) -> None:
-    """A chain over borders, with a leaf beside it: each canvas is what a pass at its state would be."""
+    """A chain across blocks with one more leaf: each canvas equals a single pass over its own state."""
     tokens, cells = [7, 8, 9, 1], [1, 0, 2, 3]
 
     def opened():

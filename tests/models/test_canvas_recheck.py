@@ -1,4 +1,4 @@
-"""Decisions over canvases, decided again from the record."""
+"""Rechecking decisions over canvases from the record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_judged_node_is_decided_again(trace):
 
 
 def tampered(path, to, name, change):
-    """The record with one column changed."""
+    """Copy the record with one column changed."""
     table = pq.read_table(path)
     column = [change(row, i) for i, row in enumerate(table.to_pylist())]
     at = table.schema.get_field_index(name)
@@ -54,7 +54,7 @@ def first_judged(row, status):
 
 
 def other_odds(row, _):
-    """The surest cell of the first pass with a draft is sure no more."""
+    """The cell placed first is no longer the surest."""
     odds = row["pred_odds"]
     node = first_judged(row, "accepted")
     if node is None:
@@ -66,7 +66,7 @@ def other_odds(row, _):
 
 
 def other_top(row, _):
-    """Another token heads the list of an accepted node's cell."""
+    """Swap the top two tokens at an accepted node's cell."""
     top, k = row["pred_top_token"], row["top_k"]
     node = first_judged(row, "accepted")
     if node is None:
@@ -79,7 +79,7 @@ def other_top(row, _):
 
 
 def other_status(row, _):
-    """A rejected node is called accepted: its cell or its token is not what was placed."""
+    """A rejected node is recorded as accepted although its cell or token was not placed."""
     status = row["node_status"]
     node = None if status is None else first_judged(row, "rejected")
     return status if node is None or "accepted" in status else ["accepted" if i == node else s
@@ -106,7 +106,7 @@ def test_stepwise_judges_nothing():
 
 
 def test_equal_cells_and_equal_tokens():
-    """A model for which everything ties: leftmost cells, lowest ids, and the record says so."""
+    """If everything ties, cells go from left to right with the lowest ids, and the record agrees."""
     model = tiny(1, eos=(), tie_word_embeddings=False)
     model.net.lm_head.weight.data.zero_()
     trace = specviz.generate(model, [[1, 2]], "ssd", block=4, draft_length=3, max_new_tokens=12)

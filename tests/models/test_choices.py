@@ -1,4 +1,4 @@
-"""What a large model is loaded as where nobody says: measured once, kept, and refused by no one."""
+"""Default choices for a large model: measured once, kept, and never a reason to fail."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from specviz.models import choices, kernels
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch, tmp_path):
-    """A machine on which nothing was measured yet, and whose cache holds no bundled model."""
+    """A machine without measurements, and a cache without bundled models."""
     monkeypatch.delenv("SPECVIZ_INVARIANT")
     monkeypatch.setattr(kernels, "SAMPLE", 1 << 10)
     monkeypatch.setenv(
         "SPECVIZ_HOME", str(tmp_path / "tried")
-    )  # this load measures, and keeps what it measured
+    )  # the load below measures and keeps the result
     if not choices.way(sv.load("town", invariant=False), kernels.LAYOUTS).layout:
         pytest.skip("no product of this machine keeps its order")
     monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "home"))
 
 
 def cost(monkeypatch, seconds):
-    """Let an invariant pass take so long, another one 1 s."""
+    """Let an invariant pass take `seconds`, and any other pass 1 s."""
     monkeypatch.setattr(choices, "_times", lambda *given: ([1.0, 1.0], [seconds, seconds]))
 
 
@@ -71,7 +71,7 @@ def test_the_variable_and_the_size_of_a_model_come_first(monkeypatch):
 
 
 def test_rotary_frequencies_stay_in_float32(monkeypatch):
-    """They are rounded in no format: 0.4 % of a frequency turns a position far away elsewhere."""
+    """Rounding them to a narrower format, by up to 0.4 %, would shift the angles at distant positions."""
     before = sv.load("town", dtype="float32", invariant=False).net
     wanted = before.model.rotary_emb.inv_freq.clone()
     monkeypatch.setattr(choices, "_format", lambda *_: choices.BFLOAT16)
@@ -89,7 +89,7 @@ def test_rotary_frequencies_stay_in_float32(monkeypatch):
 
 
 def test_angles_that_change_with_the_length_end_a_text():
-    """Phi-3's `longrope` turns a whole pass by other angles beyond the length of its first training."""
+    """Beyond its original training length, Phi-3's `longrope` uses other angles for the whole pass."""
     rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "rope_theta": 1e4}
     config = Phi3Config(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
@@ -113,7 +113,7 @@ def test_a_cost_measured_beside_other_work_is_not_kept(monkeypatch):
 
 
 def faster(monkeypatch, dtype):
-    """Let products in one format take less time, on a processor with instructions for bfloat16."""
+    """Make products in one format faster, on a processor with bfloat16 instructions."""
 
     def measure(matrices, layouts, rows=kernels.ROWS):
         time = 1.0 if matrices[0][0].dtype == dtype else 2.0
@@ -129,7 +129,7 @@ def test_the_faster_format_is_taken_and_made_exact(asked, monkeypatch):
     if not choices._settles(net, choices.BFLOAT16, choices._layouts(net, choices.BFLOAT16)):
         pytest.skip("no product in bfloat16 of this machine keeps its order")
     faster(monkeypatch, torch.bfloat16)
-    cost(monkeypatch, 3.0)  # in bfloat16 texts would part without, so the cost does not count
+    cost(monkeypatch, 3.0)  # bfloat16 texts would differ otherwise, so the cost is ignored
     model = sv.load("town", dtype=asked)
     assert model.dtype == torch.bfloat16
     assert model.invariant
@@ -158,7 +158,7 @@ def test_float32_stays_where_it_is_faster_or_the_processor_has_nothing_else(monk
 
 @pytest.fixture
 def halves(monkeypatch):
-    """Products by float16 weights take the least time, where torch has them."""
+    """Make products with float16 weights the fastest, if torch has them."""
     if not kernels.multiplies_halves():
         pytest.skip("torch has no product with weights in float16 here")
 
@@ -175,7 +175,7 @@ def matrices(model):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A checkpoint whose weights float16 does not hold."""
+    """A checkpoint whose weights are not exact in float16."""
     checkpoint(tmp_path / "model")
     return str(tmp_path / "model")
 

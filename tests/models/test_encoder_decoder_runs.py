@@ -1,4 +1,4 @@
-"""Encoder-decoders through the whole house: loaded, decoded, recorded, audited, asked what-if."""
+"""Encoder-decoders through the whole package: loading, decoding, traces, the audit and what-ifs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def tokens(trace) -> list[int]:
 
 
 def ended(net, count: int) -> list[int]:
-    """Transformers' own greedy text, without what stands before it."""
+    """transformers' greedy text without the decoder's prefix."""
     ids = torch.tensor([PROMPT])
-    # Its cache would have as many layers as the encoder, which are fewer here.
+    # The default cache has as many layers as the encoder, which has fewer here.
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     made = net.generate(
         ids, max_new_tokens=count + len(prefix(net)) - 1, do_sample=False, past_key_values=cache
@@ -72,7 +72,7 @@ def test_the_prompt_counts_in_the_context() -> None:
     made = specviz.generate(load(make("t5")), PROMPT, "autoregressive", max_new_tokens=4)
     assert made.cycles["context"].tolist()[:3] == [5, 5, 6]
     first = made.passes.iloc[0]
-    assert (first["cycle"], first["tokens"]) == (0, 5)  # the encoder's
+    assert (first["cycle"], first["tokens"]) == (0, 5)  # the encoder's pass
 
 
 def test_the_audit_of_every_method() -> None:
@@ -121,7 +121,7 @@ def test_a_drafter_is_of_the_targets_kind() -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved T5 with a sentencepiece tokenizer that appends its end token."""
+    """A saved T5 with a SentencePiece tokenizer that appends its end token."""
     path = tmp_path_factory.mktemp("models") / "hamlet"
     words = ["<pad>", "</s>", "<unk>", "▁to", "▁be", "▁or", "▁not", "▁", *"abcdefghijklmnopqrstuvwxyz."]
     model = Tokenizer(Unigram([(word, -float(i)) for i, word in enumerate(words)], unk_id=2))
@@ -144,7 +144,7 @@ def test_a_folder_with_a_sentencepiece_tokenizer(home: Path) -> None:
     assert isinstance(model, EncoderDecoder)
     assert (model.name, model.prefix, model.eos, model.layers) == ("hamlet", [0], (1,), 3)
     ids = model.encode("to be or")
-    assert ids == [3, 4, 5, 1]  # with its end token
+    assert ids == [3, 4, 5, 1]  # with the end token
     assert [model.piece(i) for i in ids] == [b" to", b" be", b" or", b"</s>"]
     assert model.encode([{"role": "user", "content": "not"}, {"role": "user", "content": "to be or"}]) == ids
     with pytest.raises(PromptError, match="reads the user's last message"):
@@ -173,7 +173,7 @@ def test_a_prompt_that_is_too_long(home: Path) -> None:
 
 @torch.no_grad()
 def test_bad_words_of_one_token_are_never_written() -> None:
-    """Marian's models forbid their padding so, whose score would be the largest."""
+    """Marian's models forbid their padding token this way; its logit would be the largest."""
     net = make("marian")
     words = [5, *(word for word in range(VOCABULARY) if word > 20)]
     net.final_logits_bias[0, 5] = 100.0

@@ -1,4 +1,4 @@
-"""Mixtures of experts: what a pass reads depends on what its tokens choose."""
+"""Mixtures of experts: the weights that a pass reads depend on the experts its tokens choose."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ FAMILIES = {"qwen3_moe": (qwen, 8, 3 * 32 * 24), "mixtral": (mixtral, 6, 3 * 32 
 
 @pytest.fixture(params=FAMILIES)
 def mixture(request):
-    """A random mixture, its number of experts and the elements of one."""
+    """A random mixture of experts, its number of experts and one expert's number of elements."""
     make, count, elements = FAMILIES[request.param]
     torch.manual_seed(0)
     net = make()
     for name, parameter in net.named_parameters():
         if parameter.ndim > 1 and "norm" not in name:
-            torch.nn.init.normal_(parameter, std=0.3)  # so that the routers tell tokens apart
+            torch.nn.init.normal_(parameter, std=0.3)  # so that the routers separate tokens
     return Model(net.eval(), name=request.param, plain=False), count, elements
 
 
@@ -97,7 +97,7 @@ def test_what_tokens_choose_is_counted(mixture):
 def test_tokens_that_choose_alike_touch_fewer(mixture):
     model, count, _ = mixture
     chosen = experts.choices(model.net, [[7] * 30])
-    first = [chosen[0][:1]]  # the first layer's router sees one token and what attention made of equal ones
+    first = [chosen[0][:1]]  # the first layer's router sees equal tokens only
     assert experts.touched(first, count, [8])[8] == 2
     assert float(Shape(model.geometry).touched(8)) > 4
 

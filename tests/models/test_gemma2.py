@@ -22,7 +22,7 @@ from specviz.models import attention, gemma2
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
-WINDOW, LENGTH = 6, 30  # the texts go far beyond the window
+WINDOW, LENGTH = 6, 30  # texts go far beyond the window
 TOKENS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=LENGTH)
 TREE = Draft(np.array([3, 4, 5, 6, 7, 8]), np.array([-1, -1, 0, 2, 1, 3]))
 
@@ -36,7 +36,7 @@ def pair(dtype: torch.dtype = torch.float32) -> tuple[Model, torch.nn.Module]:
 
 @pytest.fixture
 def in_double(monkeypatch):
-    """Let transformers keep float64: its Gemma 2 takes norms, softmax and angles in float32."""
+    """Keep transformers in float64: its Gemma 2 computes norms, softmax and angles in float32."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     softmax = torch.nn.functional.softmax
     monkeypatch.setattr(
@@ -49,7 +49,7 @@ def paths(draft: Draft) -> list[list[int]]:
 
 
 def test_in_float64_it_says_what_transformers_says(in_double):
-    """Prefill, a tree behind it, its commit, a rollback, and two texts of different length in one pass."""
+    """A prefill, a tree, its commit, a rollback, and two texts of different lengths in one pass."""
     served, net = pair(torch.float64)
     random = np.random.default_rng(0)
     texts = [random.integers(0, VOCABULARY, n).tolist() for n in (LENGTH, 4)]
@@ -65,7 +65,7 @@ def test_in_float64_it_says_what_transformers_says(in_double):
 
 
 def _states(context, draft):
-    """Final states in the model's own format: `forward` hands out scores in float32."""
+    """Final states in the model's own format, since `forward` returns float32 logits."""
     hidden = context.forward([draft] * context.rows, hidden=(-1,)).hidden[-1]
     context.commit([[0, 2]] * context.rows)
     context.rewind([n - 2 for n in context.length])
@@ -82,7 +82,7 @@ def _exact(net, tokens):
 
 @torch.no_grad()
 def _full(net, ids):
-    """Scores without a window."""
+    """Logits without a window."""
     kinds, net.config.layer_types = net.config.layer_types, ["full_attention"] * 4
     try:
         return net(ids, use_cache=False).logits[0, -1]
@@ -149,7 +149,7 @@ def test_each_part_is_needed(missing):
 
 
 def test_in_half_precision_small_norm_weights_keep_their_digits():
-    """1 + 1/1000 is 1 in bfloat16: what a norm multiplies by is kept in float32."""
+    """1 + 1/1000 is 1 in bfloat16, so a norm's factor is kept in float32."""
     net = make("gemma2").to(torch.bfloat16)
     weight = net.model.norm.weight
     weight.data.fill_(1e-3)
@@ -199,9 +199,9 @@ def test_every_row_of_a_tree_is_the_row_of_its_own_path(window, dtype, lengths, 
 @pytest.mark.parametrize("part", ["tanh", "window"])
 def test_a_broken_part_of_it_shows(part, monkeypatch):
     target = wide(45)
-    if part == "tanh":  # by rounding, and only in products of many lines
+    if part == "tanh":  # by rounding, and only in products with many rows
         monkeypatch.setattr(gemma2.ordered, "_tanh", lambda x: torch.tanh(x) * (1 + 1e-6 * (len(x) > 16)))
-    else:  # only chains have a window
+    else:  # trees lose the window
         original = gemma2.Gemma2._near
 
         def near(self, given, store):

@@ -1,4 +1,4 @@
-"""The GGUF writer against transformers: the same scores, the same tokens, and what it refuses."""
+"""The GGUF writer against transformers: the same logits and tokens, and what it refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from specviz.models.zoo import bundled
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
 TEXT = [0, 2, 300, 41, 17, 999, 2048, 3071, 5, 77, 1234, 600]
-# Of the largest difference, where the scores' standard deviation is 1.9; the mean one is far below.
+# Limits on the largest difference; the logits' standard deviation is 1.9, and the mean difference far less.
 WIDE = (
     torch.backends.cpu.get_cpu_capability() == "AVX512"
 )  # without it llama.cpp adds halves in another order
@@ -40,7 +40,7 @@ TOLERANCE = {"f32": 1e-4, "f16": 1e-2 if WIDE else 2e-2, "q8_0": 0.3, "q4_k_m": 
 
 
 def all_scores(model, ids: list[int]) -> np.ndarray:
-    """llama.cpp's scores behind every token but the first, by one pass."""
+    """llama.cpp's logits after every token, from one pass."""
     context = model.open([ids[:1]], len(ids))
     found = context.forward(Draft.chain(np.array(ids[1:]))).logits[0].numpy()
     context.close()
@@ -52,7 +52,7 @@ def test_scores_are_those_of_transformers(type: str) -> None:
     found, want = all_scores(served(type), TEXT), scores(random_model(), TEXT)
     assert np.abs(found - want).max() < TOLERANCE[type]
     assert np.abs(found - want).mean() < TOLERANCE[type] / 5
-    assert want.std() > 1.5  # else any tolerance would do
+    assert want.std() > 1.5  # otherwise any tolerance would do
     assert (
         served(type).dtype == {"f32": "float32", "f16": "float16", "q8_0": "Q8_0", "q4_k_m": "Q4_K_M"}[type]
     )
@@ -132,14 +132,14 @@ def test_tokenization_is_that_of_transformers() -> None:
 def test_pieces_are_those_of_transformers() -> None:
     town = load("town")
     assert [served().piece(i) for i in range(3072)] == [town.piece(i) for i in range(3072)]
-    assert served().text.special == set(range(16))  # every control token, named in the config or not
+    assert served().text.special == set(range(16))  # every control token, in the config or not
 
 
 @pytest.mark.parametrize(
     ("kind", "digits"), [("gpt-2", False), ("smollm", True), ("llama-bpe", False), ("qwen2", True)]
 )
 def test_pre_tokenizers(kind: str, digits: bool, tmp_path: Path) -> None:
-    """Each way of cutting text that the writer knows, on text where they differ."""
+    """Each way of splitting text that the writer supports, on text where they differ."""
     from tokenizers import Regex, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -202,7 +202,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     {"hidden_size": 8}, {"vocab_size": 5000}, {"num_hidden_layers": 3}, {"num_attention_heads": 7},
 ])  # fmt: skip
 def test_a_folder_whose_weights_are_not_those_of_its_config_is_refused(change: dict, tmp_path: Path) -> None:
-    """llama.cpp would refuse the file, or transformers would fill up with random numbers."""
+    """Otherwise llama.cpp would refuse the file, or transformers would fill in random weights."""
     home, out = tmp_path / "home", tmp_path / "x.gguf"
     shutil.copytree(bundled()["town-draft"], home)
     config = json.loads((home / "config.json").read_text()) | change

@@ -1,4 +1,4 @@
-"""GGUF files on torch: the weights of each type, the families, and files that are damaged or not served."""
+"""GGUF files on torch: the weights of each type, the families, and damaged or unsupported files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 pytest.importorskip("gguf", reason="gguf is not installed")
-pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")  # which writes the K-quants
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")  # it writes the K-quants
 
 import gguf
 from gguf_files import file, random_model, scores, served
@@ -27,7 +27,7 @@ from specviz.models.llamacpp.library import library
 from specviz.models.loading import load
 
 TEXT = [0, 2, 300, 41, 17, 999, 2048, 3071, 5, 77, 1234, 600]
-# Largest difference of a weight, in standard deviations of its matrix.
+# Largest error of a weight, in standard deviations of its matrix.
 ROUNDING = {
     "F32": 0.0, "F16": 2e-3, "BF16": 2e-2, "Q8_0": 3e-2, "Q4_0": 0.5, "Q4_1": 0.4, "Q5_0": 0.3, "Q5_1": 0.2,
     "Q4_K": 0.5, "Q6_K": 0.2,
@@ -35,7 +35,7 @@ ROUNDING = {
 
 
 def rewritten(source: Path, out: Path, type: str | None = None, drop: str = "", **fields: Any) -> Path:
-    """A copy of a GGUF file with its matrices in another type, other metadata, or without a tensor."""
+    """Copy a GGUF file with its matrices in another type, with other metadata, or without a tensor."""
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(out, fields.pop("architecture", "llama"))
     for key, field in reader.fields.items():
@@ -46,7 +46,7 @@ def rewritten(source: Path, out: Path, type: str | None = None, drop: str = "", 
         writer.add_key_value(key, field.contents(), field.types[0], inner)
     for key, value in fields.items():
         kind = gguf.GGUFValueType.get_type(value)
-        if kind == gguf.GGUFValueType.INT32:  # llama.cpp reads no other
+        if kind == gguf.GGUFValueType.INT32:  # llama.cpp reads only unsigned ones
             kind = gguf.GGUFValueType.UINT32
         inner = gguf.GGUFValueType.get_type(value[0]) if isinstance(value, list) else None
         writer.add_key_value(NAMES[key], value, kind, inner)
@@ -128,7 +128,7 @@ def own(name: str) -> str:
 
 @pytest.mark.parametrize(("ftype", "width", "types"), [
     ("Q2_K", 256, {"Q2_K", "Q3_K"}), ("Q3_K_M", 256, {"Q3_K", "Q5_K"}), ("Q5_K_M", 256, {"Q5_K", "Q6_K"}),
-    ("Q4_K_M", 192, {"Q5_0", "Q8_0"}),  # whose rows are no multiple of 256, as SmolLM2's are not
+    ("Q4_K_M", 192, {"Q5_0", "Q8_0"}),  # its rows are no multiple of 256, like SmolLM2's
 ])  # fmt: skip
 def test_what_llama_cpp_quantises_is_read_as_it_reads_it(
     ftype: str, width: int, types: set[str], tmp_path: Path
@@ -143,18 +143,18 @@ def test_what_llama_cpp_quantises_is_read_as_it_reads_it(
     context = load(f"gguf:{path}", threads=1).open([TEXT[:1]], len(TEXT))
     theirs = context.forward(Draft.chain(np.array(TEXT[1:]))).logits[0].numpy()
     context.close()
-    assert np.abs(scores(on_torch(path), TEXT) - theirs).max() < 0.6  # theirs rounds activations, too
+    assert np.abs(scores(on_torch(path), TEXT) - theirs).max() < 0.6  # llama.cpp rounds activations too
 
 
 @pytest.mark.parametrize("type", ["f32", "f16", "q8_0", "q4_k_m"])
 def test_torch_and_llama_cpp_say_the_same_of_one_file(type: str) -> None:
-    """Not of the weights that the file was made of: of the file."""
+    """Both read the rounded weights of the file, not the original ones."""
     model, other = on_torch(file(type)), served(type)
     assert scores(model, TEXT).std() > 1.5
     context = other.open([TEXT[:1]], len(TEXT))
     theirs = context.forward(Draft.chain(np.array(TEXT[1:]))).logits[0].numpy()
     context.close()
-    bound = 1e-4 if type == "f32" else 0.6 if type == "q4_k_m" else 0.3  # theirs rounds activations, too
+    bound = 1e-4 if type == "f32" else 0.6 if type == "q4_k_m" else 0.3  # llama.cpp rounds activations too
     assert np.abs(scores(model, TEXT) - theirs).max() < bound
     assert model.eos == other.eos
 
@@ -290,7 +290,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_damaged_files_end_in_a_line(tmp_path: Path) -> None:
-    """Cut anywhere, or with bytes of the header changed: an error of ours, or a model."""
+    """A file cut anywhere or with changed header bytes gives a one-line error or a model."""
     whole = file("q8_0").read_bytes()
     end = min(t.offset for t in read_header(file("q8_0")).tensors.values())
     rng = random.Random(0)
@@ -308,7 +308,7 @@ def test_damaged_files_end_in_a_line(tmp_path: Path) -> None:
             load_gguf(path, torch.device("cpu"), torch.float32, "x", "plain")
         except ModelError as error:
             lines.append(str(error))
-    assert len(lines) >= 30  # at least those that were cut
+    assert len(lines) >= 30  # at least the cut ones
     assert not any("\n" in line for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""A GGUF file's tokenizer on torch against llama.cpp's: the same ids, pieces, special tokens and refusals."""
+"""A GGUF file's tokenizer on torch against llama.cpp's: ids, pieces, special tokens and refusals."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ CHAT = (
     "<|im_start|>assistant\n"
 )
 CONTROLS = ("<|im_start|>", "<|im_end|>")
-OTHERS = [name for names in ALIKE.values() for name in names.split()]  # that cut as another one does
+OTHERS = [name for names in ALIKE.values() for name in names.split()]  # that split as another one does
 FIRST = sorted(CUTS.keys() - set(OTHERS))
 
 
 def write(path: Path, fields: dict[str, Any]) -> Path:
-    """A GGUF file of a header alone."""
+    """Write a GGUF file that has only a header."""
     out = gguf.GGUFWriter(path, "llama")
     for key, value in {"general.name": "made", **fields}.items():
         name = key if "." in key else f"tokenizer.ggml.{key}"
@@ -58,7 +58,7 @@ def write(path: Path, fields: dict[str, Any]) -> Path:
 
 
 def both(path: Path) -> tuple[Text, Text]:
-    """The tokenizer on torch, and llama.cpp's."""
+    """The tokenizer on torch and llama.cpp's."""
     fields = read_header(path).fields
     size = len(fields["tokenizer.ggml.tokens"])
     theirs = LlamaCppTokenizer(Weights(path, 0, words=True), "made")
@@ -70,7 +70,7 @@ def both(path: Path) -> tuple[Text, Text]:
 
 @cache
 def trained(kind: str) -> tuple[list[str], list[str]]:
-    """Pieces and merges of a small vocabulary; it was trained on lines as a whole, so every cut shows."""
+    """Pieces and merges of a small vocabulary, trained on whole lines so that every split shows."""
     names = ["README.md", "specviz/models/text.py", "data/suites/town.jsonl"]
     rng = random.Random(0)
     lines = [line[:60] for name in names for line in (ROOT / name).read_text().splitlines(keepends=True)]
@@ -95,7 +95,7 @@ def byte_level(pre: str, lacking: bytes = b"", **others: Any) -> dict[str, Any]:
     gone = {spelled[byte] for byte in lacking}
     pieces = [piece for piece in pieces if not gone & set(piece)]
     merges = [merge for merge in merges if not gone & set(merge)]
-    # Two that no merge makes: tokens only where a part that is a piece is one.
+    # No merge makes these two, so they are tokens only if a whole split is looked up as a piece.
     pieces = [*CONTROLS, "<mine>", *pieces, "Ġzebrafish", "qx"]
     types = [TokenType.CONTROL] * 2 + [TokenType.USER_DEFINED] + [TokenType.NORMAL] * (len(pieces) - 3)
     return {
@@ -105,7 +105,7 @@ def byte_level(pre: str, lacking: bytes = b"", **others: Any) -> dict[str, Any]:
 
 
 def sentencepiece(lacking: bytes = b"", **others: Any) -> dict[str, Any]:
-    """The fields of a sentencepiece BPE, without the pieces of some bytes."""
+    """The fields of a SentencePiece BPE, without the pieces of some bytes."""
     pieces, _ = trained("llama")
     characters = sorted(piece for piece in pieces if len(piece) == 1)
     merged = [piece for piece in pieces if len(piece) > 1]
@@ -131,7 +131,7 @@ READ: dict[str, Callable[[Text, str], list[int]]] = {
 
 
 def outcome(read: Callable[..., list[int]], *given: Any) -> list[int] | str:
-    """Token ids, or why there are none."""
+    """Token ids, or the reason that there are none."""
     try:
         return read(*given)
     except PromptError as error:
@@ -139,7 +139,7 @@ def outcome(read: Callable[..., list[int]], *given: Any) -> list[int] | str:
 
 
 def check(pair: tuple[Text, Text], texts: list[str], ways: str = "plain raw control chat") -> int:
-    """That both give the same ids to each text in each way; how many they refuse in the first."""
+    """Check that both give the same ids for each text and way; count the refusals in the first way."""
     refused = 0
     for prompt in texts:
         for way in ways.split():
@@ -162,7 +162,7 @@ def few(step: int) -> list[str]:
 @pytest.mark.parametrize("pre", FIRST)
 def test_ids_are_those_of_llama_cpp(pre: str, tmp_path: Path) -> None:
     mine, theirs = pair = both(write(tmp_path / "x.gguf", byte_level(pre)))
-    assert check(pair, few(4), "plain") == 5  # the halves of characters
+    assert check(pair, few(4), "plain") == 5  # the lone surrogates
     assert check(pair, few(40)) == 1
     assert (mine.begin, mine.special, mine.added) == (theirs.begin, theirs.special, theirs.added)
 
@@ -191,7 +191,7 @@ def test_sentencepiece(prefix: bool, lacking: bytes, tmp_path: Path) -> None:
 
 
 def test_the_cuts_differ(tmp_path: Path) -> None:
-    """Else the tests above could not fail."""
+    """Otherwise the tests above could not fail."""
     texts = few(4)
     ids = set()
     for pre in FIRST:
@@ -232,7 +232,7 @@ def test_special_tokens_by_name_whatever_their_type(tmp_path: Path) -> None:
     assert (mine.special, mine.added) == (theirs.special, theirs.added)
     assert mine.special == {0, 1, size, size + 2, size + 3, size + 6}
     assert [mine.piece(i) for i in range(size + 8)] == [theirs.piece(i) for i in range(size + 8)]
-    assert mine.piece(size + 4) == b"" and mine.piece(size + 7) == b"last"  # no piece, and beyond it
+    assert mine.piece(size + 4) == b"" and mine.piece(size + 7) == b"last"  # no piece; the last id
     assert mine.difference(theirs) is None
     assert check((mine, theirs), ["<|eot_id|><|channel|>\n <PAD>x", *few(30)]) == 1
 
@@ -278,7 +278,7 @@ def test_only_a_text_that_needs_a_missing_byte_is_refused(kind: str, tmp_path: P
     for text in pair:
         assert b"\\u0004" in b"".join(
             map(text.piece, text.encode("a\x04b"))
-        )  # the template needs no such byte
+        )  # the template does not need this byte
     assert check(pair, ["a\x04b"], "chat") == 0
 
 
@@ -339,7 +339,7 @@ def test_damaged_and_unknown_tokenizers(change: dict[str, Any], line: str) -> No
 
 @pytest.fixture(scope="module")
 def smollm() -> Path:
-    """SmolLM2's file: downloaded, or where an environment variable says."""
+    """SmolLM2's file: a download, or the path in SPECVIZ_SMOLLM2."""
     from specviz.models.downloads import local_path
 
     path = local_path("smollm2") or Path(os.environ.get("SPECVIZ_SMOLLM2", ""))

@@ -34,7 +34,7 @@ PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 3, 1, 4], [7, 3]]
 
 @pytest.fixture
 def unpinned(monkeypatch, tmp_path) -> Path:
-    """No layout pinned, and nothing measured yet."""
+    """No layout is pinned and nothing is measured yet."""
     monkeypatch.delenv(kernels.VARIABLE)
     monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path))
     return tmp_path / "kernels"
@@ -58,13 +58,13 @@ def test_a_layout_computes_the_product(layout: str, dtype: torch.dtype) -> None:
             assert (both(x).double() - want).abs().max() <= bound
             kept = to.clone()
             assert (one.add(x, to).double() - (want[:, :width] + to.double())).abs().max() <= 2 * bound
-            assert torch.equal(to, kept)  # what is added to is left alone
+            assert torch.equal(to, kept)  # the addend is unchanged
 
 
 def of_four_bits(kind: str, outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix as a GGUF file of a type holds it, and its numbers from 0 to 15."""
+    """A matrix as a GGUF type stores it, and its 4-bit numbers from 0 to 15."""
     numbers = torch.randint(0, 16, (outputs, inputs // 32, 32))
-    numbers[..., 0] = 0  # the end of its range that each group holds
+    numbers[..., 0] = 0  # each group contains its lowest number
     scales = torch.rand(outputs, inputs // 32, 1).half().float() + 0.01
     if kind == "Q4_1":
         numbers[..., 1] = 15
@@ -79,7 +79,7 @@ def of_four_bits(kind: str, outputs: int, inputs: int) -> tuple[torch.Tensor, to
 def test_the_numbers_of_a_four_bit_file_come_back(kind: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     weight, numbers = of_four_bits(kind, 32, 96)
-    weight[:16, :32] = 0  # a group without any
+    weight[:16, :32] = 0  # an all-zero group
     numbers[:16, :32] = 0 if kind == "Q4_1" else 8
     got = kernels.four_bits(weight.to(dtype))
     assert got is not None
@@ -110,14 +110,14 @@ def test_products_with_whole_numbers(layout: str) -> None:
     want = x.double() @ torch.cat(parts).double().t()
     assert (both(x).double() - want).abs().max() <= 2e-2 * want.abs().max()
     assert (one.add(x, to).double() - want[:, :32] - to.double()).abs().max() <= 3e-2 * want.abs().max()
-    if layout == kernels.INT4:  # what was not held in four bits is held in eight
+    if layout == kernels.INT4:  # matrices not stored in four bits use eight
         assert isinstance(kernels.lay([torch.randn(32, 64).bfloat16()], layout), kernels.Int8)
 
 
 @served
 @pytest.mark.parametrize("width", [8, 24, 40, 2730])
 def test_inputs_of_any_number_are_multiplied_in_eight_bits(width: int) -> None:
-    """Of no multiple of 16 torch's product reads on behind a row: wrong sums, or the end of the process."""
+    """Without padding to 16 inputs, torch's product reads past a row: wrong sums, or a crash."""
     torch.manual_seed(0)
     product = kernels.Int8([torch.randn(37, width).bfloat16()])
     numbers = product.matrix[:, :width].double() * product.scale.double()[:, None]
@@ -135,7 +135,7 @@ eight_bits = pytest.mark.skipif(
 @pytest.mark.parametrize("kind", [kernels.W8A8Product, kernels.W8A8Fbgemm])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_of_eight_bits_by_eight_bits(dtype: torch.dtype, kind: type, monkeypatch) -> None:
-    """Near the product; a row's bits are the same in any company; a row of zeros gives zeros."""
+    """Close to the exact product; a row's bits do not depend on the other rows; a zero row gives zeros."""
     if not kernels.adds_exactly(kind):
         pytest.skip(f"no exact {kind.__name__} on this processor")
     monkeypatch.setitem(kernels.KINDS, kernels.W8A8, kind)
@@ -157,7 +157,7 @@ def test_products_of_eight_bits_by_eight_bits(dtype: torch.dtype, kind: type, mo
 
 def test_a_processor_that_adds_eight_bits_with_overflow_is_told_apart(monkeypatch) -> None:
     def overflowing(self, x):
-        # Numbers from 0 on; pairs are added in sixteen bits.
+        # Inputs are shifted to start at 0, and pairs are added in 16 bits.
         pairs = ((x[:, None] + 128) * self.weight).unflatten(-1, (-1, 2)).sum(-1)
         return pairs.clamp(-(2**15), 2**15 - 1).sum(-1) - 128 * self.weight.sum(-1)
 
@@ -170,7 +170,7 @@ def test_a_processor_that_adds_eight_bits_with_overflow_is_told_apart(monkeypatc
 
 
 def test_a_processor_with_instructions_for_eight_bits_uses_them() -> None:
-    """Or a product that went wrong would be left out without a word."""
+    """Otherwise a wrong product would be skipped silently."""
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     if "avx512_vnni" not in flags or torch.backends.quantized.engine not in ("x86", "fbgemm"):
         pytest.skip("this processor has no AVX-512 instructions that add eight bits exactly, or no FBGEMM")
@@ -190,7 +190,7 @@ def test_where_fbgemm_has_no_eight_bits_onednn_serves(monkeypatch) -> None:
 
 @eight_bits
 def test_the_drafter_of_a_large_model_lies_in_eight_bits(monkeypatch, tmp_path) -> None:
-    """Its own rounding changes no text; a pinned layout and float64 hold for the drafter, too."""
+    """Its rounding changes no text; a pinned layout and float64 apply to the drafter too."""
     monkeypatch.delenv(kernels.VARIABLE)
     small, options = target(dtype=torch.float32), {"max_new_tokens": 20, "draft_size": 5, "depth": 2}
     head = specviz.load(published("authors, EAGLE-3").write(tmp_path / "head"))
@@ -199,12 +199,12 @@ def test_the_drafter_of_a_large_model_lies_in_eight_bits(monkeypatch, tmp_path) 
     monkeypatch.setattr(choices, "large", lambda net: True)
     drafter = head.on(small)
     assert drafter.kernels == "w8a8" != small.kernels
-    assert drafter_identity(drafter, small)["kernels"] == "w8a8"  # so a calibration is another one
+    assert drafter_identity(drafter, small)["kernels"] == "w8a8"  # calibrations are kept apart
     drafted = specviz.generate(small, [PROMPTS[0]], "eagle", draft=drafter, **options)
     assert drafted.run["draft"]["kernels"] == "w8a8"
     assert drafted.texts == specviz.generate(small, [PROMPTS[0]], "autoregressive", max_new_tokens=20).texts
     assert isinstance(drafter.arithmetic.head.product, kernels.W8A8Product | kernels.W8A8Fbgemm)
-    assert head.on(target()).kernels == "plain"  # of a target in float64
+    assert head.on(target()).kernels == "plain"  # for a float64 target
     monkeypatch.setenv(kernels.VARIABLE, "transposed")
     assert head.on(small).kernels == small.kernels
 
@@ -230,7 +230,7 @@ def test_whole_numbers_are_taken_by_name_where_they_can_be(monkeypatch) -> None:
 
 @served
 def test_the_variable_may_say_whole_numbers(monkeypatch, capsys) -> None:
-    """As the command line's option does: for every model, in four bits where they came so."""
+    """As with the command-line option: for every model, in four bits if it is stored that way."""
     monkeypatch.setenv(kernels.VARIABLE, "int4")
     model = specviz.load("town")
     assert (model.dtype, model.kernels) == (torch.bfloat16, "int8")
@@ -249,7 +249,7 @@ halves_here = pytest.mark.skipif(
 
 
 def in_float16(net) -> None:
-    """Round a model's weights to what float16 holds."""
+    """Round a model's weights to values that float16 represents."""
     with torch.no_grad():
         for weight in net.parameters():
             weight.copy_(weight.half())
@@ -298,7 +298,7 @@ def test_float16_weights_are_taken_unasked_only_where_they_are_the_models(unpinn
     assert model.kernels == kernels.FP16 and kernels.FP16 in model.layouts
     assert model.geometry["weight_bytes"] == 2
     with torch.no_grad():
-        net.lm_head.weight.add_(1e-4)  # trained further, float16 no longer holds it
+        net.lm_head.weight.add_(1e-4)  # training makes them inexact in float16
     model.open([[1, 2]], 1)
     assert model.kernels != kernels.FP16
     assert model.geometry["weight_bytes"] == 4
@@ -307,7 +307,7 @@ def test_float16_weights_are_taken_unasked_only_where_they_are_the_models(unpinn
 
 
 def test_a_row_of_eight_bits_is_not_scaled_otherwise_than_it_was_rounded() -> None:
-    """The product of a unit vector is the weight, but for half a step of its row's whole numbers."""
+    """The product with a unit vector is the weight, up to half a rounding step of its row."""
     torch.manual_seed(0)
     matrix = torch.randn(64, 64).bfloat16()
     product = kernels.lay([matrix], kernels.INT8)
@@ -346,7 +346,7 @@ def test_trees_say_what_transformers_says(name: str, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", ALL)
 def test_methods_run_on_every_layout(layout: str, tmp_path: Path) -> None:
-    """Drafts, trees, early exit, CALM, batches: the text of autoregressive decoding in the same layout."""
+    """Drafts, trees, early exit, CALM and batches give the autoregressive text of the same layout."""
     net, other = make("llama", num_hidden_layers=4, layer_types=None), make("llama", seed=1)
     if layout == kernels.FP16:
         in_float16(net)
@@ -411,7 +411,7 @@ def test_the_fastest_is_measured_once_and_kept(unpinned: Path, monkeypatch) -> N
     assert Model(make("llama")).kernels == "onednn"
     (kept,) = unpinned.glob("*.json")
     assert json.loads(kept.read_text())["measured"]["fastest"] == "onednn"
-    assert Model(make("llama", seed=1)).kernels == "onednn"  # of the same shapes: not measured again
+    assert Model(make("llama", seed=1)).kernels == "onednn"  # the same shapes are not measured again
     assert len(calls) == 1
     assert Model(make("qwen2")).kernels == "onednn"
     assert len(calls) == 2
@@ -430,7 +430,7 @@ def test_what_other_work_disturbed_is_not_kept(unpinned: Path, monkeypatch) -> N
     monkeypatch.setattr(
         kernels, "measure", lambda m, layouts: {layout: {1: times[layout]} for layout in layouts}
     )
-    assert Model(make("llama")).kernels == "plain"  # the least time is what it needs
+    assert Model(make("llama")).kernels == "plain"  # the least time counts
     assert not list(unpinned.glob("*"))
 
 
@@ -489,7 +489,7 @@ def test_without_the_private_operators_the_plain_product_serves(unpinned: Path, 
         assert Model(make("llama")).kernels in ("plain", "transposed")
         with pytest.raises(ModelError, match=r"kernels='onednn' does not support torch.float32 on cpu here"):
             Model(make("llama"), kernels="onednn")
-        monkeypatch.setenv(kernels.VARIABLE, "onednn")  # which holds for every model
+        monkeypatch.setenv(kernels.VARIABLE, "onednn")  # it applies to every model
         assert Model(make("llama")).kernels == "plain"
     finally:
         kernels._packs.cache_clear()
@@ -519,10 +519,10 @@ def test_a_model_that_was_moved_or_trained_is_laid_out_anew() -> None:
     unpinned = Model(net.to(torch.float32))
     unpinned.net.to(torch.float64)
     exact = unpinned.open([[1, 2, 3]], 4).forward(Draft.empty()).logits[0]
-    assert unpinned.kernels == "plain"  # float64 checks the others
+    assert unpinned.kernels == "plain"  # float64 is the reference for the others
     torch.testing.assert_close(exact, after, atol=1e-3, rtol=1e-3)
     assert unpinned.content != first
-    copied = copy.deepcopy(net)  # training and the audit copy a model that is laid out
+    copied = copy.deepcopy(net)  # training and the audit copy models in a layout
     assert Model(copied.double()).kernels == "plain"
 
 
@@ -559,6 +559,6 @@ def test_the_content_tells_weights_and_tokenizers_apart() -> None:
 
 
 def trace_tokens(trace, prompt: int) -> list[int]:
-    """The tokens that were written after a prompt."""
+    """The tokens decoded for a prompt."""
     rows = trace.outputs
     return rows[rows["prompt"] == prompt].sort_values("position")["token"].tolist()

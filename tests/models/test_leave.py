@@ -1,4 +1,4 @@
-"""A pass that leaves early, against a slow forward by transformers' own layers that does the same."""
+"""An early-exit pass against a slow forward by transformers' own layers with the same exit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specviz.models.model import Model
 torch.set_num_threads(1)
 LAYERS, TEXT, PROMPT = 4, [3, 1, 4, 1, 5, 9, 2], [7, 3, 11]
 NOTHING = Draft.empty()
-# In float32 a small model's matrices are packed and skipped layers are one product; in float64 they are not.
+# In float32, a small model's matrices are packed and skipped layers use one product; in float64, neither.
 DTYPES = torch.float32, torch.float64
 KINDS = [(name, dtype) for name in (*PLAIN, *seq2seq.CONFIGS) for dtype in DTYPES]
 
@@ -26,7 +26,7 @@ def pair(name: str, dtype: torch.dtype) -> tuple[Model, Slow]:
     """A model, and the slow reference with its weights in float64."""
     if name in PLAIN:
         net, twin = (make(name, num_hidden_layers=LAYERS, layer_types=None) for _ in range(2))
-        for layer in net.model.layers:  # norms that differ from layer to layer
+        for layer in net.model.layers:  # norms that differ between layers
             layer.input_layernorm.weight.data.mul_(0.5 + torch.rand_like(layer.input_layernorm.weight))
         slow = SlowGemma2 if name == "gemma2" else SlowLlama
         return Model(net.to(dtype), name=name), slow(twin, net)
@@ -38,7 +38,7 @@ def pair(name: str, dtype: torch.dtype) -> tuple[Model, Slow]:
 class Slow:
     """One text in float64: each layer reads the inputs that it had, or was given, at every place so far."""
 
-    text = TEXT  # what `opened` has computed, all but its last token
+    text = TEXT  # `opened` has computed all but the last token
 
     def __init__(self, net: torch.nn.Module, like: torch.nn.Module) -> None:
         net.load_state_dict(like.state_dict())
@@ -47,10 +47,10 @@ class Slow:
 
     @torch.no_grad()
     def __call__(self, token: int, leave: int) -> torch.Tensor:
-        """Logits behind a token that leaves after layer `leave`."""
+        """Logits after a token that exits after layer `leave`."""
         x = self.embedded(token, len(self.inputs[0]))
         for i in range(LAYERS):
-            self.inputs[i].append(x)  # of a skipped layer: the state in which the token left
+            self.inputs[i].append(x)  # for a skipped layer, the state at the exit
             if i < leave:
                 x = self.layer(i, torch.stack(self.inputs[i])[None])
         return self.head(x).float()
@@ -62,7 +62,7 @@ class Slow:
 
 
 class SlowLlama(Slow):
-    """Without a mask the last place sees all, and only the last one is read: here and below."""
+    """Without a mask the last position attends to all, and only that one is read, here and below."""
 
     def embedded(self, token: int, place: int) -> torch.Tensor:
         return self.net.model.embed_tokens.weight[token]
@@ -172,7 +172,7 @@ def test_a_text_whose_tokens_leave_here_and_there(name: str, dtype: torch.dtype)
         same_cache(context, slow)
         token = int(found.logits[0].argmax())
         context.extend([token])
-    # A pass over nodes reads what was propagated, too.
+    # A pass over nodes also reads the propagated states.
     found = context.forward(Draft.chain(np.array([5, 6])))
     for place, each in enumerate((token, 5, 6)):
         torch.testing.assert_close(found.logits[0][place], slow(each, LAYERS), atol=2e-4, rtol=1e-4)
@@ -214,7 +214,7 @@ def test_what_a_rule_sees() -> None:
     found = opened(model).forward(NOTHING, leave=rule).logits[0]
     assert torch.equal(found, seen[-1])
     assert not found.is_inference()
-    for layers, logits in enumerate(seen, 1):  # the first so many layers, the same norm and head
+    for layers, logits in enumerate(seen, 1):  # the first `layers` layers, with the same norm and head
         want = opened(model.first(layers)).forward(NOTHING).logits[0]
         torch.testing.assert_close(logits, want)
 

@@ -67,7 +67,7 @@ def drafts(draw: st.DrawFn) -> Draft:
 
 
 def check(context: LlamaCppContext, texts: list[list[int]], made: list[Draft]) -> None:
-    """Every score of a pass, against transformers reading the path alone."""
+    """Compare all logits of a pass with transformers' on each path alone."""
     found = context.forward(made)
     for row, draft in enumerate(made):
         text, tokens = texts[row], [int(t) for t in draft.tokens]
@@ -95,7 +95,7 @@ def test_any_history_gives_the_one_by_one_scores(data: st.DataObject) -> None:
         elif step == "pass" and context.room > 12:
             made = [data.draw(drafts()) for _ in range(rows)]
             check(context, texts, made)
-            if data.draw(st.integers(0, 3)):  # a draft may also be dropped by what follows
+            if data.draw(st.integers(0, 3)):  # the next step may also drop a draft
                 paths = [draft.path(data.draw(st.integers(-1, len(draft) - 1))) for draft in made]
                 context.commit(paths)
                 texts = [t + [int(d.tokens[i]) for i in p] for t, d, p in zip(texts, made, paths)]
@@ -137,7 +137,7 @@ def test_a_branch_goes_on_from_any_place() -> None:
         check(rows, texts, [Draft.empty()] * len(lengths))
         check(rows, texts, [Draft(np.array([2, 2, 5]), np.array([-1, 0, -1]))] * len(lengths))
         rows.close()
-    check(base, [text], [Draft.chain([8])])  # which is as it was
+    check(base, [text], [Draft.chain([8])])  # the base is unchanged
     with pytest.raises(ModelError, match="lengths from 1 to 8"):
         base.branch([9], ROOM)
 
@@ -163,8 +163,8 @@ def test_long_texts_are_read_in_pieces() -> None:
     rng = np.random.default_rng(1)
     texts = [rng.integers(0, 3072, n).tolist() for n in (900, 1000, 600)]
     whole = small().open(texts, 20)
-    assert whole.prefill() == 2497  # more than a pass takes
-    pending = small().open(texts, 20)  # all of it before one draft's nodes
+    assert whole.prefill() == 2497  # more than one pass takes
+    pending = small().open(texts, 20)  # all of it is computed before one draft's nodes
     draft = Draft.chain(np.array([1, 2, 3]))
     for context in (whole, pending):
         found = context.forward([draft, Draft.empty(), draft])
@@ -246,7 +246,7 @@ def test_what_would_end_the_process_is_refused() -> None:
             call()
     native.tokens[:3], native.positions[:3], native.lists[:3] = 1, [0, 1, 7], native.alone[0]
     with pytest.raises(ModelError, match=r"status -1.*not continuous"):
-        native.decode(3)  # in llama.cpp's own words
+        native.decode(3)  # llama.cpp's own message
     check(context, [[1, 2, 3]], [Draft(np.array([4, 5]), np.array([-1, -1]))])
     with pytest.raises(ModelError, match="not a path from the root"):
         context.commit([1, 0])
@@ -267,7 +267,7 @@ def test_a_larger_context_keeps_what_is_computed() -> None:
     texts = [[1, 2, 3], [4, 5]]
     context = small().open(texts, 20)
     context.forward([Draft.empty()] * 2)
-    context.reserve(700)  # two rows: more cells than there were
+    context.reserve(700)  # two rows need more cells than before
     assert context.cached == [3, 2]
     check(context, texts, [Draft.chain([8]), Draft(np.array([6, 7]), np.array([-1, -1]))])
 
@@ -280,7 +280,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").write_bytes(b"")
     for name, line in (
         ("none.gguf", "no file .*none.gguf"),
-        ("x" * 300, "no file .*xxx"),  # which no file system takes
+        ("x" * 300, "no file .*xxx"),  # too long for any file system
         ("text.gguf", "is not a GGUF file .it begins with b'no m'"),
         ("empty.gguf", "is not a GGUF file"),
         ("", "is a folder; name the .gguf file"),
@@ -306,7 +306,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_files_cut_short(tmp_path: Path) -> None:
-    """Wherever a file is cut: one line, and the process goes on."""
+    """A file cut anywhere gives a one-line error, and the process continues."""
     script = """
 import sys
 from pathlib import Path
@@ -343,7 +343,7 @@ def test_files_whose_shape_would_end_the_process(tmp_path: Path) -> None:
         ("context_length", 0),
         ("context_length", -1),
     ):
-        at = data.index(f"llama.{key}".encode()) + len(f"llama.{key}") + 4  # behind its type
+        at = data.index(f"llama.{key}".encode()) + len(f"llama.{key}") + 4  # after its type
         path.write_bytes(data[:at] + (value % 2**32).to_bytes(4, "little") + data[at + 4 :])
         with pytest.raises(ModelError, match=f"bad.gguf is damaged: its llama.{key} is {value % 2**32},"):
             load(f"gguf:{path}")
@@ -457,7 +457,7 @@ def test_templates_that_refuse(tmp_path: Path) -> None:
         load(f"gguf:{tmp_path / 'z.gguf'}").encode("hi")
     words.chat_template = "{{ ''.__class__.__mro__ }}"
     write_gguf(Model(random_model(**SMALL).net, words, "x"), tmp_path / "y.gguf")
-    with pytest.raises(PromptError, match="rejects"):  # it is rendered in a sandbox
+    with pytest.raises(PromptError, match="rejects"):  # the template is rendered in a sandbox
         load(f"gguf:{tmp_path / 'y.gguf'}").encode("hi")
 
 
@@ -472,7 +472,7 @@ def test_every_method_writes_the_models_own_text(type: str) -> None:
         model, [town(type, "town-draft-aligned"), "town-draft"], [*PROMPTS, [2, 300, 41]], max_new_tokens=32,
         sampled=2, laws=False,
     )  # fmt: skip
-    # The others need layers of the target, or its states, which llama.cpp keeps to itself.
+    # The other methods need the target's layers or states, which llama.cpp does not expose.
     served = set(names("prompt")) - {"early_exit", "blockwise", "eagle"}
     assert {row.method.split(" ")[0] for row in result.rows} >= served
     assert not [str(difference) for _, difference in result.differences if difference.verdict == "bug"]
@@ -487,7 +487,7 @@ def test_a_planted_bug_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def shifted(self, row, leaves, below, at, root):
         return mark(self, row, leaves, np.roll(below, 1, 0), at, root)
 
-    monkeypatch.setattr(LlamaCppContext, "_mark", shifted)  # nodes under a leaf that is not theirs
+    monkeypatch.setattr(LlamaCppContext, "_mark", shifted)  # nodes under another node's leaf
     result = audit.run(model, None, PROMPTS[:2], [method], max_new_tokens=24, sampled=0, laws=False)
     assert result.rows[0].bug and not result.holds
     monkeypatch.undo()
@@ -571,7 +571,7 @@ def test_command(tmp_path: Path) -> None:
 
 
 def test_an_open_run_may_outlive_the_interpreter() -> None:
-    """What is freed at the end is freed once, and before what it lies in."""
+    """At exit, everything is freed once, and before the memory that it depends on."""
     script = f"""
 import specviz as sv
 run = sv.stream("gguf:{town().path}", "What is 17 plus 25?", "lookahead", record=None)
@@ -583,7 +583,7 @@ context = run.model.open([[1, 2]], 4)
 
 
 def test_a_context_is_freed_before_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by the collector of cycles, which keeps to no order."""
+    """This also holds for the cyclic garbage collector, which keeps no order."""
     lib, order = library(), []
     for name in ("llama_free", "llama_model_free"):
         call = getattr(lib, name)

@@ -1,4 +1,4 @@
-"""An invariant model: each row of any pass is, bit for bit, the row of a pass over its own text alone."""
+"""An invariant model: each row of any pass has the bits of a pass over its own text alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBERS = st.integers(0, 2**32 - 1)
 
 
 def net(heads: int = 3, groups: int = 1, dtype: torch.dtype = torch.float32, width: int = 64):
-    """A random Llama; SmolLM2's heads are 64 wide, too."""
+    """A random Llama with heads as wide as SmolLM2's, 64."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -49,7 +49,7 @@ def model(layout: str = kernels.PLAIN, dtype: torch.dtype = torch.float32, group
 
 @lru_cache
 def wide(width: int, sums: ordered.Sums | None = None) -> Model:
-    """One with heads of another width, whose attention computes its sums as given, or as tried."""
+    """A model with another head width, whose attention uses the given sums or those found by trial."""
     made = allowed(Model(net(width=width), kernels=kernels.PLAIN, name=f"width-{width}"))
     if sums:
         made.plain_function.sums = sums
@@ -57,7 +57,7 @@ def wide(width: int, sums: ordered.Sums | None = None) -> Model:
 
 
 def allowed(made: Model) -> Model:
-    """The model made invariant; where torch's products do not allow it, there is nothing to test."""
+    """Make the model invariant, or skip the test if torch's products do not allow it."""
     try:
         made.make_invariant()
     except ModelError as error:
@@ -66,14 +66,14 @@ def allowed(made: Model) -> Model:
 
 
 def row(target: Model, text: list[int]) -> torch.Tensor:
-    """What a pass of one token predicts behind a text."""
+    """The logits of a one-token pass after a text."""
     context = target.open([text], 1)
     context.prefill()
     return context.forward(Draft.empty()).logits[0][0]
 
 
 def steps(target: Model, text: list[int], more: list[int]) -> list[torch.Tensor]:
-    """Rows of decoding token by token: behind `text`, then behind each of `more`."""
+    """Rows of decoding token by token: after `text`, then after each of `more`."""
     context = target.open([text], len(more) + 1)
     context.prefill()
     rows = [context.forward(Draft.empty()).logits[0][0]]
@@ -97,7 +97,7 @@ def path_to(draft: Draft, node: int) -> list[int]:
 
 
 def parted(target: Model, texts: list[list[int]], drafts: list[Draft], sampled: int = 4) -> int:
-    """How many rows of a pass are not those of single passes, of a few nodes of each row and its root."""
+    """Count the sampled rows of a pass, roots included, that differ from those of single passes."""
     context = target.open(texts, 1 + max(map(len, drafts)))
     context.prefill()
     logits = context.forward(drafts).logits
@@ -162,7 +162,7 @@ def test_a_chain_is_decoding_token_by_token(length, count):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_every_length_up_to_700(dtype):
-    """One pass over a text, its tokens one by one, and prefills of its beginnings give the same rows."""
+    """One pass over a text, its tokens one by one, and prefills of its prefixes give the same rows."""
     target, text = model(dtype=dtype), TEXT[:LONGEST]
     rows = target.open([text[:1]], LONGEST).forward(Draft.chain(text[1:])).logits[0]
     assert all(torch.equal(a, b) for a, b in zip(rows, steps(target, text[:1], text[1:]), strict=True))
@@ -191,7 +191,7 @@ def test_smollm2(dtype, smollm2_file):
     assert parted(target, [text[:50], text[:20]], [draft, Draft.chain(text[20:25])], 3) == 0
 
 
-# Around the blocks of a cache and of torch's products, and between them.
+# At and between the block sizes of the cache and of torch's products.
 LENGTHS = (
     1,
     2,
@@ -222,7 +222,7 @@ LENGTHS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_smollm2_at_lengths_up_to_700(dtype, smollm2_file):
-    """A long pass, prefills of its beginnings, trees after them and batches of two give the same rows."""
+    """A long pass, prefills of its prefixes, trees after them and batches of two give the same rows."""
     target, random = allowed(sv.load("smollm2", dtype=dtype, invariant=False)), np.random.default_rng(1)
     text = target.encode("The harbour was quiet, and 17 boats lay still in the morning light. " * 60)[
         : LONGEST + 8
@@ -239,7 +239,7 @@ def test_smollm2_at_lengths_up_to_700(dtype, smollm2_file):
 @settings(max_examples=10, deadline=None)
 @given(length=st.integers(1, 300), seed=NUMBERS)
 def test_what_was_committed_is_read_like_text(length, seed):
-    """A path's keys and values move to where they would have been written, bit for bit."""
+    """A path's keys and values move to the slots where text would have been written, bit for bit."""
     target, random = model(), np.random.default_rng(seed)
     draft = tree(random, 24)
     path = path_to(draft, int(random.integers(24)))
@@ -270,7 +270,7 @@ def test_it_computes_what_the_model_computes():
 
 
 def _unmasked(monkeypatch):
-    """Slots behind the text are seen."""
+    """Slots after the text are visible."""
     original = ordered.sight
 
     def sight(mask, *rest):
@@ -280,7 +280,7 @@ def _unmasked(monkeypatch):
 
 
 def _values_by_slot(monkeypatch):
-    """A tree's values are added in blocks of slots."""
+    """A tree's values are added in blocks by slot, not by position."""
 
     def by_slot(weights, values, tail, orders):
         last = weights[..., tail.start :]
@@ -291,12 +291,12 @@ def _values_by_slot(monkeypatch):
 
 
 def _weights_by_slot(monkeypatch):
-    """A softmax adds a tree's weights in the order of their slots."""
+    """The softmax adds a tree's weights in slot order."""
     monkeypatch.setattr(ordered, "_arranged", lambda columns, order: columns)
 
 
 def _last_block_first(monkeypatch):
-    """The blocks of a tree's pass are added in falling order."""
+    """The blocks of a tree's pass are added in reverse order."""
     original, summed = ordered._by_position, ordered._summed
 
     def falling(*given):
@@ -310,7 +310,7 @@ def _last_block_first(monkeypatch):
 @pytest.mark.parametrize("broken", [_unmasked, _values_by_slot, _weights_by_slot, _last_block_first])
 def test_a_broken_part_shows(broken, monkeypatch):
     draft = tree(np.random.default_rng(1), 30)
-    texts = [TEXT[:245]]  # the tree reaches over the end of a block
+    texts = [TEXT[:245]]  # the tree crosses the end of a block
     assert parted(model(), texts, [draft], 30) == 0
     broken(monkeypatch)
     assert parted(model(), texts, [draft], 30) > 0
@@ -348,7 +348,7 @@ def test_products_are_compared_row_by_row():
     assert ordered._keeps(line)
 
     class Varying:
-        """Rounds otherwise from nine rows on."""
+        """Round differently from nine rows on."""
 
         def __init__(self, product):
             self.product = product
@@ -391,7 +391,7 @@ def test_a_large_tree(length):
         assert parted(wide(width), [TEXT[:length]], [draft], 12) == 0
 
 
-# ---------------------------------------------------------------- what is said of it
+# ---------------------------------------------------------------- what is reported
 
 
 def test_the_variable_holds_for_models_that_can(monkeypatch):
@@ -450,7 +450,7 @@ def test_a_norm_is_transformers_own_up_to_rounding(dtype, rows):
 
 @pytest.mark.parametrize("lines", [8, 16])
 def test_a_block_of_one_slot_adds_as_in_a_longer_one(lines):
-    """MKL adds a product of a single slot in one rounding; among masked slots it takes two."""
+    """MKL adds a product of a single slot with one rounding, but with two among masked slots."""
     torch.manual_seed(lines)
     first = torch.rand(3, lines, ordered.BLOCK), torch.randn(3, ordered.BLOCK, 64)
     weights, values = torch.rand(3, lines, 1), torch.randn(3, 1, 64)
@@ -461,7 +461,7 @@ def test_a_block_of_one_slot_adds_as_in_a_longer_one(lines):
 
 
 def test_a_prefill_goes_in_parts_whose_bits_are_the_wholes(monkeypatch):
-    """Its mask grows with the square of its tokens."""
+    """A prefill's mask grows with the square of its tokens, so it is computed in parts."""
     made = model()
     text = np.random.default_rng(5).integers(2, VOCABULARY, 150).tolist()
     asked = []

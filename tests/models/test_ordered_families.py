@@ -1,4 +1,4 @@
-"""Invariant encoder-decoders and masked-diffusion models: a row of a pass has the bits that it has alone."""
+"""Invariant encoder-decoders and masked-diffusion models: a row of a pass has the bits of that row alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMATS = (torch.float32, torch.bfloat16)
 FAMILIES = ("t5", "t5-gated", "bart", "marian", "bergamot")
 LONGEST = 150  # tokens of a prompt and of a text: more than one block
 CELLS = 20
-WIDE = {  # as wide as trained models are, in heads and beside them
+WIDE = {  # head and other widths like those of trained models
     "t5": {"d_model": 96, "d_kv": 32, "d_ff": 200},
     "bart": {"d_model": 64, "decoder_ffn_dim": 200, "max_position_embeddings": 1024},
 }
@@ -52,7 +52,7 @@ def writer(family: str, dtype: torch.dtype = torch.float32, wide: bool = False) 
 
 
 def recurrent(dtype: torch.dtype) -> modules.Net:
-    """A random translator with a recurrent decoder, as narrow as to leave vector loops a rest."""
+    """A random translator with a recurrent decoder, narrow enough that vector loops have a remainder."""
     torch.manual_seed(0)
     sizes = {"d_model": 48, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
     counts = {"encoder_layers": 2, "decoder_layers": 2}
@@ -75,7 +75,7 @@ def tree(random: np.random.Generator, nodes: int, branches: float = 0.5) -> Draf
 
 
 def alone(target: EncoderDecoder, prompt: list[int], text: list[int]) -> torch.Tensor:
-    """The row of a pass of one token after a text that was prefilled."""
+    """The logits of a one-token pass after a prefilled text."""
     context = target.open([prompt], len(text) + 1)
     context.extend(text)
     context.prefill()
@@ -83,7 +83,7 @@ def alone(target: EncoderDecoder, prompt: list[int], text: list[int]) -> torch.T
 
 
 def parted(target: EncoderDecoder, rows: int, seed: int, most: int = LONGEST, sampled: int = 4) -> int:
-    """How many rows of a pass over trees after random texts are not those of single passes."""
+    """Count the rows of a pass over trees after random texts that differ from those of single passes."""
     random = np.random.default_rng(seed)
     prompts = [numbers(random, int(random.integers(1, most))) for _ in range(rows)]
     texts = [numbers(random, int(random.integers(0, most))) for _ in range(rows)]
@@ -112,13 +112,13 @@ def test_every_row_of_a_pass_is_the_row_of_its_own_path(family, dtype, seed, row
 
 @pytest.mark.parametrize(("seed", "rows"), [(68, 1), (104, 3)])
 def test_narrow_products_whose_sums_seldom_part(seed, rows):
-    """A single row's product rounded otherwise in one sum of thousands; these passes met one."""
+    """A single row's product rounds differently in one sum of thousands; these passes hit one."""
     assert parted(writer("bergamot", torch.bfloat16), rows, seed) == 0
 
 
 @pytest.mark.parametrize("outputs", [37, 48])
 def test_a_trial_of_sums_that_cancel_shows_their_order(outputs):
-    """Halves added in another order give the same 16 bits nearly always, but not where they cancel."""
+    """Another order of adding halves shows in the 16 bits only if the sums cancel."""
 
     class Other(Lines):
         def __call__(self, x):
@@ -193,7 +193,7 @@ def test_it_computes_what_the_model_computes(family):
 def test_nonlinearities_do_not_depend_on_rows(name, width):
     function = activation(name, invariant=True)
     both = torch.randn(60, 2 * width)
-    for rows in (both[:, :width], both[:, :width].contiguous()):  # the former as one half of a wider product
+    for rows in (both[:, :width], both[:, :width].contiguous()):  # the former is half of a wider product
         single = torch.cat([function(row[None].contiguous()) for row in rows])
         assert all(torch.equal(function(rows[:n]), single[:n]) for n in (2, 5, 9, 60))
         assert (single - activation(name)(rows)).abs().max() < 1e-5
@@ -205,14 +205,14 @@ def test_nonlinearities_do_not_depend_on_rows(name, width):
 @lru_cache
 def painter(cache: str, shift: int = 0, dtype: torch.dtype = torch.float32) -> Diffusion:
     """A random masked-diffusion model that is invariant."""
-    del cache  # each kind of pass has a model of its own, which a test may break
+    del cache  # each kind of pass has its own model, which a test may break
     made = tiny(3, shift, torch.float32, (), hidden_size=32, head_dim=8, max_position_embeddings=256)
     net = made.net.to(dtype)
     return allowed(Diffusion(net, name="tiny", mask=made.mask, shift=shift, kernels=kernels.PLAIN))
 
 
 def canvases_of(random: np.random.Generator, open_cells: np.ndarray, depth: int, nodes: int) -> Draft:
-    """A tree of placements, each path in cells of its own."""
+    """A tree of placements in which no path repeats a cell."""
     parents: list[int] = []
     positions: list[int] = []
     depths: list[int] = []
@@ -230,7 +230,7 @@ def canvases_of(random: np.random.Generator, open_cells: np.ndarray, depth: int,
 
 
 def twin(canvas: Canvas) -> Canvas:
-    """A canvas in the same state, which may go on by itself."""
+    """Copy a canvas's state so that it can continue on its own."""
     other = copy.copy(canvas)
     for name in ("text", "masked", "stale"):
         setattr(other, name, [each.copy() for each in getattr(canvas, name)])
@@ -251,7 +251,7 @@ def rows_read(read, canvas: int) -> dict[int, torch.Tensor]:
 
 
 def parted_canvases(target: Diffusion, cache: str, rows: int, seed: int, prompt: int = 90) -> int:
-    """How many cells of a pass over packed canvases are not those of stepwise decoding alone."""
+    """Count the cells of a pass over packed canvases that differ from stepwise decoding alone."""
     random = np.random.default_rng(seed)
     policy = {"block": 8, "cache": cache, "refresh": 6}
     prompts = [random.integers(6, 37, int(random.integers(1, prompt))).tolist() for _ in range(rows)]
@@ -312,7 +312,7 @@ def test_canvases_are_what_the_model_computes():
 
 
 def _source_unmasked(monkeypatch):
-    """What fills the encoder's states up is seen."""
+    """The padding of the encoder's states is visible."""
     original = encoder_decoder_context.joined
 
     def joined(rows, invariant):
@@ -334,12 +334,12 @@ def _encoded_together(monkeypatch):
 
 
 def _varying_activation(monkeypatch):
-    """A nonlinearity's vector loop ends where the rows end."""
+    """A nonlinearity's vector loop ends with the rows."""
     monkeypatch.setattr(ordered, "steady", lambda function: function)
 
 
 def _values_by_slot(monkeypatch):
-    """A tree's values are added in blocks of slots."""
+    """A tree's values are added in blocks by slot, not by position."""
 
     def by_slot(weights, values, tail, orders):
         last = weights[..., tail.start :]
@@ -350,7 +350,7 @@ def _values_by_slot(monkeypatch):
 
 
 def _bias_by_slot(monkeypatch):
-    """T5's biases count slots, not places."""
+    """T5's biases use slots, not positions."""
     original = encoder_decoder_context.EncoderDecoderContext._places
 
     def places(self, positions):
@@ -376,7 +376,7 @@ def test_a_broken_part_of_an_encoder_decoder_shows(family, broken, monkeypatch):
 
 
 def _canvases_by_slot(monkeypatch):
-    """What a canvas sees is added in the order of slots."""
+    """What a canvas attends to is added in slot order."""
     original = canvases._windows_of
 
     def windows_of(*given):
@@ -392,7 +392,7 @@ def _canvases_by_slot(monkeypatch):
 
 
 def _windows_unmasked(monkeypatch):
-    """What fills a canvas up to whole blocks is seen."""
+    """The padding of a canvas to whole blocks is visible."""
     original = canvases._windows_of
 
     def windows_of(*given):
@@ -403,7 +403,7 @@ def _windows_unmasked(monkeypatch):
 
 
 def _unpadded(monkeypatch):
-    """Products over as many rows as there are."""
+    """Products are not padded to more rows."""
     monkeypatch.setattr(ordered, "fixed_order", lambda *_: ordered.Sums(least=1, fused=True))
     monkeypatch.setattr(ordered, "settle", lambda lines: "")
 
@@ -420,11 +420,11 @@ def test_a_broken_part_of_a_canvas_shows(cache, broken, monkeypatch):
     assert any(parted_canvases(target, cache, 3, seed) for seed in range(12))
 
 
-# ---------------------------------------------------------------- what is said of it
+# ---------------------------------------------------------------- what is reported
 
 
 def bundled(name: str):
-    """A bundled model made invariant; where the products do not allow it, there is nothing to test."""
+    """Load a bundled model as invariant, or skip the test if the products do not allow it."""
     try:
         return sv.load(name, invariant=True)
     except ModelError as error:

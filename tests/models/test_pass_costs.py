@@ -1,4 +1,4 @@
-"""What passes cost: counted from the record, against PyTorch's own counter around the passes themselves."""
+"""The cost of passes, computed from the record, against PyTorch's own counter around the passes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ METHODS = {
 
 
 def count(run):
-    """FLOPs of the products that `run` calls, by PyTorch's counter, and what `run` gave.
+    """FLOPs of `run`'s products by PyTorch's counter, and the result of `run`.
 
-    The counter knows no fused attention kernel of the CPU, so attention is composed of its products. A norm
-    is no product of matrices, but `RMSNorm` has its sum of squares made by one (baddbmm): left out.
+    The counter has no entry for the CPU's fused attention, so attention is split into products. A norm is no
+    matrix product, but `RMSNorm` computes its sum of squares by one (baddbmm), which is left out.
     """
     norms = {torch.ops.aten.baddbmm: lambda *shapes, out_shape=None, **more: 0}
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=norms) as counter:
@@ -47,7 +47,7 @@ def count(run):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Of every pass that is recorded from now on, what the counter found, in order."""
+    """Collect the counter's FLOPs for every recorded pass, in order."""
     found = []
     forward, prefill, read, grow = Watched.forward, Watched.prefill, Watched.read, Watched.grow
 
@@ -59,7 +59,7 @@ def counted(monkeypatch):
     def watched_prefill(context, hidden=()):
         flops, tokens = count(lambda: prefill(context, hidden))
         if tokens:
-            # transformers' causal models have no pass without a head: one row of it, which nobody reads.
+            # transformers' causal models always run the head: on one row here, which is not used.
             idle = context.model.kind == "causal" and not context.model.plain
             found.append(flops - idle * 2 * context.model.config.hidden_size * VOCABULARY)
         return tokens
@@ -96,7 +96,7 @@ def test_every_pass_costs_what_pytorch_counts(counted, method, name, plain):
     costs = metrics.pass_costs(trace)
     assert len(costs) == len(counted) > 10
     assert costs["computed"].tolist() == counted
-    # What the counter has and the work has not are masked scores alone.
+    # The counter exceeds the useful work only by masked attention scores.
     inner = target.config.num_attention_heads * target.dim
     masked = (costs["computed"] - costs["flops"]).where(costs["model"] == "target").dropna()
     assert (masked % (4 * target.layers * inner) == 0).all() and (masked >= 0).all()
@@ -172,7 +172,7 @@ def test_passes_of_an_eagle_drafter_cost_what_pytorch_counts(counted, generation
     assert (masked % (4 * inner) == 0).all() and (masked >= 0).all() and masked.any()
     first = ~own.duplicated(["prompt", "cycle"])
     assert (masked[first] == 0).all(), "behind the text's last pair stands no node yet"
-    # What it reads: every weight, but the fusing matrix only where there are states of the target.
+    # A pass reads every weight, but the fusing matrix only if it reads states of the target.
     head = drafter.net.lm_head or target.net.lm_head
     whole = 4 * (drafter.parameters + (drafter.net.lm_head is None) * head.weight.numel())
     shape = Shape(drafter.geometry)
@@ -213,7 +213,7 @@ def test_the_weights_of_a_pass_are_the_models(name):
     model = ready(name, name in PLAIN)
     shape = Shape(model.geometry)
     embedding = 0 if model.geometry["tied"] else VOCABULARY * model.config.hidden_size
-    places = 64 * 16 if name == "gpt2" else 0  # learned positions: of these, too, only rows are read
+    places = 64 * 16 if name == "gpt2" else 0  # learned positions, of which only rows are read too
     assert shape.weights(1) == 4 * (model.parameters - embedding - places)
     assert shape.weights(1) - shape.weights(0) == 4 * VOCABULARY * model.config.hidden_size
     opened = model.open([[1, 2, 3]], 4)
@@ -226,7 +226,7 @@ def test_a_batch_with_ragged_rows():
     shape = Shape(model.geometry)
     assert count(opened.prefill)[0] == shape.flops(2 * 4, 2 * 16, 0), "padded to the longer prompt"
     drafts = [Draft.chain([1, 2, 3]), Draft(np.array([4, 5]), np.array([-1, -1]))]
-    # Two rows of 4 tokens each, over 8 slots; the head for 4 of each, though one has 3.
+    # Two rows of 4 tokens each, over 8 slots; the head runs on 4 of each, though one has 3.
     assert count(lambda: opened.forward(drafts))[0] == shape.flops(2 * 4, 2 * 4 * 8, 2 * 4)
 
 

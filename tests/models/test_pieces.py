@@ -59,7 +59,7 @@ def sentencepiece() -> PreTrainedTokenizerFast:
 
 
 def test_a_run_of_spaces_that_was_added_is_spaces():
-    """As Gemma's tokenizers have them."""
+    """As in Gemma's tokenizers."""
     words = sentencepiece()
     words.add_tokens("▁▁▁▁")
     words.add_special_tokens({"additional_special_tokens": ["<▁>"]})
@@ -92,7 +92,7 @@ def test_wordpiece_and_unknown_ids() -> None:
     words = Text(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"), 8)
     assert words.scheme == "wordpiece"
     assert [words.piece(i) for i in (1, 2, 3)] == [b" play", b"ing", b" now"]
-    assert words.piece(6) == b""  # a row of the head that the tokenizer does not know
+    assert words.piece(6) == b""  # a head row without a token
 
 
 def test_a_mark_at_the_end_of_a_word_is_a_space_after_it() -> None:
@@ -106,7 +106,7 @@ def test_a_mark_at_the_end_of_a_word_is_a_space_after_it() -> None:
 
 
 def test_tokens_that_are_bytes_keep_those_beyond_ascii() -> None:
-    """ByT5's own decode leaves out a byte that is no character alone."""
+    """ByT5's own decode drops a byte that is not a whole character."""
     tokenizer = ByT5Tokenizer()
     words, text = Text(tokenizer, 384, (tokenizer.eos_token_id,), source=True), "naïve café, 橋 🙂"
     ids = words.encode(text)
@@ -134,8 +134,8 @@ def test_chat_messages_go_through_the_template() -> None:
     assert ids[0] == 0
     assert ids.count(0) == 1
     assert words.decode(ids) == "[user]the mill[assistant]"
-    assert words.encode("the mill") == ids  # a text is the user's turn
-    assert words.decode(words.encode("the mill", raw=True)) == "the mill"  # unless it is to stand as it is
+    assert words.encode("the mill") == ids  # a text is a user message
+    assert words.decode(words.encode("the mill", raw=True)) == "the mill"  # unless raw
     with pytest.raises(PromptError, match="visible"):
         words.encode("  ")
     with pytest.raises(PromptError, match="message 0 needs a role and a content"):

@@ -1,4 +1,4 @@
-"""Each class of the papers' checkpoints, tiny: its files and tensor names, converted, loaded, run."""
+"""Each class of the papers' checkpoints, tiny: its files and tensor names are converted, loaded and run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = 261  # of the tokenizer that the tests write
 
 
 def pickled(folder: Path, content: dict[str, torch.Tensor]) -> None:
-    """As trainers of those years wrote weights: what shares a tensor shares it in the file, too."""
+    """Save weights as older trainers did, with shared tensors stored as shared."""
     torch.save(content, folder / "pytorch_model.bin")
     for file in folder.glob("*.safetensors"):
         file.unlink()
@@ -71,7 +71,7 @@ def dream_folder(folder: Path) -> None:
     write(folder, DREAM, tensors(DREAM), shards=3)
 
 
-# By the class that `setups.toml` names: how its folder looks, and the kind of model that it loads as.
+# By class name in `setups.toml`: a function that writes its folder, and the kind of the loaded model.
 LAYOUTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "MT5ForConditionalGeneration": (seq2seq_folder("mt5"), "encoder-decoder"),
     "T5ForConditionalGeneration": (seq2seq_folder("t5"), "encoder-decoder"),

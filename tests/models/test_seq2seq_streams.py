@@ -1,4 +1,4 @@
-"""Re-translation on every family of encoder-decoders: the old output is verified over the new source."""
+"""Re-translation on every family of encoder-decoders: the old output is verified against the new source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = [5, 9, 30, 12, 7, 21, 33, 8, 16]
 
 
 def outputs(model, method) -> tuple[list[list[int]], int, list[int | None]]:
-    """The ids that each update wrote, how many cycles that took, and the prompt tokens that were reused."""
+    """Return each update's ids, the number of cycles, and the reused prompt tokens."""
     stream = specviz.streams.fixed_lag(" ".join(map(str, SOURCE)), 1)
     written: dict[int, list[int]] = {}
     cycles, reused = 0, []
@@ -43,14 +43,14 @@ def test_unbiased_it_is_retranslation(family) -> None:
 
 
 class Frozen(Retranslate):
-    """The draft keeps its end token."""
+    """Keep the end token in the draft."""
 
     def _draft(self, previous):
         return list(previous)
 
 
 def test_a_drafted_end_token_freezes_the_text() -> None:
-    """Why it is stripped: fully biased, an accepted end is the end, whatever the source becomes."""
+    """Why the end is stripped: a fully biased, accepted end stays, whatever the source becomes."""
     model = specviz.load("town-t5")
     heard = specviz.streams.fixed_lag("The doctor bought a red bicycle. Tom was tired on Sunday.", 3)
     frozen = specviz.generate(model, heard, Frozen(beta=0.5)).updates

@@ -1,4 +1,4 @@
-"""Replays by the papers' set-ups on tiny checkpoints: UniSpec with EAGLE's heads, SSD on LLaDA."""
+"""Replays of the papers' setups on tiny checkpoints: UniSpec with EAGLE's heads, and SSD on LLaDA."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """Checkpoints of this test alone, and texts in place of the papers'."""
+    """Use this test's own checkpoints, and texts in place of the papers'."""
     monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path))
 
     def texts(self):

@@ -1,4 +1,4 @@
-"""A model spread over devices: its storage lies in parts, its texts stay the same."""
+"""A model spread over devices: its storage is split, and its texts stay the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def texts(model, method, **options):
 
 @pytest.fixture
 def halves():
-    """A model of three layers; the same with its storage in two parts, by transformers' modules."""
+    """A three-layer model, and the same with split storage, run by transformers' modules."""
     whole = llama(layers=3)
     parts = Model(whole.net, name="parts", plain=False)
     parts.places = [(CPU, 2), (CPU, 1)]
@@ -47,8 +47,8 @@ def test_a_storage_in_parts_serves_every_verb(halves):
     for model in (whole, parts):
         context = model.open([[5, 9, 11]], 5)
         scores = [context.forward(tree).logits[0]]
-        context.commit([1, 2, 3])  # a path that is no prefix: its keys and values move
-        context.reserve(20)  # and the storage grows
+        context.commit([1, 2, 3])  # not a prefix, so keys and values move
+        context.reserve(20)  # the storage grows
         scores.append(context.forward(tree).logits[0])
         context.commit([])
         rows = context.branch([4, 6], 6)
@@ -93,7 +93,7 @@ def test_what_cannot_be_spread_is_refused(halves):
 
 
 def test_through_the_hooks_of_a_device_map(halves):
-    """The hooks that carry states between devices let our cache through; here all are the CPU."""
+    """The hooks that move states between devices pass our cache through; here every device is the CPU."""
     accelerate = pytest.importorskip("accelerate")
     whole, _ = halves
     net = copy.deepcopy(whole.net)

@@ -1,10 +1,10 @@
 """Plant mutants and see which tests notice: ``python -m tests.mutants``.
 
 A warm process (``warm.py``) forks for each mutant and runs the tests that reach it, up to the first failure.
-What survives there is planted in a copy of the repository, never in it, where the whole test files that cover
-it run; who survives this, too, is printed. The tests run first without a mutant: they must pass, and their
-time sets the limits. What was done stands in the record: an interrupted run goes on from it, and tries only
-mutants of changed files again.
+A mutant that survives there is planted in a copy of the repository, never in the original, and the whole test
+files that cover it run; mutants that survive this as well are printed. The tests first run without a mutant:
+they must pass, and their time sets the limits. The results are recorded, so an interrupted run resumes, and
+only the mutants of changed files are tried again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.mutants.planting import Mutant, chosen, covering
 ROOT = Path(__file__).parents[2]
 COPIED, LINKED = ("specviz", "tests", "pyproject.toml", "README.md"), ("data", "notebooks", "docs", "binder")
 Entry = dict[str, Any]
-OUTCOMES = {0: "survived", 1: "killed", 2: "killed", 3: "killed"}  # of pytest: 2 is an error while collecting
+OUTCOMES = {0: "survived", 1: "killed", 2: "killed", 3: "killed"}  # pytest's; 2 is an error while collecting
 
 
 @contextmanager
 def copies(root: Path, number: int) -> Iterator[SimpleQueue[Path]]:
-    """So many copies of the repository, to be taken and put back."""
+    """Yield a queue of `number` copies of the repository, to be taken and put back."""
     queue: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for i in range(number):
@@ -56,7 +56,7 @@ def copies(root: Path, number: int) -> Iterator[SimpleQueue[Path]]:
 
 
 def judged(mutant: Mutant, tests: list[str], copy: Path, limit: float) -> str:
-    """What becomes of a mutant: killed, survived, or out of time (an endless loop, or slow tests)."""
+    """Judge one mutant: killed, survived, or out of time (an endless loop or slow tests)."""
     path = copy / mutant.file
     source = path.read_bytes()
     path.write_bytes(mutant.applied(source))
@@ -72,7 +72,7 @@ def judged(mutant: Mutant, tests: list[str], copy: Path, limit: float) -> str:
 
 
 def tried(tests: list[str], copy: Path, limit: float) -> tuple[int, str]:
-    """Run tests in a copy up to the first failure; the exit status and what was printed."""
+    """Run tests in a copy up to the first failure; return the exit status and the output."""
     environment = os.environ | {
         "PYTHONPATH": str(copy),
         "OMP_NUM_THREADS": "1",
@@ -86,7 +86,7 @@ def tried(tests: list[str], copy: Path, limit: float) -> tuple[int, str]:
 
 
 def warmly(root: Path, planted: list[Mutant], jobs: int, limit: float, end: float) -> Iterator[Entry]:
-    """What the warm process says of each mutant, as soon as it says so."""
+    """Yield the warm process's outcome for each mutant as it arrives."""
     given = {
         "mutants": [mutant.record() for mutant in planted],
         "files": sorted({name for mutant in planted for name in covering(root, mutant.file)}),
@@ -116,7 +116,7 @@ def warmly(root: Path, planted: list[Mutant], jobs: int, limit: float, end: floa
 
 
 def run(root: Path, record: Path, number: int, seed: int, jobs: int, limit: float, minutes: float) -> int:
-    """Judge the mutants that the record lacks; print the survivors; give how many there are."""
+    """Judge the mutants missing from the record, print every outcome, and return the number of survivors."""
     entries = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     known = {(*entry["mutant"].values(), entry["digest"]): entry for entry in entries}
     end = time.time() + 60 * minutes
@@ -165,7 +165,7 @@ def run(root: Path, record: Path, number: int, seed: int, jobs: int, limit: floa
 
 
 def digest(path: Path) -> str:
-    """Of a file's content."""
+    """Hash of a file's content."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Mutants: where an operator or a constant of a file can be changed, and the file with that change."""
+"""Mutants: find the operators and constants of a file that can be changed, and apply a change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
-# Which files, and which functions of them (a pattern of names); as many mutants of each area.
+# The files of each area, and a pattern for the names of their functions; each area gives as many mutants.
 AREAS: dict[str, tuple[tuple[str, ...], str]] = {
     "loop": (("specviz/loop/*.py",), ""),
     "rules": (("specviz/rules/*.py",), ""),
@@ -32,11 +32,11 @@ ARITHMETIC = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.Div: ("/", "*"),
     ast.FloorDiv: ("//", "*"), ast.Mod: ("%", "*"), ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"),
 }  # fmt: skip
-SLOW = {  # tests
+SLOW = {  # test folders
     "audit", "benchmarks", "browser", "measure", "replays", "suites", "town", "view",
     "test_binder.py", "test_cli.py", "test_cli_streams.py", "test_notebooks.py", "test_package.py",
 }  # fmt: skip
-USUAL = {  # packages whose files are mostly tested from outside
+USUAL = {  # packages whose files are mostly tested by test files of other packages
     "loop": ("tests/test_loop.py", "tests/test_batch.py"), "methods": ("tests/methods/test_methods.py",),
 }  # fmt: skip
 LOGIC = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
@@ -51,7 +51,7 @@ class Mutant:
     file : str
         Relative to the repository.
     line : int
-        Where it begins, from 1.
+        Line of the change, from 1.
     start, end : int
         Bytes of the file that are replaced.
     before, after : str
@@ -68,19 +68,19 @@ class Mutant:
         return f"{self.file}:{self.line}: {self.before} -> {self.after}"
 
     def applied(self, source: bytes) -> bytes:
-        """The file's content with the change."""
+        """Return the file's content with the change applied."""
         return source[: self.start] + self.after.encode() + source[self.end :]
 
     def record(self) -> dict[str, str | int]:
-        """As plain values."""
+        """Return the mutant as a dict of plain values."""
         return asdict(self)
 
 
 def mutants(source: bytes, file: str, functions: str = "") -> list[Mutant]:
-    """Every change that can be made in a file, in its functions whose names match a pattern.
+    """List every change that can be made in a file, in its functions whose names match a pattern.
 
-    Declarations stay as they are: docstrings, annotations, decorators, messages of errors, and what stands
-    outside of functions.
+    Docstrings, annotations, decorators, assertions, error messages and code outside of functions are not
+    changed.
     """
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -91,7 +91,7 @@ def mutants(source: bytes, file: str, functions: str = "") -> list[Mutant]:
         return starts[line - 1] + column
 
     def change(low: int, high: int, before: str, after: str) -> Mutant | None:
-        """The change of an operator that stands once between two places."""
+        """Change an operator, if it occurs exactly once between two offsets."""
         words = r"\s+".join(map(re.escape, before.split()))
         pattern = rf"\b{words}\b" if before[0].isalpha() else words
         hits = list(re.finditer(pattern.encode(), source[low:high]))
@@ -129,7 +129,7 @@ def mutants(source: bytes, file: str, functions: str = "") -> list[Mutant]:
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:
-    """A statement and what is in it, without what only declares or says something."""
+    """Yield a statement and its sub-nodes, without declarations, assertions, error messages and f-strings."""
     if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert | ast.FunctionDef):
         return
     yield node
@@ -142,7 +142,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def chosen(root: Path, number: int, seed: int = 0) -> list[Mutant]:
-    """So many mutants, as many of each area; the first of them are those that a smaller number gives."""
+    """Choose `number` mutants, equally many per area; a larger number extends a smaller selection."""
     random, orders = Random(seed), []
     for patterns, functions in AREAS.values():
         files = sorted({path for pattern in patterns for path in root.glob(pattern)})
@@ -151,14 +151,14 @@ def chosen(root: Path, number: int, seed: int = 0) -> list[Mutant]:
             random.shuffle(each)
         found = [each for each in found if each]
         random.shuffle(found)
-        longest = max(map(len, found), default=0)  # a file's first mutant before any file's second one
+        longest = max(map(len, found), default=0)  # take one mutant of each file before a second of any
         orders.append([each[i] for i in range(longest) for each in found if i < len(each)])
     depth = max(map(len, orders), default=0)
     return [order[i] for i in range(depth) for order in orders if i < len(order)][:number]
 
 
 def covering(root: Path, file: str, most: int = 3) -> list[str]:
-    """The test files that cover a file: first those named like it, then those that import it most often."""
+    """List the test files that cover a file: first those named like it, then those that import it most."""
     package, stem = Path(file).parent.name, Path(file).stem
     names = [rf"{package}\.{stem}\b", rf"specviz\.{package} import .*\b{stem}\b", rf"\b{stem}\."]
     scores = {}

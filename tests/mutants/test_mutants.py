@@ -1,4 +1,4 @@
-"""The planter of mutants, on a toy module: each operator once, no declarations, survivors seen."""
+"""The planter of mutants, on a toy module: each operator once, no declarations, survivors reported."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Judges mutants in a process that has imported everything: in the root of a repository,
+"""Judge mutants in a process that has imported everything: in the root of a repository,
 ``python -m tests.mutants.warm``.
 
-pytest collects the test files once. A fork of this process runs each of them without a mutant, and notes how
-long every test takes and which mutants it reaches: a call stands before each statement that is to be
-changed. Then a fork for each mutant puts the changed code into the functions that are loaded, and runs the
-tests that reach it, short ones first, up to the first that fails. What runs only while a module is imported,
-or in another process, keeps its code here: what survives is judged again in a copy of the repository.
+pytest collects the test files once. A fork of this process runs each of them without a mutant, and records
+how long every test takes and which mutants it reaches: a probe is inserted before each statement that is to
+be changed. Then a fork for each mutant puts the changed code into the loaded functions and runs the tests
+that reach it, short ones first, up to the first failure. Code that runs only while a module is imported, or
+in another process, is not changed here: survivors are judged again in a copy of the repository.
 
-Standard input holds the arguments of `Judge` and the test files, as JSON. Each test file that has run,
-and each outcome, is a line of JSON on standard output.
+Standard input holds the arguments of `Judge` and the test files, as JSON. Standard output gets one line of
+JSON for each test file that has run and for each outcome.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ import pytest
 from tests.mutants.planting import Mutant
 
 Answer = dict[str, Any]
-MEMORY = 6 * 2**30  # bytes that a fork may ask for
+MEMORY = 6 * 2**30  # bytes of data that a fork may allocate
 
 
 def probed(source: bytes, mutants: dict[int, Mutant]) -> ast.Module:
-    """A file's tree, with ``__reached__(number)`` before each statement that a mutant changes."""
+    """Parse a file and insert ``__reached__(number)`` before each statement that a mutant changes."""
     tree = ast.parse(source)
     blocks = [
         block
@@ -66,12 +66,12 @@ def probed(source: bytes, mutants: dict[int, Mutant]) -> ast.Module:
 
 
 def place(code: CodeType) -> tuple[object, ...]:
-    """What tells a function from the others of its file."""
+    """Key that identifies a function within its file."""
     return code.co_qualname, tuple(code.co_positions())
 
 
 def pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
-    """The functions of a compiled file, each with what becomes of it."""
+    """Yield each code object of a compiled file with its counterpart in the changed file."""
     yield before, after
     inner = [[each for each in code.co_consts if isinstance(each, CodeType)] for code in (before, after)]
     for pair in zip(*inner, strict=True):
@@ -79,21 +79,21 @@ def pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeTyp
 
 
 class Judge:
-    """A plugin of pytest, in place of its loop over the tests.
+    """pytest plugin that replaces the loop over the tests.
 
     Parameters
     ----------
     mutants : list of dict
     jobs : int
-        Forks at once.
+        Forks that run at once.
     limit : float
-        Seconds that a test may take beyond ten times those that it takes without a mutant.
+        Seconds that a test may take beyond ten times its time without a mutant.
     budget : float
-        Seconds that a file's tests may take together, and those of a mutant; what follows is left out.
+        Seconds for all tests of a file, and for all tests of a mutant; the remaining tests are skipped.
     end : float
-        Time of day, in seconds, after which no mutant is begun.
+        Time of day, in seconds, after which no mutant is started.
     tell : callable
-        Takes each outcome.
+        Called with each outcome.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Judge:
         for file in files:
             here = {number: each for number, each in self.mutants.items() if each.file == file}
             self.change(file, probed(Path(file).read_bytes(), here))
-        gc.freeze()  # a collection in a fork must not copy what it shares
+        gc.freeze()  # keeps a collection in a fork from copying shared pages
         tests = self.surveyed()
         for number, answer in self.forked(list(self.mutants), lambda n: self.judged(n, tests[n]), self.end):
             self.tell({"number": number} | answer)
@@ -138,7 +138,7 @@ class Judge:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: object) -> Iterator[None]:
-        """What a fixture reaches, each test that shares it reaches."""
+        """Record what a fixture reaches, so that it counts for every test that shares the fixture."""
         before, self.reached = self.reached, set()
         try:
             return (yield)
@@ -151,7 +151,7 @@ class Judge:
             self.failures.append(report.nodeid)
 
     def surveyed(self) -> dict[int, list[int]]:
-        """The tests that reach each mutant, by their numbers."""
+        """List, for each mutant, the numbers of the tests that reach it."""
         files: defaultdict[Path, list[int]] = defaultdict(list)
         for number, item in enumerate(self.items):
             files[item.path].append(number)
@@ -161,14 +161,14 @@ class Judge:
                 self.tell({"failures": answer.get("failures") or [f"{path}: {answer['by']}"]})
                 os._exit(1)
             self.tell({"file": str(path), "seconds": answer["seconds"]})
-            for item, seconds, reached in answer.get("tests", ()):  # none of a file that is out of time
+            for item, seconds, reached in answer.get("tests", ()):  # a file that ran out of time has no entry
                 self.seconds[item] = seconds
                 for number in reached:
                     tests[number].append(item)
         return tests
 
     def survey(self, numbers: list[int]) -> Answer:
-        """Seconds of some tests, and the mutants that each reaches."""
+        """Measure the time of some tests, and the mutants that each reaches."""
         tests = []
         for number, seconds in self.run(numbers):
             shared = self.items[number]._fixtureinfo.name2fixturedefs.values()
@@ -180,7 +180,7 @@ class Judge:
         return {"tests": tests, "failures": self.failures}
 
     def judged(self, number: int, tests: list[int]) -> Answer:
-        """What becomes of a mutant, and the test that kills it."""
+        """Judge one mutant; return the outcome and the test that kills it."""
         mutant = self.mutants[number]
         self.change(mutant.file, mutant.applied(Path(mutant.file).read_bytes()))
         tests = sorted(tests, key=lambda test: (round(math.log(self.seconds[test], 4)), test))
@@ -194,7 +194,7 @@ class Judge:
         return {"outcome": "survived"}
 
     def change(self, file: str, changed: ast.Module | bytes) -> None:
-        """Put changed code into the functions of a file."""
+        """Replace the code of a file's loaded functions."""
         path = Path(file).resolve()
         codes = (
             compile(source, str(path), "exec", dont_inherit=True) for source in (path.read_bytes(), changed)
@@ -206,7 +206,7 @@ class Judge:
                 function.__globals__["__reached__"] = lambda number: self.reached.add(number)
 
     def run(self, numbers: list[int]) -> Iterator[tuple[int, float]]:
-        """Run tests one after the other; the alarm ends a fork that takes too long."""
+        """Run tests in sequence; an alarm ends a fork that takes too long."""
         items = [self.items[number] for number in numbers]
         for number, item, following in zip(numbers, items, [*items[1:], None]):
             signal.alarm(math.ceil(self.limit + 10 * self.seconds.get(number, self.budget / 10)))
@@ -217,7 +217,7 @@ class Judge:
     def forked(
         self, tasks: list[Any], work: Callable[[Any], Answer], end: float = math.inf
     ) -> Iterator[tuple[Any, Answer]]:
-        """Do the work of each task in a fork; tasks and answers in the order in which they end."""
+        """Do each task in a fork; yield tasks and answers in the order of completion."""
         waiting, running = tasks[::-1], {}
         while running or (waiting and time.time() < end):
             if waiting and len(running) < self.jobs and time.time() < end:
@@ -230,7 +230,7 @@ class Judge:
             pid, status = os.wait()
             task, folder, begin = running.pop(pid)
             with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)  # what a test left behind
+                os.killpg(pid, signal.SIGKILL)  # kill processes that a test left running
             path, late = folder / "answer.json", os.waitstatus_to_exitcode(status) == -signal.SIGALRM
             ended = {"outcome": "out of time" if late else "killed", "by": f"the process ends with {status}"}
             answer = json.loads(path.read_text()) if path.exists() else ended
@@ -239,7 +239,7 @@ class Judge:
 
 
 def _answer(folder: Path, work: Callable[[Any], Answer], task: object) -> None:
-    """The life of a fork: silent, in a group and with temporary files of its own."""
+    """Run one task in a fork and exit: without output, in its own process group and temporary folder."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
@@ -256,7 +256,7 @@ def _answer(folder: Path, work: Callable[[Any], Answer], task: object) -> None:
 
 if __name__ == "__main__":
     given, told = json.load(sys.stdin), os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what pytest prints
+    os.dup2(2, 1)  # pytest's output goes to standard error
     files = given.pop("files")
     judge = Judge(**given, tell=lambda entry: print(json.dumps(entry), file=told, flush=True))
     sys.exit(pytest.main(["-s", "-p", "no:cacheprovider", "-p", "no:faulthandler", *files], plugins=[judge]))

@@ -1,4 +1,4 @@
-"""Replays in tests are on the bundled models, whatever this machine has downloaded."""
+"""Tests replay on the bundled models, whatever this machine has downloaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def bundled_models(monkeypatch, request):
-    """Without `real_models` no recipe's real model is there."""
+    """Hide every recipe's real model, unless a test requests `real_models`."""
     from specviz.replays import running
 
     if "real_models" not in request.fixturenames:
@@ -16,4 +16,4 @@ def bundled_models(monkeypatch, request):
 
 @pytest.fixture
 def real_models():
-    """A test with this takes the real models where they are there."""
+    """Let a test use the real models, if they are installed."""

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks diffusion` counts what it says it counts. Nothing here judges a time."""
+"""`python -m tests.benchmarks diffusion` counts correctly. No test here judges a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOAD |= {"resident_ratio": 1.2, "anonymous_ratio": 1.0, "whole_ratio": 1.5}
 
 @pytest.fixture(scope="module")
 def model():
-    """It reads a token for each message of a chat, by its letters."""
+    """A tiny model that encodes each message of a chat as one token, computed from its letters."""
     made = tiny(3, shift=1, dtype=torch.float32)
     of_chats = lambda chat: [8 + sum(map(ord, said["content"])) % 20 for said in chat] + [1, 2]
     made.encode = lambda prompt: prompt if isinstance(prompt[0], int) else of_chats(prompt)
@@ -37,7 +37,7 @@ def model():
 
 @pytest.fixture
 def small(monkeypatch):
-    """Canvases of few cells, few settings, and no large checkpoint."""
+    """Use small canvases, few settings, and no large checkpoint."""
     few = {"LENGTH": 16, "SHORT": 8, "LONG": 16, "DRAFTS": (2, 4), "GROWING": (8, 16), "REFRESH": (8,)}
     for name, value in few.items():
         monkeypatch.setattr(diffusion, name, value)
@@ -82,7 +82,7 @@ def test_a_bug_is_found_and_named(model, small, monkeypatch):
 
 @pytest.mark.parametrize("cache", ["none", "dual"])
 def test_both_trees_from_each_state_add_up_to_their_runs(model, cache):
-    """A run of SSD goes from state to state as far as its tree accepts there."""
+    """A run of SSD advances from each state by as many tokens as its tree accepts there."""
     policy = {"block": 4, "cache": cache, "refresh": 6, "whole": True}
     more = 0
     for prompt in PROMPTS:
@@ -115,7 +115,7 @@ def test_what_was_written(model):
 
 def test_bounds():
     assert diffusion.bound(4, {"cache": "none", "refresh": 8}) == pytest.approx(0.8)
-    assert diffusion.bound(4, {"cache": "dual", "refresh": 8}) == pytest.approx(0.75)  # two passes for eight
+    assert diffusion.bound(4, {"cache": "dual", "refresh": 8}) == pytest.approx(0.75)  # 2 passes for 8 tokens
     assert diffusion.bound(3, {"cache": "dual", "refresh": 32}) == pytest.approx(0.75)
     assert diffusion.bound(5, {"cache": "dual", "refresh": 32}) == pytest.approx(1 - 6 / 32)
 

@@ -1,4 +1,4 @@
-"""What a replay once had wrong, finding by finding, each with its numbers."""
+"""Regressions of replays, finding by finding, each with its numbers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def mean(values):
 
 
 def replay(table, figures, checks=(QUIET,)):
-    """A table of (where, metric, value); each method is a contender of its own."""
+    """Replay `table` with (where, metric, value) figures; each method is a separate contender."""
     made = Measurement(environment={"device": "cpu", "processor": "P"}, checks=list(checks))
     for where, metric, value in figures:
         task = {k: v for k, v in where.items() if k in ("task", "language", "dataset")}
@@ -69,7 +69,7 @@ NAMES = ("EAGLE-2", "EAGLE-3", "UNISPEC (ours)")
 
 
 def speeds(level, spread=0.02, texts=24):
-    """Speedups of table 3 as the paper orders them, `level` times as large."""
+    """Speedups in the order of the paper's Table 3, `level` times as large."""
     rng = np.random.default_rng(0)
     printed = specviz.published("unispec/table3")
     out = []
@@ -79,7 +79,7 @@ def speeds(level, spread=0.02, texts=24):
     return out
 
 
-# ---------------------------------------------------------------- 1: one's own texts fill their column
+# ---------------------------------------------------------------- 1: the user's texts fill their column
 
 
 def test_texts_fill_the_column_of_their_kind_and_language_alone():
@@ -152,7 +152,7 @@ def test_two_tasks_never_share_prompts(tmp_path):
     assert [where for where, why in made.absent if "are bundled" in why] == [{"task": "MBPP"}]
 
 
-# ---------------------------------------------------------------- 2: what is counted
+# ---------------------------------------------------------------- 2: counts
 
 
 def test_identities_copies_and_one_contender_under_two_names_are_not_counted():
@@ -173,7 +173,7 @@ def test_identities_copies_and_one_contender_under_two_names_are_not_counted():
     assert {made.cells[each.first].metric for each in made.comparisons} == {"step_reduction"}
     assert made.counts()["agrees"] + made.counts()["against"] == 15 and made.counts()["figures"] == 15
     assert "by chance 7.5" in made.summary
-    # Ten of the fifteen were once 27: node counts 4 < 5 < 6 and bounds N / (N + 1) said nothing of the model.
+    # It once counted 27: node counts 4 < 5 < 6 and bounds N / (N + 1) tell nothing about the model.
 
     figures = [({"draft_size": n, "task": "MT"}, "tau", mean(base)) for n in (95, 100, 105)]
     found = Measurement(checks=[QUIET])
@@ -223,7 +223,7 @@ def test_a_model_that_cannot_do_the_task_gets_no_verdict():
 
 
 def judged(rows, claim, checks=(QUIET,), compare=("method",)):
-    """The verdict on a claim; a row has keys, metric, printed value, values of texts, task, and the rest."""
+    """The verdict on a claim; a row is (keys, metric, printed value, values by text, task, other fields)."""
     cells, figures = [], []
     for number, (keys, metric, printed, values, task, more) in enumerate(rows):
         made, name = mean(values), " ".join(str(v) for k, v in keys.items() if k in compare)
@@ -325,11 +325,11 @@ def test_figure_3_compares_ssd_with_the_plain_decoder():
     assert made.counts()["clear_against"] == 2
 
 
-# ---------------------------------------------------------------- 4: what is clear
+# ---------------------------------------------------------------- 4: clear differences
 
 
 def test_the_control_is_never_clear_and_bounds_what_is():
-    """10.3 and 10.9 tokens/s of one decoder under two names were once clearly different."""
+    """One decoder under two names, at 10.3 and 10.9 tokens/s, was once called clearly different."""
     rng = np.random.default_rng(0)
     texts = rng.normal(10.3, 0.05, 14)
     figures = [({"method": m, "language": "EN"}, "speedup", mean(v))
@@ -356,7 +356,7 @@ def test_few_texts_and_many_comparisons_are_paid_for():
     assert judging.holm(ps) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     rng = np.random.default_rng(1)
     level = 0
-    for _ in range(100):  # nothing differs: of ten comparisons none may be clear in 95 of 100 tables
+    for _ in range(100):  # nothing differs: in 95 of 100 tables none of ten comparisons may be clear
         values = rng.normal(size=(10, 12))
         found = [
             SimpleNamespace(value=v.mean(), texts=12, metric="tau", low=None, high=None,
@@ -369,7 +369,7 @@ def test_few_texts_and_many_comparisons_are_paid_for():
 
 
 def test_the_best_of_many_settings_is_paid_for():
-    """Sixteen settings that are all alike: the fastest of them is seldom called faster."""
+    """With sixteen identical settings, the fastest is seldom called faster."""
     random, wrong = np.random.default_rng(0), {1: 0, 16: 0}
     for _ in range(200):
         found = random.normal(0, 1, (16, 12))
@@ -420,17 +420,17 @@ def test_lossless_is_a_matter_of_texts():
     said = verdict_of(replay("unispec/table3", rows, checks), claim)
     assert said.verdict == FAILS and said.numbers == "23 of 24 texts are the reference's"
     assert verdict_of(replay("unispec/table3", rows, []), claim).verdict == OPEN
-    # What another format wrote is not this one's.
+    # Texts in another format are no evidence for this one.
     checks[1] = replace(checks[1], by="another bfloat16")
     said = verdict_of(replay("unispec/table3", rows, checks), claim)
     assert said.verdict == HOLDS and said.numbers == "16 of 16 texts are the reference's"
 
 
-# ---------------------------------------------------------------- 6, 13: what a result knows
+# ---------------------------------------------------------------- 6, 13: contents of a result
 
 
 def test_the_set_up_is_what_was_measured_not_what_was_typed(tmp_path):
-    """A folder called Qwen3-4B says so itself, with the digest of its weights; nothing asks the recipes."""
+    """A folder named Qwen3-4B is reported by its own name and weights digest, not from the recipes."""
     figures = speeds(1.0)
     made = replay("unispec/table3", figures)
     for cell in made.measured:
@@ -449,7 +449,7 @@ def test_a_stored_replay_is_shown_without_today_s_recipes(tmp_path, monkeypatch)
     before = markdown.markdown(made)
     made.save()
     content = json.loads((tmp_path / "replay.json").read_text("utf8"))
-    content["table"] = "unispec/table99"  # of a later version, or one that is gone
+    content["table"] = "unispec/table99"  # from a later version, or a removed table
     (tmp_path / "replay.json").write_text(json.dumps(content))
     for module in (replays, terminal, running):
         for name in ("RECIPES", "CURVES"):
@@ -506,7 +506,7 @@ def test_the_edge_s_own_probability_is_a_score_and_leaves_a_tree():
 
 
 def calibration(points, texts=4):
-    """Of draft sizes with tokens and seconds per cycle."""
+    """A calibration from (draft size, tokens per cycle, seconds per cycle)."""
     from specviz.calibration import Calibration, Point
     from specviz.measure import fits
 
@@ -532,7 +532,7 @@ def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeyp
         words = given.calibrated_words("unispec")
         assert f"{found.fits['paper'].g} by the paper's fit" in words
         assert "4 prompts of your own calibration, which may be among those measured here" in words
-        given.memory["g*"] = found  # made here, on bundled prompts
+        given.memory["g*"] = found  # calibrated here, on bundled prompts
         assert "4 prompts, which may be among those measured here" in given.calibrated_words("unispec")
         given = replace(given, practice=({"prompt": "a"},))
         assert "on 4 other prompts" in (words := given.calibrated_words("unispec")) and "among" not in words
@@ -580,7 +580,7 @@ def test_table_14_and_figure_6_are_drawn(tmp_path, monkeypatch):
 
 
 def test_one_run_serves_every_table_of_the_same_prompts():
-    """Two machines once asked the same tables, with two averages; now one run answers nine of them."""
+    """One run fills nine tables; two benches once measured them with different averages."""
     from specviz.measure import BENCHES
 
     assert not {"ablation", "temperature", "precision", "context", "threshold", "deviation"} & set(BENCHES)
@@ -605,7 +605,7 @@ def test_a_real_model_is_taken_where_it_is_downloaded(monkeypatch, real_models):
 
 
 def test_bild_s_figures_are_about_what_they_are_about():
-    """Figure 5 over windows 3 to 10, Figure 7 with BiLD's curve and five decays, Figure 8 counted."""
+    """Figure 5 has windows 3 to 10, Figure 7 BiLD's curve and five decays, and Figure 8 counts."""
     from specviz.replays import contenders
     from specviz.replays.recipes import CURVES
 

@@ -1,4 +1,4 @@
-"""Kits that go out, results that come back, and COMET's scores: checked, and hostile ones end in one line."""
+"""Outgoing kits, returned results and COMET scores are checked; hostile ones end in one line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENTENCES = ("The mill is old and the cook is here today.", "Rain fell on the to
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory):
-    """SSBD's Table 2 by the setup of Tower+ 2B, on a tiny Gemma 2 under its name."""
+    """SSBD's Table 2 replayed with Tower+ 2B's setup, on a tiny Gemma 2 under that name."""
     from transformers import AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
     root = tmp_path_factory.mktemp("ssbd")
@@ -62,7 +62,7 @@ def replayed(tmp_path_factory):
 
 @pytest.fixture
 def result(replayed, tmp_path):
-    """A copy of what came back."""
+    """A copy of the returned result."""
     path = tmp_path / "tower"
     shutil.copytree(replayed.path, path)
     return path
@@ -155,7 +155,7 @@ def change(path, how):
 
 
 def test_verdicts_are_made_anew_from_the_cells(result, tmp_path):
-    """Whoever writes that all claims hold is not believed."""
+    """Verdicts in a result are not trusted: editing them to "holds" changes nothing."""
     change(result, lambda c: [v.update(verdict=HOLDS) for v in c["verdicts"]])
     added = kits.add(result, tmp_path / "ours")
     claimed = [each.verdict for each in opened(result).verdicts]
@@ -190,7 +190,7 @@ DAMAGED = {
 def test_a_damaged_result_ends_in_one_line(damage, result, tmp_path, capsys):
     if damage == "two values of a figure":
 
-        def twice(content):  # SSBD's speedup stands in one row alone: let another row show the same figure
+        def twice(content):  # SSBD's speedup is in one row only; let another row show the same figure
             cell = one_measured(content)
             other = next(c for c in content["cells"] if c["measured"] is not None and c is not cell)
             other.update(figure=cell["figure"])
@@ -245,7 +245,7 @@ def script():
 
 
 def made_up(texts, model):
-    """Stands in for COMET: SSBD's and RT's texts get different numbers."""
+    """Stand in for COMET: different texts get different scores."""
     return [0.5 + (int(text["id"], 16) % 1000) / 4000 for text in texts]
 
 

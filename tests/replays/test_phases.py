@@ -1,4 +1,4 @@
-"""Where the time goes: phases are those of the record, and a speedup is τ over what a cycle costs."""
+"""Where the time goes: phases come from the record, and a speedup is τ over the cost of a cycle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPT = "Wie heißt die Hauptstadt?"
 
 
 def decoded(record="judged", method="unispec", **options):
-    """A run's sums by prompt, and its trace."""
+    """Decode two prompts; return the sums by prompt, and the trace."""
     run = Run(
         specviz.load("town"), [PROMPT, "Zwei Katzen."], method, max_new_tokens=12, record=record, **options
     )
@@ -124,7 +124,7 @@ def test_another_device_prices_the_passes_by_their_mean_size():
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A replay of a method that drafts, on the toy."""
+    """A replay of a drafting method on the toy model."""
     return specviz.replay(
         "ssbd/table2", quick=True, number=2, max_new_tokens=12, tick=lambda *_: None,
         out=tmp_path_factory.mktemp("costs") / "replay",

@@ -1,4 +1,4 @@
-"""What replays of prompts are made of: warm-up texts, earlier turns, number formats, pooled ratios, ROUGE."""
+"""Parts of replays over prompts: warm-up texts, earlier turns, number formats, pooled ratios, ROUGE."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_pooled_is_a_ratio_of_sums():
 def test_rouge_reads_every_script():
     rouge = Rouge()
     assert rouge("A cat sat.", "a Cat sat")["rouge2"] == 100
-    assert rouge(["x", "the cat"], "the dog")["rouge1"] == 50  # the better reference
+    assert rouge(["x", "the cat"], "the dog")["rouge1"] == 50  # the better reference counts
     assert rouge("Übung", "übung")["rouge1"] == 100
     assert rouge("本が好き", "本も好き")["rouge1"] == 75
     assert rouge("là", "la")["rouge1"] == 0

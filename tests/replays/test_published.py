@@ -1,7 +1,7 @@
-"""The papers' numbers: how they are kept, and where they add up.
+"""The papers' numbers: how they are stored, and whether they are consistent.
 
-What must agree is declared in each paper's ``tables.json`` (see ``data/published/README.md``), and so is
-every place where it does not. An unlisted place fails, and so does a listed one that adds up after all.
+Each paper's ``tables.json`` declares which numbers must agree (see ``data/published/README.md``), and lists
+the places where they do not. An unlisted disagreement fails, and so does a listed one that agrees after all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from specviz.replays import published as papers
 ROOT = Path(__file__).parents[2] / "data" / "published"
 LAST = ["metric", "value", "unit", "device", "model"]
 Row = dict[str, str]
-Verdict = tuple[Row, bool, str]  # the cell, whether it adds up, and what was compared
+Verdict = tuple[Row, bool, str]  # the cell, whether it is consistent, and the comparison
 
 
 @cache
@@ -48,7 +48,7 @@ def entry(name: str) -> dict[str, Any]:
 
 
 def chosen(row: Row, selector: dict[str, Any]) -> bool:
-    """Whether a row has every value that the selector asks for (one, or one of a list)."""
+    """Whether a row matches the selector: every column has the wanted value, or one of a list."""
     return all(row[c] in (want if isinstance(want, list) else [want]) for c, want in selector.items())
 
 
@@ -57,7 +57,7 @@ def without(row: Row, *columns: str) -> tuple[tuple[str, str], ...]:
 
 
 class Rounded:
-    """All numbers that are printed alike: from half a unit of the last digit below to half a unit above."""
+    """The interval of numbers that print alike: half a unit of the last digit either side."""
 
     def __init__(self, low: Decimal, high: Decimal):
         self.low, self.high = low, high
@@ -104,7 +104,7 @@ def mean(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
 
 
 def average(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
-    """A claim in prose on the mean of some cells."""
+    """Check a mean of cells that the paper's text states."""
     cells = [row for row in table if chosen(row, check["of"])]
     if cells:
         numbers = [Rounded.printed(row["value"]) for row in cells]
@@ -114,9 +114,9 @@ def average(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
 
 
 def pair(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
-    """A number that is the ratio, the difference or the product of two others."""
+    """Check a number that is the ratio, difference or product of two others."""
     operation = {"ratio": truediv, "difference": sub, "product": mul}[check["check"]]
-    # The unit goes with the metric: a partner of another metric has another one.
+    # Units follow metrics, so a partner with another metric has another unit.
     index = {without(row, "unit"): row for row in table}
     for row in table:
         if not chosen(row, check["of"]):
@@ -125,7 +125,7 @@ def pair(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
         if None in partners:
             continue
         first, second = (Rounded.printed(partner["value"]) for partner in partners)
-        told = row | {"value": check.get("value", row["value"])}  # a claim in prose, or the row's own number
+        told = row | {"value": check.get("value", row["value"])}  # stated in the text, or the row's number
         yield against(told, first.with_other(second, operation).times(Decimal(str(check.get("scale", 1)))))
 
 
@@ -201,7 +201,7 @@ KINDS = {
 
 
 def wrong(name: str, label: str, table: list[Row] | None = None) -> list[str]:
-    """What a check finds that is not listed, and what is listed that the check does not find."""
+    """List a check's unlisted disagreements, and listed ones that it does not find."""
     check = entry(name)["checks"][label]
     verdicts = list(KINDS[check["check"]](rows(name) if table is None else table, check))
     assert verdicts, f"{name}: the check {label!r} compares nothing"
@@ -275,7 +275,7 @@ def test_a_description_fits_its_table(name):
 
 CLAIM = {"text", "question", "of"}
 ASKED = {"order": {"check", "over"}, "pays": set(), "size": set(), "lossless": set()}
-# Claims of the papers' that their own numbers do not bear out, as `known` says of them.
+# Claims that the papers' own numbers do not bear out; `known` lists them.
 NOT_IN_PRINT = {
     ("unispec/table1", "UniSpec's τ is the highest"), ("unispec/table5", "UniSpec's τ is the highest"),
     ("ssd/table2", "Longer drafts could save more steps"),
@@ -284,7 +284,7 @@ NOT_IN_PRINT = {
 
 @pytest.mark.parametrize("name", [name for name in TABLES if entry(name).get("claims")])
 def test_a_claim_holds_of_what_is_printed(name):
-    """By its own words: a claim that names other rows, or the other direction, would fail here."""
+    """A claim declared for the wrong rows, or in the wrong direction, would fail here."""
     table = rows(name)
     for claim in entry(name)["claims"]:
         assert set(claim) >= CLAIM | ASKED[claim["question"]], claim
@@ -317,13 +317,13 @@ def test_a_claim_holds_of_what_is_printed(name):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_no_digit_was_changed(name):
-    # What must agree inside a table lets most last digits pass: they are within rounding.
+    # Consistency checks miss most changed last digits, which are within rounding.
     values = [Decimal(row["value"]) for row in rows(name)]
     assert (len(values), str(sum(values))) == (entry(name)["numbers"], entry(name)["sum"])
 
 
 def changed(name: str, at: dict[str, str], value: str) -> list[Row]:
-    """A table in which one number is another."""
+    """A copy of a table with one number changed."""
     table = [row | {"value": value} if chosen(row, at) else row for row in rows(name)]
     assert sum(a != b for a, b in zip(table, rows(name))) == 1
     return table

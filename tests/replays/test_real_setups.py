@@ -1,4 +1,4 @@
-"""What a recipe runs on a real model: which columns stay empty, with which drafters, on which texts."""
+"""Recipes on real models: their drafters and texts, and the columns that stay empty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specviz.replays.sources import beams, shared, thresholds
 from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
 from specviz.replays.tasks import tasks_of
 
-WORDS = {"text": range(120, 251), "reference": range(30, 61)}  # of a passage
+WORDS = {"text": range(120, 251), "reference": range(30, 61)}  # lengths in words
 
 
 def on_real(recipe: Recipe) -> Recipe:
@@ -133,7 +133,7 @@ def test_a_table_without_tasks_takes_its_recipe_s_texts(tmp_path):
 # ---------------------------------------------------------------- decoding
 
 
-PAIR = {"small": "town-draft", "aligned": "town-draft-aligned"}  # of a causal model that is always here
+PAIR = {"small": "town-draft", "aligned": "town-draft-aligned"}  # always installed
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_latency_by_batch_on_a_causal_model(causal):
 
 
 def test_without_beams_their_row_and_the_speedups_over_it_say_why(tmp_path, monkeypatch):
-    """llama.cpp, for one, runs a model that transformers does not."""
+    """llama.cpp, for example, runs models that transformers does not."""
     labels = [each.label for each in contenders.lineup(SimpleNamespace(name="m"), None)]
     assert labels == [BASELINE]
 

@@ -1,4 +1,4 @@
-"""Recorded runs: written, read without torch, damaged, and compared with."""
+"""Recorded runs: writing, reading without torch, damage, and comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specviz.replays.sources.shared import again
 
 
 class Echo(sv.Method):
-    """Drafts the text's own beginning."""
+    """Draft the beginning of the text."""
 
     def draft(self, left):
         return sv.Draft.chain(self.session.text[: min(4, left - 1)])
@@ -33,10 +33,10 @@ def suite():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, suite):
-    """A run of two contenders and the control, and its record."""
+    """A run of two methods and the control, and its recording."""
     path = tmp_path_factory.mktemp("runs")
     methods = ["prompt_lookup", {"method": again(Autoregressive)}]
-    with pytest.MonkeyPatch.context() as patch:  # on some machines others are the fastest
+    with pytest.MonkeyPatch.context() as patch:  # other kernels are fastest on some machines
         patch.setenv("SPECVIZ_KERNELS", "plain")
         results = sv.run(methods=methods, suites=[suite], warm_up=0, max_new_tokens=12, out=path / "own")
     return results, recorded.write(results, path / "own.parquet", "own")
@@ -70,7 +70,7 @@ def test_only_prompts_that_every_contender_finished_are_kept(run, tmp_path, suit
     results, _ = run
     shutil.copytree(results.path, tmp_path / "half")
     (tmp_path / "half" / "rows" / "c001-r0-p0002.json").unlink()
-    for file in (tmp_path / "half" / "rows").glob("c000-*"):  # measured before padding was told apart
+    for file in (tmp_path / "half" / "rows").glob("c000-*"):  # measured before padding was counted separately
         row = json.loads(file.read_text())
         assert row.pop("written") == row["tokens"]
         file.write_text(json.dumps(row))
@@ -122,7 +122,7 @@ def test_the_recorded_method_itself_is_not_clearly_other(run, suite):
 
 
 def elsewhere(file, run, **changes):
-    """The recorded run as another machine would have written it."""
+    """Write the recorded run as another machine would have written it."""
     table = pq.read_table(run[1])
     about = json.loads(table.schema.metadata[b"specviz"])
     ((key, place),) = about["environments"].items()
@@ -132,7 +132,7 @@ def elsewhere(file, run, **changes):
 
 
 def test_padding_of_a_canvas_is_no_token():
-    """In a contender's τ as in what is compared, so that one is the quotient of the other."""
+    """Neither τ nor the compared totals count padding, so τ is the quotient of the totals."""
     rows = [
         {"round": 0, "prompt": i, "error": None, "steps": 4, "tokens": 64, "written": 20, "timed": True,
          "prefill_seconds": 1.0, "decode_seconds": 1.0} for i in range(3)

@@ -1,6 +1,6 @@
-"""Sources: each figure stands in the cell whose definition it is, worked out by hand from counts and seconds.
+"""Sources: each figure is in the cell whose definition it meets, computed by hand from counts and seconds.
 
-What decodes is put in the place of; what the sources make of it is what is looked at.
+Decoding is replaced by fakes; the tests examine the sources' results.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def value(found, metric, **where):
     return figure.value
 
 
-# ---------------------------------------------------------------- which row is which method
+# ---------------------------------------------------------------- rows and methods
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_figures_of_streams(how, monkeypatch):
 
 
 def test_figures_of_canvases(how, monkeypatch):
-    """Two texts of four cells, one of them an end, in two rounds; SSD takes half of the passes and a third
-    of the seconds."""
+    """Two texts of four cells (one an end token), in two rounds; SSD takes half the passes and a third of
+    the seconds."""
 
     def timed(model, ids, ways, length, rounds, tick):
         found = []
@@ -222,7 +222,7 @@ def test_figures_of_canvases(how, monkeypatch):
 
 
 def test_limits_are_compared_on_the_same_texts(how, monkeypatch):
-    """Texts differ much, and in each the longer draft matches one step more: the gain is the same in all."""
+    """Texts differ widely, but in each the longer draft matches one step more, so the gain is constant."""
     rows = [(n, 1, 10, 3, matched + (n > 3), 0, 2) for n in (3, 4) for matched in (1, 1, 1, 8, 8, 8)]
     counts = pd.DataFrame(rows, columns=["draft_length", "top", *COUNTS])
     monkeypatch.setattr(metrics, "limits_by_text", lambda trace, lengths: counts)
@@ -238,7 +238,7 @@ def test_limits_are_compared_on_the_same_texts(how, monkeypatch):
 
 @pytest.mark.parametrize("own", [(), ("a", "b", "c")])
 def test_throughput_by_batch_counts_texts_of_the_suite_and_not_rounds(monkeypatch, how, own):
-    speed = Estimate(5.0, 4.0, 6.0, 1)  # of one round
+    speed = Estimate(5.0, 4.0, 6.0, 1)  # from one round
     decoded = []
 
     def batches(model, entries, rounds, tick, length):
@@ -260,7 +260,7 @@ def test_throughput_by_batch_counts_texts_of_the_suite_and_not_rounds(monkeypatc
 
 
 class Score:
-    """Quality is what is summed; the statistics' name decides the metric."""
+    """A score whose quality is the sum itself; `name` decides the metric."""
 
     name = "BLEU"
 
@@ -279,7 +279,7 @@ def point(label, seconds, quality, group="", base=BASELINE, **counts):
 
 
 def test_figures_of_thresholds(how, monkeypatch):
-    greedy = {"BiLD, unaligned": 6, "BiLD, aligned": 9, "speculative, sampling": 8}  # seconds of each sweep's
+    greedy = {"BiLD, unaligned": 6, "BiLD, aligned": 9, "speculative, sampling": 8}  # seconds of each sweep
     every = {
         "BiLD, unaligned": [point("slow", 5, 40, "BiLD, unaligned", fallbacks=1, rollbacks=2),
                             point("good", 4, 39.9, "BiLD, unaligned", fallbacks=2, rollbacks=1),
@@ -308,7 +308,7 @@ def test_figures_of_thresholds(how, monkeypatch):
     found = sources.find("thresholds")(RECIPES["bild/table4"], how())
     ours = {"method": ["BiLD (Better BLEU)", "BiLD (Better ROUGE-L)"], "dataset": "IWSLT"}
     drawn = {"method": "Rejection Sampling Based", "dataset": "IWSLT"}
-    # The fastest that scores at least what rejection sampling does.
+    # The fastest setting that scores at least as well as rejection sampling.
     assert value(found, "fallback", **ours) == 30 and value(found, "rollback", **ours) == 0
     assert value(found, "rollback", **drawn) == 40
     assert value(found, "speedup", **drawn) == 8 / 4, "over the greedy decoding of its own sweep"
@@ -318,7 +318,7 @@ def test_figures_of_thresholds(how, monkeypatch):
     assert "no setting of the grid scores as speculative, sampling does" in [why for _, why in found.absent]
     every["speculative, sampling"] = [point("w8", 4, 37, "speculative, sampling")]
     found = sources.find("thresholds")(RECIPES["bild/table3"], how())
-    # Sampling is 8 / 4 = 2 times as fast as greedy decoding; two settings of BiLD are as fast over their own.
+    # Sampling is 8 / 4 = 2 times as fast as greedy; two BiLD settings reach 2 over their own baseline.
     assert value(found, "bleu", method="BiLD (Match Latency)", dataset="IWSLT") == pytest.approx(39.1)
     assert value(found, "speedup", method="BiLD (Match BLEU/ROUGE-L)", dataset="IWSLT") == 2
     assert value(found, "bleu", method="Vanilla Inference", dataset="IWSLT") == 40

@@ -1,4 +1,4 @@
-"""Replays: every published table is accounted for, and what stands beside it is what was measured."""
+"""Replays: every published table is accounted for, and compared with the measurements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from specviz.suites import Suite
 
 TABLES = list(list_published()["name"])
 WORDS = ("the", "cook", "lost", "her", "bag", "at", "the", "station", "and", "a", "doctor", "found", "it")
-NO_ROWS = ("batches", "limits", "lengths")  # sources whose rows follow from their options
+NO_ROWS = ("batches", "limits", "lengths")  # sources whose rows follow from options
 
 
 # ---------------------------------------------------------------- recipes
@@ -152,7 +152,7 @@ def test_directions_are_compared_within_a_column():
     found = made(rows=by_method("EN", "speedup", **like))
     assert [marks for marks in found.tallies() if any(marks)] == [(0, 2, 0)] * 3
     like = {names[name]: figure(1.0 + i) for i, name in enumerate(order)}
-    like[names[order[1]]] = like[names[order[0]]]  # level with the one that the paper puts below it
+    like[names[order[1]]] = like[names[order[0]]]  # tied with the one below it in the paper
     found = made(rows=by_method("EN", "speedup", **like))
     assert sorted(marks for marks in found.tallies() if any(marks)) == [(1, 0, 0), (1, 0, 0), (2, 0, 0)]
 
@@ -191,7 +191,7 @@ def test_the_set_up_is_told_apart():
 
 
 def on_texts(values):
-    """A mean over texts."""
+    """The mean of `values` over texts, with its resampled interval."""
     values = np.asarray(values, float)
     return resampled(ratio, values, np.ones(len(values)))
 
@@ -310,7 +310,7 @@ def run(tiny, monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def once(folders, tmp_path_factory):
-    """A finished replay, for those who only read it."""
+    """A finished replay for tests that only read it."""
     from specviz.replays.sources import shared
 
     with pytest.MonkeyPatch.context() as patch:
@@ -323,7 +323,7 @@ def once(folders, tmp_path_factory):
 
 @pytest.fixture
 def done(once, tmp_path):
-    """A copy of it."""
+    """A copy of the finished replay."""
     shutil.copytree(once, tmp_path / "replay")
     return replays.opened(tmp_path / "replay")
 
@@ -373,7 +373,7 @@ def test_a_cell_is_a_row_of_the_file_and_back(done):
 
 def test_what_is_finished_is_not_measured_again(done, run, monkeypatch, tmp_path):
     first = done
-    for name in ("SPECVIZ_KERNELS", "SPECVIZ_INVARIANT"):  # as where it was measured
+    for name in ("SPECVIZ_KERNELS", "SPECVIZ_INVARIANT"):  # as in the measured replay
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sources, "find", lambda name: pytest.fail("measured again"))
     assert run().created == first.created
@@ -447,7 +447,7 @@ BUNDLED = {
 def test_the_bundled_models_answer_every_family(table, tmp_path):
     found = specviz.replay(table, quick=True, number=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
     lacking = {cell.metric for cell in found.cells if cell.measured is None}
-    unfilled = {"speedup"} if table == "unispec/table8" else set()  # batches of more than two
+    unfilled = {"speedup"} if table == "unispec/table8" else set()  # batches above two
     assert lacking <= {BUNDLED[table], *unfilled}
     assert all(cell.why for cell in found.cells if cell.measured is None)
     assert all(np.isfinite(cell.measured) for cell in found.cells if cell.measured is not None)
@@ -484,7 +484,7 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     seen.clear()
     running.replay_all(tmp_path, quick=True)
     assert seen == ["bild/table1"], "what is finished is kept, what failed is tried again"
-    for file in tmp_path.rglob("replay.json"):  # as they were before these settings were written down
+    for file in tmp_path.rglob("replay.json"):  # as written before these settings were stored
         content = json.loads(file.read_text())
         assert content["asked"].pop("quick") is True
         for key in running.LATER:
@@ -500,7 +500,7 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
 
 
 def test_papers_are_measured_side_by_side_as_in_turn(tmp_path, monkeypatch):
-    """Two real processes, each with a paper; what is finished is kept, and other settings are refused."""
+    """Two real processes take a paper each; finished tables are kept, and other settings are refused."""
     tables = ["ssd/table2", "cm_asd/table2"]
     monkeypatch.setattr(running, "RECIPES", {table: RECIPES[table] for table in tables})
     monkeypatch.setattr(running, "CURVES", {})
@@ -739,7 +739,7 @@ def test_pages_of_two_tables_do_not_meet(done, tmp_path):
 
 
 def test_a_recorded_result_is_shown_without_torch_and_names_its_device(tmp_path):
-    """Its one file suffices, on a machine that has neither the device nor what runs."""
+    """Its one file suffices on a machine that has neither the device nor torch."""
     found = made(rows=by_method("EN", "speedup", two=figure(1.5), uni=figure(3.0)))
     for cell in found.measured:
         cell.source = replace(cell.source, device="NVIDIA H100 80GB HBM3", threads=4)

@@ -1,4 +1,4 @@
-"""The bench of re-translation: its streams, its counts, its comparisons, and what it promises."""
+"""The bench of re-translation: its streams, counts, comparisons and bars."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_follows_a_run_counts_what_its_trace_has(town):
         assert follow.sums[name].tolist() == by[name].sum().tolist()
     assert [len(text) for text in texts] == by["emitted"].sum().tolist()
     cycles = trace.cycles.groupby("prompt")["cycle"]
-    assert follow.sums["prefill"].tolist() == (by["update"].size()).tolist()  # one tick a pass of the clock
+    assert follow.sums["prefill"].tolist() == (by["update"].size()).tolist()  # one clock tick per pass
     assert follow.sums["seconds"].tolist() == (cycles.size() - by["update"].size()).tolist()
 
 
@@ -86,7 +86,7 @@ def test_sums_are_drawn_together():
     paired = resampled(lambda x, y: x - y, a, a + 0.1)
     assert paired.low == pytest.approx(paired.high) == pytest.approx(-4.0)
     assert resampled(ratio, a, b).median == pytest.approx(a.sum() / b.sum())
-    assert resampled(ratio, a[:2], b[:2]).low != resampled(ratio, a[:2], b[:2]).low  # too few: NaN
+    assert resampled(ratio, a[:2], b[:2]).low != resampled(ratio, a[:2], b[:2]).low  # too few texts: NaN
     assert np.isnan(resampled(ratio, a, np.zeros(40)).median)
 
 

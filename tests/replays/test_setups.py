@@ -1,4 +1,4 @@
-"""The papers' own set-ups: what their data say, how they become recipes, what a dry run prints."""
+"""The papers' own set-ups: their data, their recipes, and the output of a dry run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_part_speaks_the_words_of_its_table(table, name):
 
 
 def test_sizes_on_the_pages_are_those_of_the_shapes():
-    """Of decoders the number of weights follows from the shape: a wrong shape or size shows."""
+    """A decoder's shape gives its number of weights, so a wrong shape or size shows."""
     sized = [each for each in SETUPS.checkpoints.values() if each.size and each.shape.vocabulary]
     assert len(sized) >= 8
     for each in sized:
@@ -157,7 +157,7 @@ def test_a_dry_run_says_what_it_would_take(monkeypatch, capsys):
         "pip install sentencepiece",
     ):  # fmt: skip
         assert words in out, words
-    # 10 texts of 128 tokens, two curves of 5 x 4 thresholds, the reference and the control; 4.92 GB a token.
+    # 10 texts of 128 tokens, two curves of 5 x 4 thresholds, reference and control; 4.92 GB per token.
     plan = dry_run.plan(chosen("bild/table1", "iwslt"), "cpu", None, 10, None)
     assert plan.tokens == 10 * 128 * (2 * 5 * 4 + 2) * plan.chosen.recipe.whole.get("rounds", 1)
     assert plan.seconds == pytest.approx(plan.tokens * 4.92e9 / 10e9)
@@ -210,7 +210,7 @@ def test_the_rate_is_measured():
 
 
 def test_a_replay_of_a_set_up_runs_its_own_loading_path(tmp_path, monkeypatch):
-    """BiLD on tiny T5 folders under the published names: converted, loaded, measured into its own column."""
+    """Tiny T5 folders under BiLD's published names are converted, loaded and measured into their column."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The rules: what they decide at equality, and that arrays and tensors get the same decision."""
+"""The decision rules: what they decide at equality, and that arrays and tensors give the same decision."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_accepts_of_arrays_and_tensors(seed, narrow):
     rng = np.random.default_rng(seed)
     p, q = rng.dirichlet(np.ones(8), 2).astype(narrow)
     u = np.floor(rng.random(8) * 2**24) / 2**24
-    u[0] = float(p[0]) / float(q[0]) if p[0] < q[0] else 0.5  # as near to equality as can be
+    u[0] = float(p[0]) / float(q[0]) if p[0] < q[0] else 0.5  # close to equality
     found = speculative.accepts(*map(torch.from_numpy, (p, q, u)))
     assert speculative.accepts(p, q, u).tolist() == found.tolist()
     assert found.tolist() == [float(a) * float(b) < float(c) for a, b, c in zip(u, q, p)]
@@ -190,7 +190,7 @@ def test_a_gap_may_reach_its_threshold_and_a_rank_not_beta():
         ([5, 6, 7], 9, (3, "room")),
         ([5, 6, 1], 3, (3, "eos")),
         ([5, 1], 9, (2, "eos")),
-        ([5, 6], 9, (2, "window")),  # drafting ended early: the window held no more
+        ([5, 6], 9, (2, "window")),  # drafting stopped at the window
     ],
 )
 def test_what_is_sent(tokens, window, expected):
@@ -262,7 +262,7 @@ def test_a_blocks_first_cell_is_drafted_first_where_it_is_placed_first():
     }
     assert picked[False].cells.tolist() == [1, 2, 0, 5, 4]
     assert picked[True].cells.tolist() == [0, 1, 2, 3, 5]
-    masked[0] = False  # the block has begun
+    masked[0] = False  # the block already has a token
     assert cells.pick_cells(masked, belief, 3, 6, 3, "chain", "shorter", True).cells.tolist() == [1, 2, 3]
 
 

@@ -1,4 +1,4 @@
-"""What calibrating a downloaded model says to run, runs, in the format and the layout that were measured."""
+"""The command that calibration prints for a downloaded model runs in the measured format and layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prompts that SmolLM2's drafters learn from, made of small texts that stand for Debian's packages."""
+"""Training prompts of SmolLM2's drafters, built here from small stand-ins for Debian packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOUN = "0000000{0} {1:02d} n 01 {2} 0 001 {3} 0000000{0} n 0000 | what it is"
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which all packages are unpacked; nothing is fetched."""
+    """A folder with all packages unpacked, so that nothing is fetched."""
     share = tmp_path / "unpacked" / sources.SHARE
     for name in sources.PACKAGES:
         (share / "doc" / name).mkdir(parents=True)

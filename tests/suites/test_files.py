@@ -1,4 +1,4 @@
-"""Prompt files: every form, and the line that cannot be read is named."""
+"""Prompt files: every format is read, and an unreadable line is named."""
 
 from __future__ import annotations
 

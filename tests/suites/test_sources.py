@@ -1,4 +1,4 @@
-"""Every benchmark in its makers' form: files written here as they publish them, given or fetched from a fake."""
+"""Every benchmark in its published format: files written here, given by path or fetched from a fake hub."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SNAPSHOT = snapshot_download
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """A cache of the test's own; any attempt to reach the hub or the web fails as without a network."""
+    """Give each test its own cache; reaching the hub or the web fails as if there were no network."""
     import huggingface_hub
 
     def nothing(*args, **kwargs):
@@ -135,7 +135,7 @@ def math_folder(folder):
 
 
 ARTICLE = "Long ago. " * 50
-# Name; how its makers' file is written; what its first prompt must say.
+# Name: writer of a file in the published format, and the expected first prompt.
 GIVEN = {
     "spec-bench": (
         lambda f: lines(f / "question.jsonl", {"question_id": 7, "category": "math", "turns": ["a", "b"], "reference": ["1", "2"]}),
@@ -249,7 +249,7 @@ def test_a_local_file_is_read(name, tmp_path, capsys, monkeypatch):
     told = capsys.readouterr().err
     assert found.licence in told and told.count("\n") == 1 and found.licence
     sv.suite(name, write(tmp_path))
-    assert capsys.readouterr().err == ""  # on first use only
+    assert capsys.readouterr().err == ""  # printed on first use only
 
 
 def test_every_suite_has_its_test():
@@ -270,11 +270,11 @@ def test_order_and_number(tmp_path):
     assert len(sv.suite("humaneval", path)) == 164
     assert [p["id"] for p in sv.suite("humaneval:80", path)] == [f"HumanEval/{i}" for i in range(80)]
     assert [p["id"] for p in sv.suite("mbpp", GIVEN["mbpp"][0](tmp_path))] == ["mbpp/11"]  # to mbpp/510
-    assert len(sv.suite("webfaq:fr", GIVEN["webfaq:fr"][0](tmp_path))) == 1  # each question once
+    assert len(sv.suite("webfaq:fr", GIVEN["webfaq:fr"][0](tmp_path))) == 1  # no duplicate questions
 
 
 def test_a_part_of_a_data_set_in_the_hubs_cache_is_not_the_whole(tmp_path, monkeypatch):
-    """Somebody loaded one subject of MATH alone."""
+    """The cache holds only one subject of MATH, as another program loaded it."""
     for subject in tasks.SUBJECTS:
         place = tmp_path / "main" / subject / "test-00000-of-00001.parquet"
         place.parent.mkdir(parents=True)
@@ -322,7 +322,7 @@ def test_talks_become_simulated_partials(tmp_path, capsys, monkeypatch):
     assert "simulates" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------- what is wrong with a file
+# ---------------------------------------------------------------- faulty files
 
 WRONG = {
     "a broken line": ("gsm8k", lambda f: text(f / "t.jsonl", '{"question": "a", "answer": "b"}\n{"question": "c"'),
@@ -369,14 +369,14 @@ def test_a_part_that_is_not_there():
 
 # ---------------------------------------------------------------- fetching
 
-URLS = {  # what is on the web and not on the hub, and how it ends there
+URLS = {  # files on the web but not on the hub: how their addresses end
     "spec-bench": "hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl",
     "mt-bench:de": "multilingual-mt-bench/main/fastchat/llm_judge/data/de_mt_bench/question.jsonl",
     "humaneval-xl:de": "humaneval-xl/main/data/python/German.jsonl",
     "xquad:ja": "jsquad-v1.1/valid-v1.1.json",
     "flores:en-de": "nllb/flores200_dataset.tar.gz",
 }
-HUB = {  # where a data set's file lies in its repository
+HUB = {  # repository and path of a data set's file
     "multi-specbench:de": ("nguyenlab/Multi-SpecBench", "data/de.jsonl"),
     "humaneval": ("openai/openai_humaneval", "openai_humaneval/test-00000-of-00001.parquet"),
     "humaneval-xl:ja": ("kogi-jwu/jhumaneval", "jhumaneval/test-00000-of-00001.parquet"),
@@ -396,12 +396,12 @@ HUB = {  # where a data set's file lies in its repository
     "iwslt17:de-en:validation": ("IWSLT/iwslt2017", "iwslt2017-de-en/validation/0000.parquet"),
 }
 
-VALIDATION = {  # the same texts as another split
+VALIDATION = {  # other splits with the same texts in these tests
     "cnn-dailymail:validation": "cnn-dailymail", "xsum:validation": "xsum",
     "wmt14:de-en:validation": "wmt14", "iwslt17:de-en:validation": "wmt14",
 }  # fmt: skip
 
-BESIDE = {  # what lies beside it and is not meant
+BESIDE = {  # neighbouring files that must not be chosen
     "multi-specbench:de": ("data/en.jsonl", "data/mix.jsonl", "code/aide.jsonl"),
     "mbpp": ("sanitized/test-00000-of-00001.parquet", "full/train-00000-of-00001.parquet"),
     "gsm8k": ("socratic/test-00000-of-00001.parquet", "main/train-00000-of-00001.parquet"),
@@ -418,7 +418,7 @@ BESIDE = {  # what lies beside it and is not meant
 
 
 class Hub:
-    """The hub's client: repositories as folders, and a list of what was asked of it."""
+    """A fake hub client: folders as repositories, and a list of the requests."""
 
     def __init__(self, monkeypatch, root: Path, branches: dict[str, Path]) -> None:
         import huggingface_hub
@@ -463,7 +463,7 @@ def test_the_hub_is_asked_once(name, tmp_path, monkeypatch):
     place.parent.mkdir(parents=True)
     if place.suffix == source.suffix or source.suffix == ".zip":
         place.write_bytes(source.read_bytes())
-    else:  # as JSON lines above, as Parquet on the hub
+    else:  # JSON lines above, Parquet on the hub
         content = source.read_bytes()
         content = gzip.decompress(content) if source.suffix == ".gz" else content
         parquet(place, *map(json.loads, content.decode().splitlines()))
@@ -474,7 +474,7 @@ def test_the_hub_is_asked_once(name, tmp_path, monkeypatch):
     assert {key: found[0][key] for key in wanted} == wanted
     assert hub.asked == [("list", repo, "main"), ("get", repo, there)]
     assert sv.suite(name).digest == found.digest
-    assert len(hub.asked) == 2  # the second time it is on the disk
+    assert len(hub.asked) == 2  # the second call reads it from disk
 
 
 def test_what_the_hub_converted(tmp_path, monkeypatch):
@@ -485,7 +485,7 @@ def test_what_the_hub_converted(tmp_path, monkeypatch):
     assert sv.suite("xsum")[0]["id"] == "386"
     assert hub.asked[-1] == ("get", "EdinburghNLP/xsum", "default/test/0000.parquet")
     parquet(converted / "iwslt2017-de-en" / "test" / "0000.parquet", BOTH)
-    parquet(converted / "iwslt2017-en-de" / "iwslt2017-test.parquet", BOTH)  # as it was called earlier
+    parquet(converted / "iwslt2017-en-de" / "iwslt2017-test.parquet", BOTH)  # its former name
     assert sv.suite("iwslt17")[0]["source"] == "Guten Tag."
     assert sv.suite("iwslt17:en-de")[0]["source"] == "Good day."
 
@@ -499,7 +499,7 @@ def test_a_file_in_parts_is_whole_or_not_there(tmp_path, monkeypatch):
         sv.suite("cnn-dailymail")
     parquet(tmp_path / "main" / part.format(1), row | {"id": "b"})
     assert [p["id"] for p in sv.suite("cnn-dailymail")] == ["a", "b"]
-    (tmp_path / "hub" / "abisee/cnn_dailymail" / "main" / part.format(1)).unlink()  # a cache cut off
+    (tmp_path / "hub" / "abisee/cnn_dailymail" / "main" / part.format(1)).unlink()  # an incomplete cache
     hub.asked.clear()
     assert len(sv.suite("cnn-dailymail")) == 2 and hub.asked
 
@@ -653,7 +653,7 @@ def test_multi_specbench_says_its_languages(tmp_path):
     path = GIVEN["multi-specbench:de"][0](tmp_path)
     assert sv.suite("multi-specbench:vi", path)[0]["language"] == "vi"
     assert "language" not in sv.suite("multi-specbench:mix", path)[0]
-    # Of a folder, as of the hub: the file of the language, however it is called.
+    # In a folder, as on the hub, the language's file is found whatever its name.
     for name in ("question_de.json", "de/question.jsonl", "specbench-de-00000-of-00001.jsonl"):
         lines(tmp_path / name.replace("/", "-") / name, {"question_id": 1, "category": "qa", "turns": ["a"]})
         assert len(sv.suite("multi-specbench:de", tmp_path / name.replace("/", "-"))) == 1

@@ -1,4 +1,4 @@
-"""Suites: what is bundled, what a name means, what can be chosen of one, what is said when it goes wrong."""
+"""Suites: the bundled ones, their names, selecting prompts, and error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from town.corpus.meaning import CODES
 from town.suites import cell, lines
 
 REAL = [p / "shared" / "real" / "spec-bench" / "question.jsonl" for p in Path(__file__).parents]
-SPEC_BENCH = next((path for path in REAL if path.exists()), None)  # beside the checkout, where it is at all
+SPEC_BENCH = next((path for path in REAL if path.exists()), None)  # next to the checkout, if present
 
 
 def write(path, *objects):
@@ -45,7 +45,7 @@ def test_the_prompts_of_the_demo():
     documents = [text for e in shown for text in e["prompt"].split("\n\n") if len(text.split()) > 60]
     assert len(documents) == 3 and all(100 <= len(text.split()) <= 200 for text in documents)
     paragraphs = [{part for e in each for part in e["prompt"].split("\n\n")} for each in (shown, practice)]
-    assert not paragraphs[0] & paragraphs[1]  # what is calibrated on is not what is timed
+    assert not paragraphs[0] & paragraphs[1]  # calibration and timing share no text
 
 
 def test_the_suite_for_real_models():
@@ -62,7 +62,7 @@ def test_the_narrow_tasks_have_answers():
         and len(found.kinds) == 5
         and {len(found.select(kind)) for kind in found.kinds} == {12}
     )
-    for entry in found.select("arithmetic"):  # the answer is the sum's
+    for entry in found.select("arithmetic"):  # the reference solves the sum
         text = entry["reference"]
         a, sign, b, result = re.match(r"(\d+) ([+-]) (\d+) = (\d+)", text).groups()
         assert int(a) + int(sign + b) == int(result)
@@ -193,7 +193,7 @@ def test_a_broken_line_is_named(tmp_path):
     path.write_text(path.read_text() + '{"question_id": 2, "category"\n')
     with pytest.raises(PromptError, match="line 2: not a JSON object"):
         sv.suite("spec-bench", path)
-    assert path.exists()  # what was given is never dropped
+    assert path.exists()  # a given file is never deleted
     with pytest.raises(PromptError, match="holds no prompt"):
         sv.suite("spec-bench", write(tmp_path / "empty.jsonl"))
 

@@ -39,7 +39,7 @@ def shard(tokenizer) -> shards.Shard:
 
 
 def sharp() -> Any:
-    """A tiny model whose scores differ enough for its choices to be clear ones."""
+    """A tiny model whose logits differ enough to make its choices unambiguous."""
     net = diffusion.build(TINY).double().eval()
     with torch.no_grad():
         for p in net.parameters():
@@ -58,7 +58,7 @@ def alone(net: Any, canvas: list[int]) -> torch.Tensor:
 
 
 def test_only_the_last_answer_is_cells_and_what_is_behind_it_ends(shard) -> None:
-    """Also of chats with an earlier answer; every cell behind the answer is an ending token."""
+    """Also in chats with an earlier answer; every cell after the answer is an end token."""
     turns = 0
     for _, (tokens, answer) in islice(shards.batch_stream(lambda _: shard, 600, 0), 20):
         rng = np.random.default_rng(1)
@@ -99,7 +99,7 @@ def test_the_loss_is_the_bound_that_all_orders_give() -> None:
     rows = []
     for order in itertools.permutations(range(3)):
         hidden = set(range(3))
-        for cell in order:  # the cell is told while it and all that come later are masked
+        for cell in order:  # the cell is predicted while it and all later ones are masked
             canvas = [MASK if i - 5 in hidden else t for i, t in enumerate(whole)]
             rows.append(alone(net, canvas)[5 + cell - 1, said[cell]].item())
             hidden.discard(cell)
@@ -139,10 +139,10 @@ def test_a_batch_of_draws_has_the_bound_as_its_mean(monkeypatch) -> None:
 
 
 def test_blocks_are_told_from_what_is_written_before_and_masks_behind(monkeypatch) -> None:
-    """One block of four, at most the one with the first ending token; nothing behind it is seen."""
+    """One block of four, at most the one with the first end token; nothing after it is visible."""
     monkeypatch.setattr(masking, "BLOCKS", (4,))
     canvas = np.full((6000, 20), 50)
-    canvas[:, 3 + 6 :] = END  # six words and the end: the second of four blocks holds it
+    canvas[:, 3 + 6 :] = END  # six words and the end: the second of four blocks contains it
     cells = np.tile(np.arange(20) >= 3, (6000, 1))
     told, masked, weights = masking.hide_blocks(canvas, cells, END, np.random.default_rng(0))
     at = (told.argmax(1) - 3) // 4
@@ -162,7 +162,7 @@ def test_a_batch_of_blocks_has_the_sum_of_their_bounds_as_its_mean(monkeypatch) 
     monkeypatch.setattr(diffusion, "CELLS", 100_000)
     row, said = [0, 2, 40, 4, 3, 50, 60, END], [False] * 5 + [True] * 3
     tokens, answer = (np.repeat(np.array([v]), 3000, 0) for v in (row, said))
-    # told, masked, weight: both of the first block, either one of it; then the second block.
+    # predicted, masked, weight: both cells of the first block, either one of it; then the second block.
     parts = [((5, 6), (5, 6, 7), 0.5), ((5,), (5, 7), 0.5), ((6,), (6, 7), 0.5), ((7,), (7,), 1.0)]
     with torch.inference_mode():
         weighted, _ = diffusion.masked_loss(net, tokens, answer, 1.0)
@@ -190,7 +190,7 @@ def test_a_cell_is_told_by_the_place_before_it_from_both_sides() -> None:
     hidden = [*canvas[:5], MASK, *canvas[6:]]
     expected = cross_entropy(alone(net, hidden)[4:5].float(), torch.tensor([50]), reduction="none")
     assert told == pytest.approx(expected.detach(), rel=1e-5)
-    canvas[6] = 61  # what stands behind it counts
+    canvas[6] = 61  # what follows it counts
     assert diffusion.costs(net, np.array([canvas]), masked).item() != told.item()
 
 
@@ -260,7 +260,7 @@ def test_batched_stepwise_is_what_each_prompt_gives_alone() -> None:
     net = sharp()
     words = torch.zeros_like(net.lm_head.weight)
     words[[END, *range(40, 60)]] = torch.randn(21, 32, generator=torch.Generator().manual_seed(1)).double()
-    net.lm_head.weight = torch.nn.Parameter(words)  # it says twenty words and the end
+    net.lm_head.weight = torch.nn.Parameter(words)  # it can only write twenty words and the end
     rng = random.Random(0)
     prompts = [[0, *(rng.randrange(16, 3072) for _ in range(rng.randint(1, 12))), 3] for _ in range(24)]
     for block in (4, 8):
@@ -271,7 +271,7 @@ def test_batched_stepwise_is_what_each_prompt_gives_alone() -> None:
 
 
 def test_equal_cells_are_filled_from_the_left() -> None:
-    """A model that says the same everywhere fills a block from its first cell on."""
+    """A model with the same output everywhere fills a block from its first cell on."""
     seen: list[list[int]] = []
 
     class Flat:
@@ -296,7 +296,7 @@ def test_equal_cells_are_filled_from_the_left() -> None:
 
 
 def test_the_bound_of_a_kind_is_the_objective_on_its_canvases(tokenizer, monkeypatch) -> None:
-    """An untrained model gives every token about the same: the log of the vocabulary for each cell."""
+    """An untrained model is nearly uniform: the loss is the log of the vocabulary for each cell."""
     net = diffusion.build(TINY).eval()
     samples = [tasks.sample(random.Random(3), "test", "qa") for _ in range(2)]
     monkeypatch.setattr(canvases, "DRAWS", 64)

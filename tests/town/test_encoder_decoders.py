@@ -181,7 +181,7 @@ def test_losses_of_parts_fall_and_leave_the_target_alone(part: str, shard: shard
     before = {n: p.clone() for n, p in model.state_dict().items()}
     loss = {"heads": encoder_decoders.HeadsLoss, "slots": encoder_decoders.SlotsLoss}[part](model)
     optimizer = Optimizer(trained, 0.04, 0.01)
-    assert ("up" in optimizer.matrices) == (part == "heads")  # each head's is a matrix of its own
+    assert ("up" in optimizer.matrices) == (part == "heads")  # each head has its own matrix
     assert "offset" not in optimizer.matrices
     tokens, answer = _batch(shard)
     seen = []
@@ -237,7 +237,7 @@ def test_agreement_and_guesses_of_what_cannot_be_wrong(tokenizer, monkeypatch) -
 
 
 def test_every_recipe_runs_and_its_folder_loads(tokenizer, tmp_path: Path, monkeypatch) -> None:
-    """Small, aligned, calm, heads and slots in one tiny zoo: each starts from what is made before it."""
+    """Small, aligned, calm, heads and slots in one tiny zoo: each starts from those made before it."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     models, cache = tmp_path / "models", tmp_path / "cache"
@@ -284,7 +284,7 @@ def test_every_recipe_runs_and_its_folder_loads(tokenizer, tmp_path: Path, monke
     assert not (models / "town-t5-slots" / "tokenizer.json").exists()
 
 
-# --- what is shipped -------------------------------------------------------------------------
+# --- the shipped models -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [n for n, r in recipes.RECIPES.items() if r.encoder])

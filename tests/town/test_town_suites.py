@@ -1,4 +1,4 @@
-"""What is frozen is what the generator writes, and holds what its readers count on."""
+"""Frozen suites equal the generator's output, and meet their readers' assumptions."""
 
 from itertools import islice
 
@@ -24,7 +24,7 @@ def test_a_frozen_file_is_what_is_generated(name):
 
 @pytest.mark.parametrize("of", [pairs.suite, translations.texts, canvases.suite])
 def test_every_group_begins_as_it_is_generated(of):
-    """The first entry of each group, drawn anew: no group is another one's copy."""
+    """The first entry of each group, drawn again: no group is a copy of another."""
     name, groups, write = {
         pairs.suite: ("pairs", pairs.TASKS, suites.paired),
         translations.texts: ("streams", translations.TARGETS, suites.streamed),

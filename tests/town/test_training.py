@@ -1,4 +1,4 @@
-"""The recipes on a tiny shape: data, loss, optimiser, killing and going on, the files of a model."""
+"""The recipes on a tiny shape: data, loss, optimiser, killing and resuming, the files of a model."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_shards_made_ahead_are_the_same(tokenizer, tmp_path: Path) -> None:
     pieces.save(tokenizer, tmp_path / "pieces")
     ahead = shards.Ahead(tmp_path / "a", tmp_path / "pieces" / "tokenizer.json", 3, 512, workers=1, chats=20)
     try:
-        found = [ahead(n) for n in (1, 2)]  # a run that was stopped goes on from any shard
+        found = [ahead(n) for n in (1, 2)]  # a run that was stopped resumes from any shard
     finally:
         ahead.close()
     for n, one in zip((1, 2), found):
@@ -187,7 +187,7 @@ def test_an_update_waits_for_no_device(shard: shards.Shard) -> None:
             train.loss_sums(model, *_batch(shard), prompt_weight)[0].backward()
             optimizer.step(1.0)
         assert not waits.sends
-        assert waits.reads.total() <= 1  # transformers looks once a pass whether texts are packed
+        assert waits.reads.total() <= 1  # transformers checks once per pass whether texts are packed
 
 
 def test_rates_rise_and_fall() -> None:
@@ -211,7 +211,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(shard: shards.Shard, tmp_p
     assert whole["done"]
     half = _train(broken, shard, tmp_path / "b.safetensors", stop_after=3)
     assert not half["done"]
-    resumed = recipes.build(dataclasses.replace(TINY, seed=9))  # other weights: all come from the checkpoint
+    resumed = recipes.build(dataclasses.replace(TINY, seed=9))  # all weights come from the checkpoint
     rest = _train(resumed, shard, tmp_path / "b.safetensors")
     assert (rest["tokens"], rest["updates"]) == (whole["tokens"], whole["updates"])
     for one, other in zip(straight.parameters(), resumed.parameters()):
@@ -291,8 +291,8 @@ def test_aligned_data_is_the_models_own(tokenizer, tmp_path: Path) -> None:
     ids, said = made.chat(0)
     start = int(said.argmax())
     (answer,) = answers.greedy(model, [ids[:start].tolist()])
-    assert len(answer) == answers.LONGEST  # weights drawn at random never end: the answer is cut ...
-    assert answer == ids[start:].tolist()  # ... and no end is learnt from it
+    assert len(answer) == answers.LONGEST  # random weights never end: the answer is cut ...
+    assert answer == ids[start:].tolist()  # ... and no end token is learnt from it
     again = answers.answered_shard(tmp_path, folder, tokenizer, 0, 0, 400, chats=6)
     assert np.array_equal(made.tokens, again.tokens)
 
@@ -300,8 +300,8 @@ def test_aligned_data_is_the_models_own(tokenizer, tmp_path: Path) -> None:
 def forced(target: Any, draft: Any, prompt: list[int], text: list[int], limit: int) -> tuple[int, int]:
     """Accepted and drafted tokens without the loop: the draft's predictions on the target's own text.
 
-    Up to the first disagreement a draft has read nothing but that text. What it drafts behind the end is cut
-    and does not count; the last place before the limit is the target's.
+    Up to the first disagreement a draft has read only that text. Tokens drafted after the end are cut and do
+    not count; the last position before the limit is the target's.
     """
     row = torch.tensor([[*prompt, *text[:-1]]])
     with torch.inference_mode():
@@ -409,7 +409,7 @@ def test_the_recipes_have_the_sizes_that_the_zoo_promises() -> None:
     assert sizes["town-eagle3"] == sizes["town-eagle3-en"] <= 800_000
 
 
-# --- what is shipped -----------------------------------------------------------------------------
+# --- the shipped models --------------------------------------------------------------------------
 
 
 def test_the_suite_is_whole() -> None:

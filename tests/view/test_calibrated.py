@@ -1,4 +1,4 @@
-"""Views of calibrations draw what the record holds."""
+"""Views of calibrations draw the record's values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_curves(found):
         assert np.allclose(ax.lines[0].get_xdata(), g)
     assert {t.get_text() for t in ax.texts} == {"g* = 7", "g* = 4"}
     low, high = ax.get_ylim()
-    assert 0 <= low < high < 2 * (tau / s).max()  # a fit that swings does not hide the points
+    assert 0 <= low < high < 2 * (tau / s).max()  # an oscillating fit does not hide the points
     words = [t.get_text() for t in view.curve(found, "s").get_legend().get_texts()]
     assert any("from −8 to 1" in word for word in words)
     with pytest.raises(ParameterError, match="no fit 'best'"):

@@ -1,4 +1,4 @@
-"""Pictures of canvases: they say what the record says, of every cell, pass and state."""
+"""Pictures of canvases match the record for every cell, pass and state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNS = {
               "block": 8},
 }  # fmt: skip
 
-NOW = ("accepted", "bonus", "correction", "plain", "parallel")  # states of a cell that is placed in the pass
+NOW = ("accepted", "bonus", "correction", "plain", "parallel")  # states of a cell that is placed in this pass
 
 
 def of(name: str, **more):
@@ -56,7 +56,7 @@ def test_a_canvas_is_what_the_record_says(name):
     for one, (_, row) in zip(shown.passes, trace.cycles.iloc[1:].iterrows()):
         assert (one.begun, len(one.placed), len(one.nodes)) == (placed, row["emitted"], row["drafted"])
         placed = one.ended
-        for node in one.nodes:  # a verified child is what its parent's pass would place next
+        for node in one.nodes:  # a verified child is the cell its parent's pass would place next
             following = one.root if node.parent < 0 else one.nodes[node.parent].next
             if node.status in ("accepted", "rejected"):
                 assert (following[0] == node.cell and following[1] == node.text) == (
@@ -78,7 +78,7 @@ def test_why_a_pass_placed_no_more_is_counted_as_the_metrics_do():
     )
     chains = metrics.failures(trace).set_index("cause")["chains"]
     ended = {"none": 0, "order": 0, "token": 0, "border": 0}
-    for i in range(6):  # of a text's last pass the picture says that it is the last
+    for i in range(6):  # the picture of a text's last pass names it as the last
         last = canvas(trace, i).passes[-1]
         if last.nodes and last.why == "end":
             ended["none"] += 1
@@ -98,7 +98,7 @@ def test_the_lattice_has_a_row_a_pass_and_a_sign_a_state():
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
     there = {state for one in shown.passes for state, _ in one.states().values()}
     assert {STATES[state].word for state in there} <= set(legend)
-    # whatever the colours, each state that is drafted or placed has a sign of its own
+    # independent of the colours, each drafted or placed state has its own sign
     signs = [STATES[state].sign for state in STATES if state not in ("final", "masked")]
     assert len(set(signs)) == len(signs) and all(signs)
     notes = [text.get_text() for text in ax.texts]
@@ -128,7 +128,7 @@ def test_a_display_holds_the_lattice_and_is_safe(name):
     assert html.count('<figure class="lattice">') == 2
     tags = set(re.findall(r"<(\w+)", html))
     assert not {"script", "img"} & tags and not re.search(r"<[^>]* on\w+=", html)
-    assert name == "parallel" or "&lt;" in html.split("</style>", 1)[1]  # whose tokens happen to be plain
+    assert name == "parallel" or "&lt;" in html.split("</style>", 1)[1]  # none of its tokens needs escaping
     assert "\u202e" not in html
     assert len(html.encode()) < 300_000
     for one in canvas(trace).passes:
@@ -142,7 +142,7 @@ def test_the_text_stands_in_the_order_of_its_cells():
     shown = picture(trace, 0)
     assert [span.position for span in shown.spans] == sorted(span.position for span in shown.spans)
     order = canvas(trace).order
-    for span in shown.spans:  # and each says in which cycle it was placed
+    for span in shown.spans:  # each names the cycle that placed it
         assert span.cycle == order[span.position] + 1
     assert any(np.diff([span.cycle for span in shown.spans]) < 0)
 

@@ -1,4 +1,4 @@
-"""Certainty against verdicts, and the control loop: what is drawn is what the record says."""
+"""Plots of confidence against verdicts, and of the control loop, match the record."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_readings_cross_where_confidence_is_one_half():
 
 
 def test_the_dots_of_a_run_fall_on_their_side(trace):
-    ax = view.threshold_readings(trace=trace)  # its own parameters
+    ax = view.threshold_readings(trace=trace)  # the run's own parameters
     kept, lost = (np.asarray(dots.get_offsets()) for dots in ax.collections[:2])
     falls = lambda c: 0.1 + 0.5 * (1 - c)
     assert (kept[:, 1] <= falls(kept[:, 0]) + 1e-6).all() and (lost[:, 1] > falls(lost[:, 0])).all()

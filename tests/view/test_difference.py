@@ -1,4 +1,4 @@
-"""Two traces in step: steps end where both texts have the same length, and each says why it differs."""
+"""Stepwise comparison of two traces: steps end at equal text lengths and explain the difference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traces import HOSTILE, PIECES, build, metadata, piece
 
 
 def made(method: str, cycles: list[tuple[list[int], list[str], list[int]]], **more) -> Trace:
-    """A run of these cycles: drafted tokens of a chain, their statuses, what was emitted."""
+    """A run of these cycles: drafted tokens of a chain, their statuses, emitted tokens."""
     recorder = Recorder(metadata(method) | more, None, "judged", piece=piece)
     length = 0
     for number, (tokens, statuses, out) in enumerate([([], [], []), *cycles]):

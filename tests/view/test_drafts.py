@@ -1,4 +1,4 @@
-"""The picture of one cycle's tree: every node once, in its place, with what became of it."""
+"""The picture of one cycle's tree shows every node once, in its place, with its verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def trace():
 
 
 def labels(ax):
-    """Of each text that begins with a sign: sign, and where it stands."""
+    """Each text that starts with a sign: the sign and its position."""
     found = [(t.get_text(), *t.get_position()) for t in ax.texts]
     signs = {sign for sign, *_ in SIGNS.values()}
     return [(text[0], x, y) for text, x, y in found if text[:1] in signs and text[1:2] == " "]

@@ -1,4 +1,4 @@
-"""Example texts: the large model's tokens are marked, nothing else is, and all of it is text."""
+"""Example texts mark the large model's tokens and nothing else, and are plain text."""
 
 from __future__ import annotations
 

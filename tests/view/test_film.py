@@ -1,4 +1,4 @@
-"""A stretch of cycles as a GIF: a frame a cycle, each for as long as was asked."""
+"""A range of cycles as a GIF: one frame per cycle, each with the requested duration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_frame_a_cycle(tmp_path):
 
 
 def test_frames_are_read_as_they_were_written(tmp_path):
-    """Each in its own colours, the one before it gone."""
+    """Each frame keeps its own colours and replaces the one before it."""
     from PIL import ImageDraw
 
     from specviz.view.moving import write_gif

@@ -1,4 +1,4 @@
-"""The flicker ribbon: what became of each word, counted by hand; safe, whole and said without colour."""
+"""The flicker ribbon: each word's history, counted by hand; safe, complete and readable without colour."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_draft_and_display_are_apart():
 
 @pytest.mark.parametrize("k", [1, 2, 9])
 def test_a_mask_asked_for_is_a_mask_recorded(k):
-    """k is the display's alone: what is shown at another k is exact."""
+    """k affects only the display, so showing another k is exact."""
     asked, recorded = ribbon(stream(FLICKERS), k=k), ribbon(stream(FLICKERS, k=k))
     assert [r.fates for r in asked.rows] == [r.fates for r in recorded.rows]
     assert [r.erased for r in asked.rows] == [r.erased for r in recorded.rows]

@@ -1,4 +1,4 @@
-"""The map of a what-if: a number a cell, and how sure it is."""
+"""The heat map of a what-if shows a number per cell, and how certain it is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_it_shows_the_table(asked):
         for j, length in enumerate([1, 2, 12]):
             row = answer.table.query(f"draft_length == {length} and stop == {stop}").iloc[0]
             assert grid[i, j] == row["tau"]
-            assert words(ax)[3 * i + j] == f"{row['tau']:.3g}"  # exact, though other columns are bounded
+            assert words(ax)[3 * i + j] == f"{row['tau']:.3g}"  # exact, although other columns are bounded
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("draft_length", "stop")
     assert "exact" in ax.get_title(loc="left")
     plt.close("all")

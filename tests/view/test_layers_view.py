@@ -1,4 +1,4 @@
-"""The picture of how deep each token went."""
+"""The picture of each token's exit layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The moving picture: each lane ends with its text, drafts come before their verdicts, and it plays."""
+"""The moving picture: each lane ends with its text, drafts precede their verdicts, and it plays."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_draft_is_grey_until_it_is_judged(runs):
 
 
 def test_passes_are_the_target_s():
-    """BiLD's cycles may end without it; a record from elsewhere may hold no pass."""
+    """BiLD's cycles may end without a target pass; a record from elsewhere may have no passes."""
     trace = build_chain("bild", tokens=80, seed=1)
     shown = picture(trace, 0)
     count, end = len(shown.cycles), Lane("", shown, 80).end + 1e-9
@@ -82,10 +82,10 @@ def test_bad_input_is_one_line(runs, tmp_path):
 
 
 def test_what_wrote_no_text_from_left_to_right_is_refused_alike(runs, tmp_path):
-    """A film, a moving picture and a draft's tree show one text that grows: not a canvas, not a stream."""
+    """A film, a moving picture and a draft's tree show one growing text: not a canvas, not a stream."""
     moving = stream([[3, 4, 1], [3, 5, 6, 1]])
     with pytest.raises(TraceError, match=r"decodes a stream: use specviz\.flicker"):
-        sv.view.draft_tree(moving)  # cycle numbers begin anew in each update
+        sv.view.draft_tree(moving)  # cycle numbers restart in each update
     with pytest.raises(TraceError, match=r"decodes a stream: use specviz\.flicker"):
         moving.to_gif(tmp_path / "a.gif")
     pytest.importorskip("torch", reason="needs the run extra")

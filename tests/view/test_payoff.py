@@ -1,4 +1,4 @@
-"""Why it pays: what is drawn is what the records say, and what cannot be compared is refused."""
+"""Payoff views draw the records' values and refuse runs that cannot be compared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def runs():
 
 def test_a_cycle_is_priced_in_plain_passes(runs):
     table = break_even(runs, "plain").set_index("name")
-    plain = 0.0065  # seconds: what the synthetic record says of a cycle without a draft
+    plain = 0.0065  # seconds: the synthetic record's cycle without a draft
     assert table.loc["plain", ["tau", "cost", "speedup"]].tolist() == pytest.approx([1, 1, 1])
     chain = table.loc["chain"]
     assert chain["cost"] == pytest.approx(0.0085 / plain), "four draft tokens of 0.5 ms and the same pass"
@@ -69,7 +69,7 @@ def test_a_difference_of_tau_is_paired(runs):
     found = tau_difference(runs["chain"], runs["plain"])
     assert found.median == pytest.approx(metrics.tau(runs["chain"]) - 1) and found.pairs == PROMPTS
     alone = break_even(runs, "plain").set_index("name").loc["chain"]
-    # τ of plain decoding is 1 on every prompt, so all that varies is the other run's.
+    # τ of plain decoding is 1 on every prompt, so only the other run's varies.
     assert (found.low, found.high) == pytest.approx((alone["tau_lo"] - 1, alone["tau_hi"] - 1))
     same = tau_difference(runs["chain"], runs["chain"])
     assert (same.median, same.low, same.high) == (0, 0, 0), "a prompt is drawn for both"
@@ -195,7 +195,7 @@ def test_numbers_of_lines_do_not_run_into_each_other(limits):
 
 
 def test_words_below_a_figure_take_the_notebook_s_colours(runs):
-    """A dark JupyterLab turns the colours of the figure round: not those of the words below it."""
+    """A dark JupyterLab inverts the colours of the figure, but not those of the words below it."""
     pytest.importorskip("plotly")
     from specviz.view import interactive
 

@@ -1,4 +1,4 @@
-"""Views of what a drafter remembers show the metrics' numbers, and say what they cannot show."""
+"""Views of a drafter's memory show the metrics' numbers and state what they cannot show."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROMPTS = [[3, 4, 5], [6, 7], [4, 9]]
 
 @pytest.fixture(scope="module")
 def decoded():
-    """A cold run of UniSpec, one that went on from it, and the method."""
+    """A cold run of UniSpec, a run that resumed from it, and the method."""
     model = llama(seed=5, vocabulary=40, eos=(3,))
     method = specviz.method("unispec", draft_size=6)
     options = {"max_new_tokens": 24}
@@ -94,7 +94,7 @@ def test_a_store_from_a_file_or_arrays(decoded, tmp_path):
     titles = {view.store(it).get_title(loc="left") for it in (path, str(path), method.store.arrays())}
     known = method.store.entries
     assert titles == {f"{known} of 40 tokens have successors ({known / 40:.0%})"}
-    view.store({"tokens": np.full((4, 2), -1)})  # nothing is known yet
+    view.store({"tokens": np.full((4, 2), -1)})  # the store is still empty
     (tmp_path / "x").write_text("no store")
     for wrong, said in (
         (tmp_path / "y", "does not exist"),
@@ -138,7 +138,7 @@ def test_a_tree_shows_its_scores_and_the_few_dropped_tokens_that_were_tried(deco
         parts = cycle.lost.split("│") if cycle.lost else []
         rest = int(parts.pop().split()[1]) if parts and parts[-1].startswith("…") else 0
         assert len(parts) <= MOST_TRIED
-        assert len(parts) + rest <= dropped  # several tokens may make up one character
+        assert len(parts) + rest <= dropped  # several tokens may form one character
         assert "\n" not in cycle.lost
 
 

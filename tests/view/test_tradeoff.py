@@ -1,4 +1,4 @@
-"""Trade-off curves: what is drawn is what the table holds."""
+"""Trade-off curves draw the table's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace shows: safe, whole, small, and true to the record."""
+"""Views of a trace are safe, complete, small, and true to the record."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_node_says_how_near_the_verdict_was():
 
 @pytest.mark.parametrize("method", ["speculative", "bild", "tree"])
 def test_each_cycle_s_dropped_draft_is_drawn_once(method):
-    """Before the token that the target wrote in its place, whatever that token is called."""
+    """It precedes the token that the target wrote in its place, whatever that token is called."""
     shown = picture(traces.build(method, tokens=80, seed=1, hostile=False), 0)
     page = static.text_lane(shown)
     lost = [static.shown_token(cycle.lost) for cycle in shown.cycles if cycle.lost]
@@ -239,8 +239,8 @@ def test_numbers_say_whose_they_are():
 def test_phase_times_add_up(method):
     made = traces.cycles(method, tokens=40)
     for cycle in made[1:]:
-        cycle["duration"] += 0.0011  # what no phase has a name for
-        cycle["draft_time"] += 0.0001  # what asking takes, even where nothing is drafted
+        cycle["duration"] += 0.0011  # time outside all phases
+        cycle["draft_time"] += 0.0001  # calling the drafter takes time, even if nothing is drafted
     trace = recorded(method, made)
     cycles = trace.cycles[trace.cycles["cycle"] > 0]
     shown = picture(trace, 0)
@@ -380,7 +380,7 @@ def test_a_figure_shows_itself_where_the_backend_is_a_notebooks(monkeypatch):
     monkeypatch.setattr(plt, "get_backend", lambda: "module://matplotlib_inline.backend_inline")
     shown = ax._repr_html_()
     assert shown.count("<img") == 1 and "data-jp-theme-light" in shown and "cycle " in shown
-    assert not plt.fignum_exists(ax.figure.number)  # or the cell would show it once more
+    assert not plt.fignum_exists(ax.figure.number)  # or the cell would show it again
     figure, (left, _) = plt.subplots(1, 2)
     view.phases(trace, ax=left)
     assert figure._repr_html_().count("<img") == 1
@@ -403,7 +403,7 @@ def test_a_prompt_in_one_line_is_what_the_user_asked(prompt, line):
 
 
 def test_what_a_trace_s_author_wrote_is_no_markup_and_no_command():
-    """The unit of a signal of one's own, and the label of a run, come from the file."""
+    """The unit of a custom signal and the label of a run come from the file."""
     from specviz.trace import Recorder
 
     unit = "</title></g></svg><img src=x onerror=alert(1)>"

@@ -1,4 +1,4 @@
-"""Questions whose answer would look exact and be wrong: a part of a run, another drafter, shared passes."""
+"""Questions whose answer would look exact but be wrong: a partial run, another drafter, shared passes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_confidences_of_one_drafter_and_tokens_of_another(target, drafter):
 
 
 def test_guesses_that_depend_on_where_a_draft_began():
-    """An EAGLE layer goes on from the target's states, and then from its own: it is no draft model."""
+    """An EAGLE layer continues from the target's states and then from its own, so it is no draft model."""
     prompt = "Translate into German: The doctor bought a red bicycle."
     run = sv.generate("town", prompt, "eagle", draft="town-eagle3-en", branches=1, max_new_tokens=12)
     answer = sv.whatif(run).speculative(draft_length=[1, 2])
@@ -114,7 +114,7 @@ def test_what_is_densified_is_checked(target):
 
 
 def test_a_turn_without_room_hides_no_prompts():
-    """It has no tokens, as a redacted prompt has none; and it taught a store nothing."""
+    """It has no tokens, like a redacted prompt; and it added nothing to a store."""
     market = "Tell me about the market."
     prompts = [{"turns": [market, market * 200]}, "Translate into German: The cat sleeps."]
     for method in ("prompt_lookup", "unispec"):

@@ -1,4 +1,4 @@
-"""What-ifs: whatever is marked exact is what a rerun does, cycle for cycle; what is bounded lies between."""
+"""What-ifs: results marked exact equal a rerun's, cycle for cycle; bounded results are within bounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from specviz.whatifs.question import METHODS
 
 
 class Looping(TableModel):
-    """A table that looks back at the last two tokens only, so that its texts repeat themselves."""
+    """A table that reads only the last two tokens, so that its texts repeat themselves."""
 
     def logits(self, text):
         return super().logits(text[-2:])
@@ -43,7 +43,7 @@ PROMPTS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size
 
 
 def rerun(target, drafter, prompt, method, parameters, limit):
-    """What a real decode does: the fields of a Step for each cycle, and the text."""
+    """Run a real decode; returns the fields of a Step for each cycle, and the text."""
     rows, text, start = [], [], 0
     made = methods.find(method)(**parameters)
     for cycle in decode(target, prompt, made, drafter=drafter, max_new_tokens=limit):
@@ -61,7 +61,7 @@ def rerun(target, drafter, prompt, method, parameters, limit):
 
 
 def agree(step, row):
-    """Whether a replayed cycle says what the real one did, as far as it says anything."""
+    """Whether a replayed cycle agrees with the real one in every field that it fills."""
     number, start, sent, drafted, accepted, cut, unreviewed, emitted, stop = row
     same = (step.cycle, step.start, step.accepted, step.cut, step.unreviewed, step.emitted)
     inside = step.sent <= sent <= step.sent_high and step.drafted <= drafted <= step.drafted_high
@@ -69,7 +69,7 @@ def agree(step, row):
 
 
 def compare(answer, row, target, drafter, prompts, method, limit):
-    """Every text of a row against its rerun; gives how many cycles were only bounded."""
+    """Check every text of a row against its rerun; returns the number of cycles that were only bounded."""
     parameters = {name: answer.table[name].iloc[row].item() for name in answer.parameters}
     loose = 0
     for walk, prompt in zip(answer.walks[row], prompts, strict=True):
@@ -105,7 +105,7 @@ def short():
 
 @pytest.fixture(scope="module")
 def lossy():
-    """A dense run of BiLD that takes whatever the small model writes."""
+    """A dense run of BiLD that accepts everything the small model writes."""
     return dense(TARGET, GOOD, [[1, 2], [3], [4, 4]], "bild", 30, rollback=math.inf, fallback=0.3)
 
 
@@ -167,7 +167,7 @@ def test_bild(drafter, prompts, own, other, review, limit, eos, record):
     trace = trace if record is None else densify(trace, target, drafter, record)
     answer = whatif(trace).bild(**dict(zip(names, other)), review_end=review[1])
     loose = compare(answer, 0, target, drafter, prompts, "bild", limit)
-    if record is not None:  # its own setting it can always tell
+    if record is not None:  # its own setting is always answerable
         assert whatif(trace).ask().badge == "exact"
     if record == 63:
         assert loose == 0
@@ -182,7 +182,7 @@ def test_the_comparison_can_fail(monkeypatch):
         return replays.DraftSize.exactly(0, 1, "unsure")
 
     def late(context, start, wrong, *rest, old=loop_dense.tails):
-        """Each tail but its first token."""
+        """Each tail without its first token."""
         found = old(context, start, wrong, *rest)
         return [entry for before, entry in itertools.pairwise(found) if before[0] == entry[0]]
 
@@ -243,7 +243,7 @@ def test_the_bundled_pair(town):
     compare(whatif(trace).ask(fallback=0.8, rollback=1.0), 0, *town, prompts, "bild", 32)
 
 
-# -- where it cannot tell --------------------------------------------------------------------------
+# -- settings that cannot be answered -------------------------------------------------------------
 
 
 class Level(TableModel):
@@ -283,7 +283,7 @@ def test_without_a_dense_record_holes_are_named():
     assert answer.badge == "needs a rerun"
     assert "densify" in answer.why
     compare(answer, 0, TARGET, GOOD, prompts, "speculative", 30)
-    assert sum(len(walk.steps) for walk in answer.walks[0]) > 3  # up to there it told
+    assert sum(len(walk.steps) for walk in answer.walks[0]) > 3  # it answers up to there
     plain = whatif(specviz.generate(TARGET, prompts, "autoregressive", max_new_tokens=9))
     assert "densify" in plain.speculative().why
 
@@ -357,7 +357,7 @@ def test_what_can_be_answered(spec, short, lossy):
 def test_the_parameters_are_the_methods_own():
     for name, parameters in METHODS.items():
         declared = {p.name: p for p in methods.find(name).parameters}
-        if name not in ("unispec", "retranslate", "ssd"):  # of which some can be asked
+        if name not in ("unispec", "retranslate", "ssd"):  # some settings of these can be answered
             assert list(parameters) == list(declared)
         for each in parameters.values():
             assert each is declared[each.name]
@@ -443,7 +443,7 @@ def test_a_cell_of_the_runs_own_setting_is_the_run(which, spec):
     trace = {"recorded": town_run("speculative"), "spec": spec}[which]
     own = whatif(trace).ask().trace(0)
     seen = (own.nodes["token"] != UNKNOWN).to_numpy()
-    assert (own.nodes["status"][~seen] == "cut").all()  # behind the end nobody asked
+    assert (own.nodes["status"][~seen] == "cut").all()  # nothing after the end was verified
     assert own.nodes["status"].tolist() == trace.nodes["status"].tolist()
     for name in ("token", "parent", "depth"):
         assert own.nodes[name][seen].tolist() == trace.nodes[name][seen].tolist(), name
@@ -456,7 +456,7 @@ def test_a_cell_of_the_runs_own_setting_is_the_run(which, spec):
     names = ["prompt", "cycle", "model", "tokens"]
     first = [x.passes.query("cycle == 0")[names].values.tolist() for x in (own, trace)]
     assert first[0] == first[1]
-    # The candidates are those of the run; behind a wrong token only the drafter's first is known.
+    # The candidates are those of the run; after a wrong token only the drafter's first is recorded.
     keys = ["prompt", "cycle", "node", "place"]
     for group in ("pred", "node"):
         mine, theirs = (x.tops(group).set_index(keys) for x in (own, trace))
@@ -468,12 +468,12 @@ def test_a_cell_of_the_runs_own_setting_is_the_run(which, spec):
     read = own.tops("pred").groupby(["prompt", "cycle"]).size()
     ended = trace.cycles.query("cut > 0 or end == 'eos'").groupby("prompt")["cycle"].max()
     asked = trace.tops("pred").groupby(["prompt", "cycle"]).size().drop(list(ended.items()), errors="ignore")
-    assert (read[asked.index] == asked).all()  # but what the target said behind the end
+    assert (read[asked.index] == asked).all()  # except the target's answers after the end
 
 
 @pytest.mark.parametrize("model", ["town", "town-t5"])
 def test_a_cell_has_the_runs_own_passes(model):
-    """What the drafter catches up with after a whole draft, and an encoder-decoder's prefix."""
+    """The drafter's catch-up after a full draft, and an encoder-decoder's prefill."""
     draft = {"town": "town-draft", "town-t5": "town-t5-small"}[model]
     prompts = ["Translate into German: Tom was tired. The doctor bought a red bicycle.", "The cat sleeps."]
     run = specviz.generate(model, prompts, "speculative", draft=draft, record="dense", max_new_tokens=24)

@@ -1,4 +1,4 @@
-"""What-ifs of canvases: the cycles that SSD would have had are those of a rerun, node for node."""
+"""What-ifs of canvases: the predicted SSD cycles are those of a rerun, node for node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POLICIES = [{"cache": "none"}, {"cache": "dual", "refresh": 3}, {"cache": "dual"
 
 
 def words(frame: pd.DataFrame, columns: list[str]) -> list[tuple]:
-    """Rows without the difference between a category and a word, or between kinds of nothing."""
+    """Rows without the difference between a category and a string, or between kinds of missing values."""
     frame = frame[columns].astype(object)
     return list(frame.where(frame.notna(), None).itertuples(index=False, name=None))
 
@@ -46,7 +46,7 @@ def check_same(rerun: Trace, replayed: Trace) -> None:
     for group, columns in (("nodes", ["score", "confidence"]), ("outputs", ["odds", "p"])):
         mine, theirs = (getattr(trace, group)[columns].to_numpy(float) for trace in (replayed, rerun))
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
-    known = replayed.nodes["p"].notna().to_numpy()  # of tokens outside of the record's top 5 nothing is
+    known = replayed.nodes["p"].notna().to_numpy()  # tokens outside the record's top 5 have no probability
     for name in ("p", "rank"):
         mine, theirs = (trace.nodes[name].to_numpy(float)[known] for trace in (replayed, rerun))
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
@@ -84,13 +84,13 @@ def test_from_ssd_as_from_stepwise() -> None:
     )
     pd.testing.assert_frame_equal(one.table, two.table)
     check_same(two.trace(0), one.trace(0))
-    own = specviz.whatif(other).ask(draft_length=2)  # what is not named stays as it was
+    own = specviz.whatif(other).ask(draft_length=2)  # parameters that are not named stay unchanged
     check_same(other, own.trace(0))
 
 
 def test_a_text_that_ends_inside_a_chain_cuts_it() -> None:
     cut, setting = 0, {"draft_length": 5, "tail": "shorter"}
-    for seed in range(4):  # the first block holds an end token, whatever it says
+    for seed in range(4):  # the first block contains an end token, whatever else it says
         same = {"eos": tuple(range(37)), "block": 2, "max_new_tokens": 8}
         base, rerun = run(seed, 0, "stepwise", **same), run(seed, 0, "ssd", **same, **setting)
         check_same(rerun, specviz.whatif(base).ssd(**setting).trace(0))
@@ -120,7 +120,7 @@ def test_mix_order_never_accepts_fewer_from_a_state() -> None:
 def test_float32_near_ties_are_counted() -> None:
     model = tiny(2, 0, torch.float32, eos=())
     with torch.no_grad():
-        model.net.lm_head.weight[:] = 0  # every token as likely, everywhere
+        model.net.lm_head.weight[:] = 0  # every token equally likely, at every position
     model._llama = type(model._llama)(model.net, model.layers, model.kernels)
     base = specviz.generate(model, PROMPTS[0], "stepwise", block=4, max_new_tokens=8)
     found = specviz.whatif(base).ssd(draft_length=2)

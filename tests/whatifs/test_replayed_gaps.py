@@ -1,4 +1,4 @@
-"""What-ifs of CM-ASD and SpecDec: whatever is marked exact is what a rerun does, cycle for cycle."""
+"""What-ifs of CM-ASD and SpecDec: results marked exact are those of a rerun, cycle for cycle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specviz.whatifs import gap, whatif
 
 
 class Sized(TableModel):
-    """A table whose shape the record keeps."""
+    """A table whose shape is part of the record."""
 
     @property
     def geometry(self):
@@ -48,7 +48,7 @@ NAMES = ("w_entropy", "w_margin", "w_softmax", "w_variance")
 
 
 def compare(answer, row, drafter, prompts, method, limit, target=TARGET):
-    """Every text of a row against its rerun: how many of the cycles were only bounded."""
+    """Check every text of a row against its rerun; returns the number of cycles that were only bounded."""
     given = {name: answer.table[name].tolist()[row] for name in answer.parameters}
     loose = told = 0
     for walk, prompt in zip(answer.walks[row], prompts, strict=True):
@@ -81,7 +81,7 @@ def test_cm_asd(drafter, prompts, own, other, weights, limit, eos):
     trace = specviz.generate(target, prompts, "cm_asd", draft=drafter, max_new_tokens=limit, **own)
     answer = whatif(trace).cm_asd(**other)
     compare(answer, 0, drafter, prompts, "cm_asd", limit, target)
-    again = whatif(trace).ask()  # its own setting it can always tell, but where rounding decides
+    again = whatif(trace).ask()  # its own setting is always answerable, except where rounding decides
     compare(again, 0, drafter, prompts, "cm_asd", limit, target)
     assert again.badge == "exact" or set(again.places["why"]) == {gap.TIE}
 
@@ -129,20 +129,20 @@ def test_a_replay_has_the_label_of_its_own_setting(run):
     for record in (run, strict):
         answer = whatif(record).cm_asd(top_beta=[1, 3], tau_base=[0.0, 0.1], gamma=[0.0, 0.9])
         for row, setting in enumerate(answer.table[list(answer.parameters)].to_dict("records")):
-            if not any(walk.place for walk in answer.walks[row]):  # only these have a whole trace
+            if not any(walk.place for walk in answer.walks[row]):  # only these have a complete trace
                 label = answer.trace(row).run["exactness"]
                 assert label == methods.find("cm_asd")(**setting).exactness(GREEDY, "float32")
                 labels.add(label)
     replayed = whatif(strict).specdec(top_beta=1, tau_base=1.0)
     assert replayed.trace(0).run["exactness"] == "exact up to ties"  # the gap allowed is never reached
-    # Nothing adapts, so that a gap of 0 is all that is allowed, whatever γ is.
+    # Without adaptation only a gap of 0 is allowed, whatever γ is.
     still = whatif(strict).cm_asd(top_beta=3, tau_base=0.0, gamma=0.9, adaptive_verification=False)
     assert still.trace(0).run["exactness"] == "exact up to ties"
     assert labels == {"lossy", "exact up to ties"}
 
 
 def test_a_shorter_draft_leaves_bounds():
-    """Behind the run's own draft nobody saw what the drafter would have written."""
+    """After the end of the run's own draft, the drafter's tokens are unknown."""
     prompts = [[first, 2] for first in range(6)]
     trace = specviz.generate(TARGET, prompts, "specdec", draft=GOOD, max_new_tokens=30, draft_length=2)
     answer = whatif(trace).cm_asd(k_max=6, tau_base=1.0, gamma=0, alpha=0.9)

@@ -1,4 +1,4 @@
-"""UniSpec replayed: cycles that are called exact are the rerun's; a model begins where it says."""
+"""UniSpec replayed: cycles marked exact are the rerun's; model drafts start where the record says."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_exact_cycles_are_the_reruns(model, keep, changed):
         exact += upto
         assert sum(step.emitted for step in walk.steps) == sum(
             row[-2] for row in rows
-        )  # the text is the text
+        )  # the text is unchanged
     assert exact > 0
 
 
@@ -100,11 +100,11 @@ def test_a_model_stays_one_while_the_store_does(model):
 
 
 def test_a_text_that_was_not_replayed_to_its_end_taught_less(model):
-    """What it would have taught, the later texts' store lacks: none of them is exact."""
+    """Later texts' stores lack the tokens of its unreplayed part, so none of them is exact."""
     trace = record(model, draft_size=12)
     texts, rounding = read_texts(trace)
     trees = Trees(texts, read_lessons(trace, texts, 6), 24, trace.run["parameters"] | {"draft_size": 3})
-    wide = dataclasses.replace(rounding, target=2.0)  # each place is a tie
+    wide = dataclasses.replace(rounding, target=2.0)  # every position is a tie
     halted = trees(texts[0], frozenset(), wide)
     assert halted.place is not None and halted.modelled is None
     assert trees(texts[1], frozenset(), rounding).modelled.cycle == 1
@@ -165,7 +165,7 @@ def test_what_cannot_be_asked(model):
 
 
 def test_more_candidates_than_words():
-    """The store then has fewer columns than the setting says, and the record too."""
+    """The store then has fewer columns than the setting asks for, in the run and in the record."""
     trace = specviz.generate(
         llama(seed=3, vocabulary=8, eos=()),
         [[3, 4]],

@@ -1,4 +1,4 @@
-"""What-ifs of streams: every update that is called exact is what a rerun does, cycle for cycle."""
+"""What-ifs of streams: every update marked exact is the rerun's, cycle for cycle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = ["prompt", "update", "source", "arrival", "prompt_tokens", "reused", "
 
 
 class Calm(TableModel):
-    """A table in which the source moves the scores only a little: outputs agree from update to update."""
+    """A table whose scores depend little on the source: outputs agree from update to update."""
 
     def __init__(self, seed):
         super().__init__(V, seed=seed, eos=(1,), max_length=40)
@@ -58,7 +58,7 @@ def run(model, sources, limit=10, record="judged", second_pass=False, **values):
 
 
 def same(told, real):
-    """A replayed trace is the first updates of each of the rerun's streams."""
+    """Check that a replayed trace equals the first updates of each of the rerun's streams."""
     both = told.updates[COLUMNS].merge(real.updates[COLUMNS], on=["prompt", "update"], suffixes=("", "_real"))
     assert len(both) == len(told.updates)
     if both["reused"].isna().any():
@@ -73,7 +73,7 @@ def same(told, real):
         ("passes", ["model", "tokens"]),
     ):
         one, other = (getattr(trace, table)[[*keys, *columns]] for trace in (told, real))
-        if table == "passes" and told.run["parameters"]["mode"] == "cd":  # of what it reads with the prompt
+        if table == "passes" and told.run["parameters"]["mode"] == "cd":  # tokens read along with the prompt
             one, other = one[one["cycle"] > 0].reset_index(drop=True), other[other["cycle"] > 0]
         kept = other.merge(told.updates[keys[:2]], on=keys[:2])
         pd.testing.assert_frame_equal(one, kept, check_dtype=False, check_categorical=False)
@@ -109,7 +109,7 @@ def test_what_is_exact_is_what_a_rerun_does(model, sources, own, asked, limit, r
         assert row["A/D"] == pytest.approx(metrics.acceptance_rate(real), nan_ok=True)
         assert row["A/O"] == pytest.approx(metrics.accepted_share(real), nan_ok=True)
     for place in answer.places.itertuples():
-        if place.why == PARTS:  # and so it does, with that token
+        if place.why == PARTS:  # and that token does make the texts diverge
             said, says = (texts(each)[place.prompt, place.update] for each in (trace, real))
             assert says[: place.position] == said[: place.position]
             assert says[place.position] == place.token != said[place.position]
@@ -138,7 +138,7 @@ def test_a_display_hides_what_it_hides():
 
 
 def test_what_a_run_from_scratch_tells_of_verification():
-    """The text of re-translation is that of β = 0, whatever is drafted or masked."""
+    """The text of re-translation is that of β = 0, however it is drafted or masked."""
     for model in MODELS:
         answer = whatif(run(model, SOME, mode="rt")).retranslate(
             tokenize="model", mode="ssbd", beta=0, k=[0, 2], mask=["display", "draft"]
@@ -161,13 +161,13 @@ def test_the_bias_is_told_to_the_first_text_that_parts():
             same(answer.trace(i), run(model, SOME, beta=beta))
         told, of = told + answer.table["updates"].sum(), of + answer.table["of"].sum()
         parted += (answer.places["why"] == PARTS).sum()
-        assert (answer.places["why"] == PARTS).all()  # what was judged is enough to say so
+        assert (answer.places["why"] == PARTS).all()  # the verified tokens are enough to tell
     assert parted > len(MODELS)
     assert 0.3 < told / of < 1
 
 
 def test_what_the_record_leaves_open_is_said():
-    """Behind what was carried unreviewed nobody asked the target."""
+    """The target never verified the tokens after those carried over unreviewed."""
     trace = run(MODELS[0], SOME, mode="cd")
     answer = whatif(trace).retranslate(tokenize="model", mode="ssbd", beta=[0.0, 0.2, 1.0])
     assert answer.table["updates"].tolist() == [2, 2, 2]
@@ -199,12 +199,12 @@ def test_ties_are_not_called_exact():
         def logits(self, text):
             found = super().logits(text)
             order = found.argsort()
-            found[order[-2]] = found[order[-1]] - 1e-7  # the two best are as good as even
+            found[order[-2]] = found[order[-1]] - 1e-7  # the two best are almost equal
             return found
 
     trace = run(Even(0), SOME, beta=0.0)
     answer = whatif(trace).retranslate(tokenize="model", mode=["ssbd", "rt"])
-    assert answer.table["updates"][0] == len(trace.updates)  # the run's own setting does what the run did
+    assert answer.table["updates"][0] == len(trace.updates)  # the run's own setting reproduces the run
     assert answer.table["updates"][1] < len(trace.updates)
     assert "two choices are closer here than the rounding error between passes of different shapes" in set(
         answer.places["why"]

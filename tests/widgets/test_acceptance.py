@@ -1,4 +1,4 @@
-"""The rejection rule to drag: its law is p, and each shortcut's is not."""
+"""The interactive rejection rule: the exact rule's law is p, and each shortcut's is not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_right_rule_gives_p(n):
         p, q = rng.dirichlet(np.full(n, 0.4)), rng.dirichlet(np.full(n, 0.4))
         widget = Acceptance(p, q)
         assert np.allclose(widget.law, p)
-        left = residual(p, q)  # as the decoder has it
+        left = residual(p, q)  # as in the decoder
         assert np.allclose(np.minimum(p, q) + (1 - np.minimum(p, q).sum()) * left / left.sum(), widget.law)
 
 

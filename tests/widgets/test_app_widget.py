@@ -1,4 +1,4 @@
-"""The app's page without a server: sections are made once, one kernel has the models at a time."""
+"""The app's page without a server: sections are created once, and one kernel holds the models at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specviz.widgets.app import App, Setting
 
 
 class Pretended(App):
-    """An app whose sections are empty boxes that take a moment."""
+    """An app whose sections are empty boxes that take a moment to create."""
 
     def _make(self, section):
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What is sent of the front-end's files: all but comments and indentation."""
+"""The front-end files as sent: without comments and indentation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_comments_and_indentation_stay_behind(name):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_no_template_goes_over_a_lines_end(name):
-    """Its indentation would be part of it, and an address in it would look like a comment."""
+    """A multi-line template would include its indentation, and an address in it would look like a comment."""
     odd = [line for line in assets.text(name).split("\n") if line.count("`") % 2]
     assert not odd
 
@@ -54,6 +54,6 @@ def test_what_looks_like_a_comment_and_is_none():
 
 @pytest.mark.parametrize("name", names())
 def test_no_class_is_one_of_jupyters_icon_font(name):
-    """Font Awesome's names set a font of icons wherever JupyterLab or Voila shows a view."""
+    """Font Awesome's class names set an icon font wherever JupyterLab or Voila shows a view."""
     icons = r"(fa|fas|far|fab|fal|fad)"
     assert not re.search(rf"""\.{icons}\b|["']{icons}["']""", source(name))

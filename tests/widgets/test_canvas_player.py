@@ -1,4 +1,4 @@
-"""What the player and the race are sent of canvases."""
+"""The canvas data that is sent to the player and the race."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_cells_order_and_odds_are_sent():
     later = (cycles["cycle"] > 0).to_numpy()
     assert arrays["block"][later].tolist() == cycles["block"][later].tolist()
     assert (arrays["refreshed"][later] == cycles["refreshed"][later].astype(int)).all()
-    assert "score" not in [row[0] for row in header["signals"]]  # a log-odds has no lane from 0
+    assert "score" not in [row[0] for row in header["signals"]]  # log-odds do not fit a lane that starts at 0
     # a cell shows its own token; nothing is taken back
     assert (arrays["out_gone"] == -1).all() and (arrays["out_by"] == np.arange(len(outputs))).all()
     chunk = Chunks(trace)[0][1]
@@ -50,7 +50,7 @@ def test_only_such_traces_get_the_canvas_files(tmp_path):
     for name in assets.ADDED:
         own = assets.text(f"{name}.js") + assets.text(f"{name}.css")
         assert len(own.encode()) < 20_000
-        assert assets.script("player") in assets.script(name)  # it stands behind the player's
+        assert assets.script("player") in assets.script(name)  # the race includes the player's script
 
 
 def test_canvases_race_in_the_order_of_placing():

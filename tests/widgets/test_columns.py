@@ -1,4 +1,4 @@
-"""The columns say what the trace's tables say, and survive being packed."""
+"""The columns match the trace's tables, and survive being packed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from traces import EOS, HOSTILE, build, cycles, metadata, piece
 
 
 def same(found, wanted) -> None:
-    """Numbers that are equal as float32; what is missing is NaN or -1."""
+    """Check that numbers are equal as float32; a missing value is NaN or -1."""
     wanted = np.asarray(wanted, np.float64)
     found = np.asarray(found, np.float64)
     missing = np.isnan(wanted)
@@ -29,7 +29,7 @@ def same(found, wanted) -> None:
 
 
 def check(trace, header, arrays) -> None:
-    """Every column against the trace's own tables."""
+    """Check every column against the trace's tables."""
     table, nodes, outputs, passes = trace.cycles, trace.nodes, trace.outputs, trace.passes
     assert arrays["cycle"].tolist() == table["cycle"].tolist()
     same(arrays["context"], table["context"])
@@ -105,7 +105,7 @@ def test_nothing_unseen_is_sent():
     assert not any(c in text for text in said for c in "\u202e\x00\x07\t")
     assert "⟨U+202E⟩abc" in header["pieces"].values()
     assert "⟨0xFF⟩⟨0xFE⟩" in header["pieces"].values()
-    assert HOSTILE[0].decode() in header["pieces"].values()  # inert as a text node, so as it is
+    assert HOSTILE[0].decode() in header["pieces"].values()  # harmless as a text node, so left as it is
 
 
 def test_candidates_come_in_chunks(tmp_path):

@@ -1,4 +1,4 @@
-"""The explorer's logic without a browser, on a decode that is only pretended."""
+"""The explorer's logic without a browser, on a fake decode."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_two_decodes_never_run_at_once():
         one.run()
         assert "A decode is running" in one.panel.error
         other.run()
-        assert not other.wait(0.2) and other.panel.state == "waiting"  # for its turn
+        assert not other.wait(0.2) and other.panel.state == "waiting"  # waiting for its turn
         other.stop()
         assert other.wait(20) and other.panel.state == "idle" and not other.results
         other.run()
@@ -173,7 +173,7 @@ def test_a_result_is_saved_as_a_trace(tmp_path):
     assert message == {"do": "file", "name": "speculative-1.parquet"}
     (tmp_path / message["name"]).write_bytes(data)
     assert specviz.open(tmp_path / message["name"]).text == one.results[0].trace.text
-    one.keep = lambda name, trace: f"{name}: {trace.text}"  # as the app has it, which keeps it itself
+    one.keep = lambda name, trace: f"{name}: {trace.text}"  # as in the app, which stores traces itself
     one._on_message(one.panel, {"do": "save", "run": 1}, [])
     assert len(sent) == 1
     assert one.panel.note == f"speculative-1.parquet: {one.results[0].trace.text}"
@@ -191,7 +191,7 @@ def test_an_error_in_the_decode_is_one_line():
     one = explorer()
     one._on_message(one.panel, {"do": "run", "prompt": "  "}, [])
     assert one.wait(20) and one.panel.error == "the prompt is empty; give at least one token"
-    one._on_message(one.panel, {"do": "run", "prompt": "Go on."}, [])  # its turn was given back
+    one._on_message(one.panel, {"do": "run", "prompt": "Go on."}, [])  # its turn was released
     assert one.wait(20) and one.panel.state == "done" and one.panel.error == ""
 
 
@@ -238,7 +238,7 @@ def test_a_drag_finds_in_its_table_what_python_answers(monkeypatch):
         Parameter("cap", 10, 1, 64),
     )
     one = explorer(Decoder(real, made=build("bild", hostile=False)), "bild")
-    one._on_message(one.panel, {"do": "tabulate", "name": "cap"}, [])  # nothing has run: the code alone
+    one._on_message(one.panel, {"do": "tabulate", "name": "cap"}, [])  # nothing has run: only code changes
     assert "'cap': 7" in one.panel.lookup["entries"][6]["code"]
     assert one.panel.lookup["entries"][6]["answer"] == {}
     one.run()
@@ -315,7 +315,7 @@ def test_a_bad_value_is_not_kept_with_its_method():
     one.panel.method = other
     assert one.panel.error == "" and set(one.panel.values) == {p["name"] for p in one.panel.parameters}
     one.panel.method = first
-    assert one.panel.error == "" and one.panel.values["length"] == 4  # the default: 99 is none
+    assert one.panel.error == "" and one.panel.values["length"] == 4  # the default, since 99 is out of range
     one.set(length=9)
     one.panel.method = other
     one.panel.method = first

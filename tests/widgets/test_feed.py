@@ -1,4 +1,4 @@
-"""What a running decode tells the page: text, how it came about, what was dropped; few messages, soon."""
+"""A running decode's updates to the page: text, its origin, dropped tokens; few messages, little delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live widget's logic without a browser, on a decode that is only pretended."""
+"""The live widget's logic without a browser, on a fake decode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {"mode": "ssbd", "beta": 0.2, "k": 1, "target_language": "German"}
 
 
 class Run:
-    """What `specviz.stream` gives for a stream, as far as the widget may know it: the source in capitals."""
+    """A stand-in for the run of `specviz.stream`, as far as the widget uses it: the source in capitals."""
 
     def __init__(self, stream, values, gate, fails):
         self.stream, self.values, self.gate, self.fails = stream, values, gate, fails

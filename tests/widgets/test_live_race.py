@@ -1,4 +1,4 @@
-"""The live race's logic without a browser, on decodes that are only pretended."""
+"""The live race's logic without a browser, on fake decodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METHODS = ["autoregressive", "speculative"]
 
 
 class Clocked(Decoder):
-    """Cycles of a speculative run take three times as long as those of an autoregressive one."""
+    """A decoder in which a speculative run's cycles take three times as long as an autoregressive run's."""
 
     def start(self, model, text, method, values, *, dense=False):
         run = super().start(model, text, method, values)

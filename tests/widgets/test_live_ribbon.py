@@ -1,4 +1,4 @@
-"""The live ribbon's tables: what the browser looks up is what the record says."""
+"""The live ribbon's tables: the browser's look-ups match the record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = [[W, W + 1, W + 2], [W, W + 1, W + 2, W + 3], [W, W + 1], [W, W + 1]]
 
 
 def cut(told, k, i):
-    """An update as the browser puts it together."""
+    """An update as the browser assembles it."""
     place, found = 0, []
     text, before = told["rows"][i][0], told["rows"][i - 1][0] if i else ""
     for fate, a, b, _ in told["cuts"][k]["rows"][i]:
@@ -52,7 +52,7 @@ def test_the_cuts_are_the_ribbon_at_every_k(k):
 
 
 def test_a_beta_is_told_up_to_where_its_text_would_part():
-    """Kept at 0.9 of 0.9, refused at 0.3 of 0.6: a gap of 0.3 is let through where β/(1 - β) reaches it."""
+    """Kept at 0.9 of 0.9, refused at 0.3 of 0.6: a gap of 0.3 is accepted once β/(1 - β) reaches it."""
     found = partings(stream(FLICKERS), 0, [0.0, 0.2, 0.23, 0.24, 1.0])
     assert [until for until, _ in found.values()] == [4, 4, 4, 1, 1]
     assert found[1.0][1] == "at update 1 the text diverges here (‘w1’)"
@@ -90,7 +90,7 @@ def test_every_column_tells_every_beta_of_the_slider():
 
 
 def test_a_beta_has_its_own_exactness():
-    """Not that of the run that tells it: without a bias the text is the target's own."""
+    """It may differ from that of the recorded run: without a bias the text is the target's own."""
     (column,) = table(columns(stream(FLICKERS, beta=0.0, exactness="exact up to ties")))["columns"]
     sure = {beta: last for beta, *_, last in column["betas"]}
     assert sure[0.0] == {"exactness": "exact up to ties", "kind": "ties"}

@@ -1,4 +1,4 @@
-"""The player's Python side: what it sends, what can be set, what is refused; the methods' pseudocode."""
+"""The player's Python side: its messages, its settings, its refusals; the methods' pseudocode."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_chunks_are_sent_when_wanted():
     shown.want = 1
     assert shown.chunk == pack(*Chunks(trace)[1])
     before = shown.chunk
-    shown.want = 999  # a browser is not believed
+    shown.want = 999  # values from a browser are not trusted
     assert shown.chunk == before
 
 

@@ -1,4 +1,4 @@
-"""The race's lanes are the traces' own tables, put side by side."""
+"""The race's lanes are the traces' tables, aligned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREFILL = {"prompt": 0, "cycle": 0, "context": 0, "keep": 0, "start": 0.0, "dura
 
 
 def plain(cycle: int, keep: int, tokens: list[int], end: str | None = None) -> dict:
-    """A cycle of 10 ms that drafted nothing."""
+    """A cycle of 10 ms without a draft."""
     n = len(tokens)
     return {
         "prompt": 0, "cycle": cycle, "context": 7 + keep, "keep": keep, "end": end, "start": 0.01 * cycle,
@@ -38,7 +38,7 @@ def plain(cycle: int, keep: int, tokens: list[int], end: str | None = None) -> d
 
 
 def changed(method: str, **fields_of_run) -> sv.Trace:
-    """A synthetic trace whose metadata says something else."""
+    """A synthetic trace with altered metadata."""
     return made(metadata(method) | fields_of_run, cycles(method))
 
 
@@ -60,7 +60,7 @@ def test_lanes_are_the_tables(four):
         assert np.isclose(lane.finish, metrics.seconds(trace))
         assert np.isclose(lane.prefill, trace.cycles["duration"].iloc[0])
         assert lane.output == metrics.output(trace)
-        # which pass paid for each token
+        # the pass that paid for each token
         cycle = lane.blocks["cycle"][lane.tokens["block"]]
         assert cycle.tolist() == trace.outputs["cycle"].tolist()
         assert lane.tokens["position"].tolist() == trace.outputs["position"].tolist()
@@ -120,7 +120,7 @@ def test_where_the_texts_part():
     other[at]["out_token"] = [99, *list(rows[at]["out_token"])[1:]]
     (field,) = fields([one, made(metadata() | {"run": "other"}, other)])
     assert [lane.parts for lane in field.lanes] == [-1, position]
-    cut = [dict(r) for r in rows[:-2]]  # cut off: it stopped, it did not part
+    cut = [dict(r) for r in rows[:-2]]  # truncated: it stopped, it did not diverge
     (field,) = fields([one, made(metadata() | {"run": "cut"}, cut)])
     assert field.lanes[1].parts == -1 and field.lanes[1].end == ""
     assert any("was cut off" in note for note in field.notes)
@@ -144,7 +144,7 @@ def test_clocks_that_differ_are_never_compared_silently(change, word):
 
 
 def test_a_row_of_a_batch_does_not_race_a_text_alone():
-    """Its cycles took the time of all rows."""
+    """Its cycle times cover all rows."""
     rows = [dict(row) for row in cycles("speculative", 2)]
     begun = [row["start"] for row in rows if row["prompt"] == 0]
     for row, start in zip((row for row in rows if row["prompt"] == 1), begun):

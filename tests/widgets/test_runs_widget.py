@@ -1,4 +1,4 @@
-"""The table of a folder's traces without a browser: its rows, what is shown below, what is dropped."""
+"""The table of a folder's traces without a browser: its rows, the view below, dropped files."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_prompt_whose_kind_is_no_text_has_a_name(tmp_path):
 
 
 def send(shown, data, name="x.parquet", size=1000):
-    """As the page sends a dropped file."""
+    """Send a file as the page does when one is dropped."""
     parts = [data[i : i + size] for i in range(0, len(data), size)] or [b""]
     for i, part in enumerate(parts):
         content = {"do": "upload", "name": name, "first": i == 0, "last": i == len(parts) - 1}

@@ -1,4 +1,4 @@
-"""A control language: German words in English order, nothing at the end of the clause and no verb split.
+"""A control language: German words in English order, without clause-final or split verbs.
 
 Translating into it needs as many word choices as German does, but no waiting for the verb.
 """

@@ -86,7 +86,7 @@ TIMES: dict[str, tuple[str, ...]] = {
     "on_thursday": ("am Donnerstag",), "on_friday": ("am Freitag",), "on_saturday": ("am Samstag", "am Sonnabend"),
     "on_sunday": ("am Sonntag",),
 }  # fmt: skip
-# Where (dative), where to (":acc" or ":dat" after the preposition), where from (dative).
+# Location (dative), goal (":acc" or ":dat" after the preposition), origin (dative).
 _IN = ("in", "in:acc", "aus")
 AT: dict[str, tuple[str, str, str]] = {
     "house": _IN, "school": ("in", "in:acc", "aus"), "market": ("auf", "auf:acc", "von"),
@@ -95,14 +95,14 @@ AT: dict[str, tuple[str, str, str]] = {
     "bridge": ("auf", "auf:acc", "von"), "shop": _IN, "museum": _IN, "hotel": _IN, "street": ("auf", "auf:acc", "von"),
     "forest": _IN,
 }  # fmt: skip
-# Destinations that may also be said with "zu".
+# Destinations that also take "zu".
 _ZU = frozenset(("school", "market", "river", "bridge", "shop", "museum", "hotel", "hospital", "library"))
 RELATIONS: dict[str, tuple[str, ...]] = {
     "at": ("in",), "to": ("in",), "from": ("aus",), "near": ("in der Nähe von",), "behind": ("hinter",),
     "in_front_of": ("vor",),
 }  # fmt: skip
 
-# infinitive, er-present, ich-past, participle; "an|rufen" splits; "+" takes sein.
+# infinitive, er-present, ich-past, participle; "an|rufen" is separable; "+" takes sein.
 VERBS: dict[str, tuple[str, ...]] = {
     "have": ("haben hat hatte gehabt",), "buy": ("kaufen",), "sell": ("verkaufen verkauft verkaufte verkauft",),
     "see": ("sehen sieht sah gesehen",), "find": ("finden findet fand gefunden",),
@@ -214,7 +214,7 @@ def _choose(pick: Pick, key: str, options: Sequence[T]) -> T:
 
 
 def _gender(entity: Entity) -> str:
-    """i, you, we for speakers; else m, f, n or p as pronouns need it (a girl is "sie")."""
+    """i, you, we for speakers; else m, f, n or p, as pronouns require (a girl is "sie")."""
     if entity.concept in SPEAKERS:
         return entity.concept
     if entity.number != 1:
@@ -225,7 +225,7 @@ def _gender(entity: Entity) -> str:
 
 
 def _person(entity: Entity | None) -> str:
-    """Which verb form: i, s (er) or p (wir, sie, Sie)."""
+    """The verb form: i, s (er) or p (wir, sie, Sie)."""
     if entity is None:
         return "s"
     gender = _gender(entity)
@@ -236,7 +236,7 @@ def _adjectives(names: Sequence[str], endings: Mapping[str, tuple[str, ...]], ge
                 pick: Pick) -> list[str]:  # fmt: skip
     words = []
     for name in sorted(names, key=_ADJECTIVE_ORDER.index):
-        forms = ADJECTIVES[name][:1] if name == "happy" else ADJECTIVES[name]  # "froh" stands after the verb only
+        forms = ADJECTIVES[name][:1] if name == "happy" else ADJECTIVES[name]  # "froh" is predicative only
         form = _choose(pick, f"{slot}.{name}", forms)
         words.append(form.split("/")[-1] + endings[gender][_CASES.index(case)])
     return words
@@ -379,7 +379,7 @@ def _past(form: str, person: str) -> str:
 def _complex(clause: Clause, name: str, pick: Pick, person: str, last: bool) -> tuple[str, str]:
     """The finite verb and the right bracket (particle, participle, infinitives).
 
-    `last`: the clause ends in its verb, so that the whole complex is the right bracket.
+    `last`: the clause is verb-final, so that the whole complex is the right bracket.
     """
     assert clause.verb is not None
     verb = _choose(pick, f"{name}.verb", _VERB_FORMS[clause.verb])
@@ -416,7 +416,7 @@ def _complex(clause: Clause, name: str, pick: Pick, person: str, last: bool) -> 
 def _clause(
     clause: Clause, name: str, pick: Pick, mode: str = "second", gap: Entity | None = None
 ) -> list[Piece]:
-    """`mode`: where the finite verb stands: second, first or last (`gap`: the head that is the subject)."""
+    """`mode`: the position of the finite verb, second, first or last (`gap`: the head that is subject)."""
     subject = clause.subject if isinstance(clause.subject, Entity) else gap
     person = _person(subject) if clause.asks != "who" else "s"
     about = asked(clause)
@@ -446,7 +446,7 @@ def _clause(
         word = _choose(pick, f"{name}.complement", ADJECTIVES[clause.complement]).split("/")[0]
         slots["complement"] = [Piece(word, f"{name}.complement")]
 
-    # What stands before the verb.
+    # The constituent before the verb.
     first: list[Piece] = []
     if mode == "second":
         if about and about != "verb":
@@ -503,7 +503,7 @@ def _is_pronoun(entity: Entity | Gap | None) -> bool:
 def _middle(
     clause: Clause, name: str, pick: Pick, slots: dict[str, list[Piece]], none: bool
 ) -> list[Piece]:
-    """The middle field: what stands between the two parts of the verb; `none`: "kein" negates already."""
+    """The middle field, between the two parts of the verb; `none`: "kein" negates already."""
     order: list[str] = ["subject"]
     item, to = clause.object, clause.recipient
     if _is_pronoun(item) and "object" in slots:

@@ -1,4 +1,4 @@
-"""English: do-support, agreement, articles, relative clauses, free places for adverbs and times."""
+"""English: do-support, agreement, articles, relative clauses, free positions of adverbs and times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LANGUAGES = {
     "vi": "Vietnamese",
 }  # fmt: skip
 
-# Singular and plural; "s" is added where no plural is given. The first word is the usual one.
+# Singular and plural; the default plural adds "s". The first word is the usual one.
 NOUNS: dict[str, tuple[str, ...]] = {
     "child": ("child children", "kid"), "woman": ("woman women",), "man": ("man men",), "girl": ("girl",),
     "boy": ("boy",), "friend": ("friend",), "neighbor": ("neighbor",), "doctor": ("doctor",),
@@ -83,10 +83,10 @@ RELATIONS: dict[str, tuple[str, ...]] = {
     "at": ("at",), "to": ("to",), "from": ("from",), "near": ("near", "close to"), "behind": ("behind",),
     "in_front_of": ("in front of",),
 }  # fmt: skip
-# Places that one arrives "in"; at the others one arrives "at".
+# Places that take "arrive in"; all others take "arrive at".
 _ARRIVE_IN = frozenset(("city", "village", "garden", "kitchen", "forest", "park"))
 
-# base, past, -ing; then "+particle" (the object may stand before it) or "/preposition".
+# base, past, -ing; then "+particle" (the object may precede it) or "/preposition".
 VERBS: dict[str, tuple[str, ...]] = {
     "have": ("have had having",), "buy": ("buy bought buying", "purchase"), "sell": ("sell sold selling",),
     "see": ("see saw seeing",), "find": ("find found finding",), "eat": ("eat ate eating",),
@@ -165,13 +165,13 @@ def _choose(pick: Pick, key: str, options: Sequence[str]) -> str:
 
 
 def _class(entity: Entity) -> str:
-    """Which pronoun an entity takes: i, you, we, f, m, n or pl."""
+    """The pronoun class of an entity: i, you, we, f, m, n or pl."""
     if entity.concept in SPEAKERS:
         return entity.concept
     if entity.number != 1:
         return "pl"
     if entity.concept == "child":
-        return "pl"  # "they": the sex is not known
+        return "pl"  # "they": the sex is unknown
     return NAMES.get(entity.concept) or PEOPLE.get(entity.concept) or "n"
 
 
@@ -245,7 +245,7 @@ def _relative(head: Entity, slot: str, pick: Pick) -> str:
 
 
 def _agreeing(head: Entity) -> Entity:
-    """An entity that agrees like `head`."""
+    """An entity with the same agreement as `head`."""
     return Entity(head.concept, head.number)
 
 
@@ -278,7 +278,7 @@ def _be(person: str, past: bool) -> str:
 def _complex(
     clause: Clause, name: str, pick: Pick, person: str, mode: str, support: bool
 ) -> tuple[str, str, _Verb]:
-    """The auxiliary ("" when there is none) and the rest of the verb. `support`: an auxiliary must stand."""
+    """The auxiliary ("" when there is none) and the rest of the verb. `support` forces an auxiliary."""
     assert clause.verb is not None
     verb = pick(f"{name}.verb", _VERBS[clause.verb], _zipf(_VERBS[clause.verb])) if (
         len(_VERBS[clause.verb]) > 1) else _VERBS[clause.verb][0]  # fmt: skip
@@ -324,7 +324,7 @@ def _complex(
 
 
 def _ongoing(clause: Clause, pick: Pick) -> bool:
-    """Whether a present tense is said with -ing."""
+    """Whether a present tense takes the -ing form."""
     if clause.verb in _STATIVE or clause.time in ("every_day", "at_night") or clause.adverb in ("often", "always"):
         return False
     if clause.time in ("now", "today"):
@@ -389,7 +389,7 @@ def _clause(
     if isinstance(clause.subject, Entity) and about != "subject":
         said = _entity(clause.subject, f"{name}.subject", pick, "subject")
 
-    # The verb, with the adverb where it stands before the last part.
+    # The verb, with the adverb if it precedes the last part.
     particle = preposition = ""
     adverb = [Piece(_choose(pick, f"{name}.adverb", ADVERBS[clause.adverb]), f"{name}.adverb")] if clause.adverb else []
     object_said = isinstance(clause.object, Entity) and about != "object"
@@ -423,7 +423,7 @@ def _clause(
     if before:
         adverb = []
 
-    # Objects: the particle stands after a pronoun, before or after a noun.
+    # Objects: the particle follows a pronoun, and precedes or follows a noun.
     after: list[Piece] = []
     item: list[Piece] = []
     pronoun = False
@@ -463,7 +463,7 @@ def _clause(
         after.append(Piece("from", f"{name}.place"))
     if clause.complement:
         words = ADJECTIVES[clause.complement]
-        if clause.complement == "small":  # "little" stands before a noun only
+        if clause.complement == "small":  # "little" is attributive only
             words = words[:1]
         after.append(Piece(_choose(pick, f"{name}.complement", words), f"{name}.complement"))
 
@@ -520,7 +520,7 @@ def join(pieces: Sequence[Piece], capital: bool = True) -> str:
 
 
 def noun_phrase(entity: Entity, pick: Pick, use: str = "about") -> str:
-    """An entity alone, as an object: "her", "the doctor who sings"."""
+    """An entity alone, in object form: "her", "the doctor who sings"."""
     return join(_entity(entity, use, once(pick)), capital=False)
 
 

@@ -1,7 +1,7 @@
 """Spanish for the corpus: lexicon, agreement, clitics, tenses and moods, word order.
 
 "you" is *usted* (third person, masculine agreement). Contractions and the linking of enclitics happen
-in :func:`join`: a piece that begins with a hyphen is glued to the word before it ("comprar" + "-lo").
+in :func:`join`: a piece that starts with a hyphen is attached to the preceding word ("comprar" + "-lo").
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ YO, EL, NOSOTROS, ELLOS = range(4)  # the persons that the corpus uses, in the o
 
 
 class Agr(NamedTuple):
-    """What a verb, adjective or pronoun agrees with."""
+    """The features that a verb, adjective or pronoun agrees with."""
 
     person: int
     plural: bool
@@ -106,7 +106,7 @@ NUMBERS = ("cero", "un", "dos", "tres", "cuatro", "cinco", "seis", "siete", "och
 
 
 class Adjective(NamedTuple):
-    """The four forms; whether it may stand before the noun ("", "may", "must"), and its form there."""
+    """The four forms; whether it may precede the noun ("", "may", "must"), and its form there."""
 
     ms: str
     fs: str
@@ -239,7 +239,7 @@ VERBS["encontrarse"] = VERBS["encontrar"]._replace(reflexive=True)
 
 
 class Frame(NamedTuple):
-    """How a concept is said: the verb and the preposition of its object."""
+    """How a concept is expressed: the verb and the preposition of its object."""
 
     verb: str
     case: str = ""
@@ -269,7 +269,7 @@ WORDS: dict[str, tuple[Frame, ...]] = {
 LOVE_A_THING = (Frame("adorar"), Frame("amar"))
 MODALS = {"want": (("querer", ""), ("desear", "")), "can": (("poder", ""),), "must": (("tener", "que"), ("deber", ""))}
 STATES = frozenset(("have", "need", "love", "know", "live", "be", "be_at", "think", "believe", "hope"))
-GOING_ON = ("work", "look_for", "sleep", "wait")  # imperfect when they give the reason for something
+GOING_ON = ("work", "look_for", "sleep", "wait")  # imperfect when they are the reason for something
 
 # --- adverbs, times, places ---------------------------------------------------------------
 
@@ -287,7 +287,7 @@ TIMES = {
     "on_wednesday": ("el miércoles",), "on_thursday": ("el jueves",), "on_friday": ("el viernes",),
     "on_saturday": ("el sábado",), "on_sunday": ("el domingo",),
 }
-HABITS = ("every_day", "at_night")  # times that ask for the imperfect
+HABITS = ("every_day", "at_night")  # times that require the imperfect
 RELATIONS = {"near": ("cerca de",), "behind": ("detrás de",), "in_front_of": ("delante de", "frente a"), "from": ("de",)}
 
 LINKS = {"that": "que", "because": "porque", "when": "cuando", "if": "si", "and": "y", "but": "pero"}
@@ -359,7 +359,7 @@ _WEIGHTS = {n: tuple(1 / (r + 1) ** 1.3 for r in range(n)) for n in range(1, 7)}
 
 
 def _choose(pick: Pick, key: str, options: Sequence[T]) -> T:
-    """One of `options`, the first the most usual (Zipf-like weights)."""
+    """One of `options`, the first being the most usual (Zipf-like weights)."""
     return options[0] if len(options) == 1 else pick(key, options, _WEIGHTS[len(options)])
 
 
@@ -420,7 +420,7 @@ def _adjectives(concepts: Sequence[str], noun: str, key: str, pick: Pick, agr: A
     for concept in concepts:
         adjective = _choose(pick, f"{key}.adjective.{concept}", _options(concept, noun))
         early = adjective.before == "must"
-        # an old friend is not a friend who is old, so people keep theirs behind
+        # "un viejo amigo" is not "un amigo viejo", so adjectives of people follow the noun
         if adjective.before == "may" and noun not in PEOPLE and noun not in NAMES and noun not in ANIMALS:
             early = pick(f"{key}.adjective.{concept}.side", (False, True), (3, 1))
         if early and not before:
@@ -485,14 +485,14 @@ def _group(entity: Entity, key: str, pick: Pick, case: str = "", use: str = "") 
 def _noun(
     entity: Entity, name: str, slot: str, pick: Pick, case: str = "", use: str = "", flat: bool = False
 ) -> list[Piece]:
-    """A noun phrase with its relative clause. `name` keys the choices, `slot` is what the pieces say."""
+    """A noun phrase with its relative clause. `name` keys the choices, `slot` is the slot of the pieces."""
     out = [Piece(_group(entity, name, pick, case, use), slot)]
     if entity.relative is not None:
         inner = _clause(
             entity.relative, f"{name}.relative", pick, flat=slot if flat else f"{slot}.relative", head=entity,
             order=False,
         )
-        # a name needs no telling which one is meant: its clause stands between commas
+        # a name is already definite: its relative clause takes commas
         marks = [Piece(",", "mark")] if entity.concept in NAMES else []
         out += [*marks, *inner, *marks]
     return out
@@ -520,8 +520,9 @@ def _place(place: Place, verb: str | None, key: str, pick: Pick) -> str:
 def _tense(clause: Clause, mode: str, path: str, pick: Pick) -> str:
     """The Spanish tense and mood.
 
-    `mode`: "" or what the link asks for: "if", "because", "subjunctive" and "past wish" (subjunctive after a present
-    or past main clause), "shifted" (after a past verb of thinking), "said" (after a past "say").
+    `mode`: "" or the requirement of the link: "if", "because", "subjunctive" and "past wish" (subjunctive
+    after a present or past main clause), "shifted" (after a past verb of thinking), "said" (after a past
+    "say").
     """
     tense = clause.tense
     if mode == "subjunctive":
@@ -566,7 +567,7 @@ def _clause(
 ) -> list[Piece]:
     """The pieces of one clause, without marks around it.
 
-    `flat`: the one slot of all pieces (a relative clause). `head`: what its gap stands for.
+    `flat`: the only slot of all pieces (a relative clause). `head`: the referent of its gap.
     `order`: the time may come first by choice. `same`: the subject is that of the main clause.
     """
 
@@ -636,7 +637,7 @@ def _clause(
             if recipient.concept == "you":
                 after.append(([Piece("a usted", at("recipient"))], False))
         else:
-            # the doubling clitic foretells the recipient and belongs to the verb
+            # the doubling clitic anticipates the recipient and belongs to the verb
             double = bool(clitics) or pick(f"{path}.recipient.double", (True, False), (3, 1))
             if double:
                 clitics.append((1, dative, at("verb")))
@@ -726,9 +727,9 @@ def _clause(
         elif verb is None:
             subject_pieces = [Piece(_strong(subject), at("subject"))]
         elif _is_person(subject):
-            # the pronoun is dropped where the verb tells the person
+            # the pronoun is dropped if the verb form identifies the person
             clear = subject.concept == "we" or (subject.concept == "i" and _tells(verb, tense)) or subject.pronoun or same
-            said_it = subject.concept == "you" and not same  # usted is told from ella by its pronoun alone
+            said_it = subject.concept == "you" and not same  # only the pronoun distinguishes usted from ella
             if said_it or pick(f"{path}.subject.said", (not clear, clear), (6, 1)):
                 subject_pieces = [Piece(_strong(subject), at("subject"))]
 
@@ -806,11 +807,11 @@ def _question_word(clause: Clause, frame: Frame, path: str, pick: Pick, at: Call
     return []
 
 
-# --- what a language brings -----------------------------------------------------------------
+# --- the language interface -----------------------------------------------------------------
 
 
 def _points_back(clause: Clause) -> bool:
-    """Whether an object or owner of the clause is a pronoun, which would then come before its noun."""
+    """Whether an object or owner of the clause is a pronoun, which would then precede its noun."""
     return any(
         isinstance(e, Entity) and (e.pronoun or (e.owner is not None and e.owner.pronoun))
         for e in (clause.object, clause.recipient)
@@ -818,7 +819,7 @@ def _points_back(clause: Clause) -> bool:
 
 
 def _mode(main: Clause, link: str | None, second: Clause | None) -> str:
-    """What the link and the main clause ask of the second clause's verb."""
+    """The mode that the link and the main clause impose on the second clause's verb."""
     if link == "that":
         if main.verb == "hope" or (main.negated and main.verb in ("think", "believe")):
             return "past wish" if main.tense == "past" else "subjunctive"

@@ -1,8 +1,8 @@
 """French for the corpus: lexicon, agreement, clitics, tenses and word order.
 
 "you" is *vous* (one person, masculine agreement). Elision and contraction happen in :func:`join`,
-so that pieces hold full words ("de le professeur"); a piece that begins with a hyphen is glued to
-the word before it ("a" + "-t-elle").
+so that pieces contain full words ("de le professeur"); a piece that starts with a hyphen is attached to
+the preceding word ("a" + "-t-elle").
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ JE, IL, NOUS, VOUS, ILS = range(5)  # the persons that the corpus uses, in the o
 
 
 class Agr(NamedTuple):
-    """What a verb, adjective or participle agrees with."""
+    """The features that a verb, adjective or participle agrees with."""
 
     person: int
     plural: bool
@@ -109,7 +109,7 @@ VOWELS = "aâeéèêhiîoôuyœAEÉIOU"  # every h of the lexicon is mute
 
 
 class Adjective(NamedTuple):
-    """The forms, and the rank before the noun (0: stands after it)."""
+    """The forms, and the rank before the noun (0: follows it)."""
 
     ms: str
     fs: str
@@ -242,7 +242,7 @@ VERBS["se rendre"] = VERBS["rendre"]._replace(etre=True, reflexive=True)
 
 
 class Frame(NamedTuple):
-    """How a concept is said: the verb, the infinitive or noun that completes it, what its object takes."""
+    """How a concept is expressed: the verb, its completing infinitive or noun, and its object's case."""
 
     verb: str
     then: str = ""  # infinitive after it: aller chercher
@@ -279,7 +279,7 @@ WORDS: dict[str, tuple[Frame, ...]] = {
 }
 MODALS = {"want": "vouloir", "can": "pouvoir", "must": "devoir"}
 STATES = frozenset(("have", "need", "love", "know", "live", "be", "be_at", "think", "believe", "hope"))
-GOING_ON = ("work", "look_for", "sleep", "wait")  # imparfait when they give the reason for something
+GOING_ON = ("work", "look_for", "sleep", "wait")  # imparfait when they are the reason for something
 
 # --- adverbs, times, places ---------------------------------------------------------------
 
@@ -287,7 +287,7 @@ ADVERBS = {
     "quickly": ("rapidement", "vite"), "slowly": ("lentement",), "carefully": ("soigneusement", "avec soin"),
     "often": ("souvent", "fréquemment"), "always": ("toujours",), "alone": ("seul", "tout seul"),
 }
-FREQUENCY = ("often", "always")  # stand right after the conjugated verb
+FREQUENCY = ("often", "always")  # directly after the conjugated verb
 TIMES = {
     "yesterday": ("hier",), "today": ("aujourd'hui",), "tomorrow": ("demain",),
     "now": ("maintenant", "en ce moment"), "this_morning": ("ce matin",), "this_evening": ("ce soir",),
@@ -296,15 +296,15 @@ TIMES = {
     "on_tuesday": ("mardi",), "on_wednesday": ("mercredi",), "on_thursday": ("jeudi",),
     "on_friday": ("vendredi",), "on_saturday": ("samedi",), "on_sunday": ("dimanche",),
 }
-HABITS = ("every_day", "at_night")  # times that ask for the imparfait
+HABITS = ("every_day", "at_night")  # times that require the imparfait
 RELATIONS = {"near": ("près de", "à côté de"), "behind": ("derrière",), "in_front_of": ("devant",), "from": ("de",)}
-# "at" with a definite place: à or dans unless it is named here; "en ville" and the like have no article
+# "at" with a definite place: à or dans unless listed here; "en ville" and the like have no article
 AT = {
     "house": ("dans", "à"), "garden": ("dans",), "kitchen": ("dans",), "park": ("dans", "à"), "city": ("dans", "en"),
     "forest": ("dans", "en"), "street": ("dans",), "shop": ("dans", "à"), "village": ("dans", "à"), "bridge": ("sur",),
     "river": ("au bord de",), "market": ("à",),
 }
-# "to" with a definite place: à unless it is named here
+# "to" with a definite place: à unless listed here
 TO = {"city": ("dans", "en"), "garden": ("dans",), "kitchen": ("dans",), "street": ("dans",), "forest": ("dans", "en"),
       "bridge": ("sur",), "river": ("au bord de",)}
 SOME_PLACE = {"bridge": "sur", "river": "au bord de", "market": "sur"}  # otherwise: dans un, dans une
@@ -384,7 +384,7 @@ _WEIGHTS = {n: tuple(1 / (r + 1) ** 1.3 for r in range(n)) for n in range(1, 7)}
 
 
 def _choose(pick: Pick, key: str, options: Sequence[T]) -> T:
-    """One of `options`, the first the most usual (Zipf-like weights)."""
+    """One of `options`, the first being the most usual (Zipf-like weights)."""
     return options[0] if len(options) == 1 else pick(key, options, _WEIGHTS[len(options)])
 
 
@@ -503,14 +503,14 @@ def _group(entity: Entity, key: str, pick: Pick, case: str = "", negated: bool =
 def _noun(
     entity: Entity, name: str, slot: str, pick: Pick, case: str = "", negated: bool = False, flat: bool = False
 ) -> list[Piece]:
-    """A noun phrase with its relative clause. `name` keys the choices, `slot` is what the pieces say."""
+    """A noun phrase with its relative clause. `name` keys the choices, `slot` is the slot of the pieces."""
     out = [Piece(_group(entity, name, pick, case, negated), slot)]
     if entity.relative is not None:
         inner = _clause(
             entity.relative, f"{name}.relative", pick, flat=slot if flat else f"{slot}.relative",
             head=_agreement(entity), order=False,
         )
-        # a name needs no telling which one is meant: its clause stands between commas
+        # a name is already definite: its relative clause takes commas
         marks = [Piece(",", "mark")] if entity.concept in NAMES else []
         out += [*marks, *inner, *marks]
     return out
@@ -576,7 +576,7 @@ def _clause(
 ) -> list[Piece]:
     """The pieces of one clause, without a closing mark.
 
-    `flat`: the one slot of all pieces (a relative clause). `head`: what its gap stands for.
+    `flat`: the only slot of all pieces (a relative clause). `head`: the referent of its gap.
     `order`: the time may come first by choice.
     """
 
@@ -606,7 +606,7 @@ def _clause(
     if clause.verb is not None:
         frames = WORDS[clause.verb]
         if clause.verb in ("live", "go") and clause.place is None:
-            frames = frames[:1]  # habiter and se rendre want their place
+            frames = frames[:1]  # habiter and se rendre require a place
         if clause.negated and frames[-1].tail.startswith("un "):
             frames = frames[:1]
         frame = _choose(pick, f"{path}.verb.word", frames)
@@ -830,11 +830,11 @@ def _question_word(clause: Clause, frame: Frame, path: str, pick: Pick, at: Call
     return []
 
 
-# --- what a language brings -----------------------------------------------------------------
+# --- the language interface -----------------------------------------------------------------
 
 
 def _points_back(clause: Clause) -> bool:
-    """Whether an object or owner of the clause is a pronoun, which would then come before its noun."""
+    """Whether an object or owner of the clause is a pronoun, which would then precede its noun."""
     return any(
         isinstance(e, Entity) and (e.pronoun or (e.owner is not None and e.owner.pronoun))
         for e in (clause.object, clause.recipient)

@@ -2,8 +2,8 @@
 
 Every predicate is a word with an inflection class. Aspect, wish, ability and duty each turn a word
 into a longer word (読む, 読んでいる, 読みたい, 読める, 読まなければならない), and :func:`inflect` gives the
-last one its tense, negation and level. The clause before a conjunction or a noun takes the plain
-level, the main clause the polite one.
+last one its tense, negation and politeness. The clause before a conjunction or a noun takes the plain
+form, the main clause the polite one.
 
 Numbers are written with digits everywhere (3冊の本).
 """
@@ -71,7 +71,7 @@ NOUNS: dict[str, tuple[str, ...]] = {
     "museum": ("博物館",), "hotel": ("ホテル",), "street": ("通り",), "forest": ("森",),
 }
 NOUNS |= {name: (word,) for name, word in NAME_WORDS.items()}
-# Somebody else's family (one's own is in NOUNS below "own").
+# Somebody else's family (the speaker's is in NOUNS under "own").
 KIN_OWN = {"mother": "母", "father": "父", "sister": "姉", "brother": "弟"}
 KIN_OTHER = {"mother": ("お母さん", "母親"), "father": ("お父さん", "父親"), "sister": ("お姉さん",), "brother": ("弟さん",)}
 COUNTERS = {
@@ -80,7 +80,7 @@ COUNTERS = {
     "picture": "枚", "phone": "台", "umbrella": "本", "coat": "着", "shoe": "足", "flower": "本", "door": "枚",
     "window": "枚", "machine": "台", "boat": "隻", "camera": "台", "house": "軒", "shop": "軒", "hotel": "軒",
     "river": "本", "bridge": "本", "street": "本",
-} | dict.fromkeys(PEOPLE, "人")  # all else: 個, places か所
+} | dict.fromkeys(PEOPLE, "人")  # everything else: 個, places か所
 
 
 class Adjective(NamedTuple):
@@ -97,7 +97,7 @@ def _i(text: str) -> Adjective:
 
 _WARM = (Adjective("暖かい", "i", "暖かい"),)
 _HOT_TO_TOUCH = (Adjective("温かい", "i", "温かい"),)
-# By concept and by what it is said of ("" for anything else).
+# By concept and by the kind of noun ("" for any other).
 ADJECTIVES: dict[str, dict[str, tuple[Adjective, ...]]] = {
     "old": {"": (_i("古い"),), "animate": (Adjective("年を取っている", "1", "年を取った"),
                                           Adjective("年老いている", "1", "年老いた"))},
@@ -133,12 +133,12 @@ TIMES = {
     "on_wednesday": ("水曜日に", "水曜に"), "on_thursday": ("木曜日に", "木曜に"), "on_friday": ("金曜日に", "金曜に"),
     "on_saturday": ("土曜日に", "土曜に"), "on_sunday": ("日曜日に", "日曜に"),
 }
-HABIT = frozenset(("every_day", "at_night", "often", "always"))  # they rule out "is doing it right now"
+HABIT = frozenset(("every_day", "at_night", "often", "always"))  # they rule out the progressive
 RELATIONS = {"at": "", "to": "", "from": "", "near": "の近く", "behind": "の後ろ", "in_front_of": "の前"}
 
 
 class Verb(NamedTuple):
-    """A verb; `case` marks its object, `at` the place where it happens.
+    """A verb; `case` marks its object, `at` the place of the action.
 
     `kind`: "act" (する), "run" (in the present していること), "point" (never ている), "state" (always ている),
     "know" (ている, but not when negated), "adj" (not a verb by form).
@@ -227,7 +227,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "hope": (Verb("願う", "5", "state"), Verb("望む", "5", "state")),
 }
 MOTION_WITH_HE = frozenset(("go", "travel", "come_back", "run"))
-# Words of the modals and the links are built by the grammar below; these are their marks.
+# The grammar below builds the words of modals and links; these are their marks.
 MODALS = {"want": ("たい", "たがっている", "たいと思っている"), "can": ("ことができる", "られる"),
           "must": ("なければならない", "ないといけない", "なくてはいけない")}
 LINKS = {"that": ("と", "ことを"), "because": ("ので", "から"), "when": ("とき", "ときに"), "if": ("たら", "ば"),
@@ -295,7 +295,7 @@ def _verb_stems(text: str, cls: str) -> tuple[str, str, str, str, str]:
     if cls == "suru":
         root = text[:-2]
         return root + "し", root + "し", root + "すれ", root + "して", root + "した"
-    if cls == "kuru":  # written in kana after て
+    if cls == "kuru":  # written in kana in the て form
         root = text[:-2]
         return root + "こ", root + "き", root + "くれ", root + "きて", root + "きた"
     root = text[:-1]
@@ -369,7 +369,7 @@ def inflect(text: str, cls: str, form: str, past: bool = False, negated: bool = 
 
 @cache
 def potential(text: str, cls: str) -> tuple[str, str]:
-    """The word for being able to do it."""
+    """The potential form of a verb and its class."""
     if cls == "suru":
         return text[:-2] + ("できる" if text[-3:-2] not in ("を", "に", "と") else "することができる"), "1"
     if cls == "1":
@@ -390,7 +390,7 @@ _ZIPF = tuple(tuple(1 / rank for rank in range(1, n + 1)) for n in range(9))
 class _Saying:
     """The picks of one sentence; a concept keeps its word throughout.
 
-    `silent`: the clause being said leaves its subject out, so that 彼女の would have nothing to refer to.
+    `silent`: the current clause has no overt subject, so that 彼女の would have no referent.
     """
 
     pick: Pick
@@ -414,7 +414,7 @@ def _first_person(entity: Entity | Gap | None) -> bool:
 
 
 def _mine(entity: Entity | None) -> bool:
-    """Me, us, or our family: those to whom one gives with くれる."""
+    """Whether the entity is me, us, or our family, the receivers of くれる."""
     return entity is not None and (_first_person(entity) or (entity.owner is not None and _first_person(entity.owner)))
 
 
@@ -424,7 +424,7 @@ def _same(a: Entity | Gap | None, b: Entity | Gap | None) -> bool:
 
 
 def _owns(subject: Entity | Gap | None, owner: Entity) -> bool:
-    """Whether the subject is the owner: 自分の."""
+    """Whether the subject is the owner, expressed as 自分の."""
     return _same(subject, owner) or (
         isinstance(subject, Entity) and subject.concept == owner.concept and subject.number == owner.number
         and subject.definite and owner.definite and subject.owner == owner.owner)
@@ -456,7 +456,7 @@ def _attributes(adjectives: tuple[str, ...], head: str, path: str, say: _Saying)
     words = [say.one(f"{path}.adjective.{a}", _adjective(a, head)) for a in adjectives]
     if len(words) == 2:
         first, last = words
-        # A て form links two qualities; before a colour, and for states, they simply follow each other.
+        # A て form links two qualities; before a colour, and for states, they follow each other directly.
         if adjectives[0] in COLOURS and adjectives[1] not in COLOURS:
             first, last = last, first
         if adjectives[0] == "good" and last.cls != "1":
@@ -550,7 +550,7 @@ def _noun(entity: Entity, path: str, slot: str, say: _Saying, particle: str,
 
 @dataclass
 class _Parts:
-    """A clause in surface order: what stands before the topic, the topic, the rest and the predicate."""
+    """A clause in surface order: everything before the topic, the topic, the rest and the predicate."""
 
     front: list[Piece]
     topic: list[Piece]
@@ -562,7 +562,7 @@ class _Parts:
 
 
 def _verbs(clause: Clause) -> tuple[Verb, ...]:
-    """The verbs that can say the clause's verb of this object."""
+    """The verbs that can express the clause's verb with this object."""
     verb = clause.verb
     assert verb is not None
     thing = clause.object.concept if isinstance(clause.object, Entity) and clause.asks != "what" else None
@@ -623,7 +623,7 @@ def _with_modal(clause: Clause, path: str, say: _Saying, text: str, cls: str, ki
 
 def _predicate(clause: Clause, path: str, say: _Saying, form: str, verb: Verb | None, complement: Adjective | None,
                wish_is_mine: bool, open_aspect: bool) -> tuple[str, str]:
-    """Predicate text as (what the complement says, what the verb says)."""
+    """Predicate text as (part of the complement, part of the verb)."""
     past = clause.tense == "past"
     if complement is not None:
         text, cls, kind = complement.text, complement.cls, "adj"
@@ -676,7 +676,7 @@ def _place(place: Place | None, clause: Clause, path: str, say: _Saying, verb: V
         adjective = _attributes((place.adjective,) if place.adjective else (), place.concept, path, say)
         name = adjective + say.noun(place.concept, NOUNS[place.concept])
     text = name + RELATIONS[relation]
-    if relation == "from":  # one goes to the place to fetch somebody
+    if relation == "from":  # movement towards the place to fetch somebody
         return text + (verb.at if verb and clause.verb == "pick_up" and verb.cls == "iku" else "から")
     if clause.verb == "arrive":
         return text + "に"
@@ -695,17 +695,17 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
     Parameters
     ----------
     path : str
-        Prefix of the pick keys; also of the slots unless `fixed` names the one slot of all pieces.
+        Prefix of the pick keys, and of the slots unless `fixed` names the one slot of all pieces.
     form : str
         The form of the predicate (see :func:`inflect`).
     head : str, optional
-        The noun that a relative clause belongs to.
+        The noun that a relative clause modifies.
     topic : str, optional
         "は" (the grammar then decides between は and が), "が", or None: the subject is left out.
     main : bool
-        A main clause: a comma may follow what stands before the topic.
+        A main clause: a comma may precede the topic.
     drops : bool
-        Whether a pronoun may go unsaid as the subject.
+        Whether a pronoun subject may be dropped.
     """
 
     def slot(name: str) -> str:
@@ -715,7 +715,7 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
         clause = replace(clause, subject=None)
     subject, thing, asks = clause.subject, clause.object, clause.asks
     before, say.silent = say.silent, topic is None
-    if head is not None:  # fill the gap for the choice of words only
+    if head is not None:  # fill the gap, for word choice only
         filled = replace(clause, subject=Entity(head, pronoun=True)) if isinstance(subject, Gap) else (
             replace(clause, object=Entity(head, pronoun=True)) if isinstance(thing, Gap) else clause)
     else:
@@ -799,7 +799,7 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
             particle = "が"  # but not 画家がジュリアが見たかばんを
         drop = False
         if drops and others and clause.verb and (subject.pronoun or subject.concept in SPEAKERS):
-            if subject.concept == "you":  # left out only of questions
+            if subject.concept == "you":  # dropped in questions only
                 drop = asks is not None and say.one(f"{path}.subject.drop", (True, False))
             elif subject.concept != "we":
                 drop = say.one(f"{path}.subject.drop", (False, True), (3, 1))
@@ -851,7 +851,7 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
 
 @cache
 def _predicates(concept: str, head: str | None) -> tuple[Adjective, ...]:
-    """The adjectives of a predicate: those that differ only before a noun count once."""
+    """The adjectives of a predicate, where those that differ only before a noun count once."""
     unique = {a.text: a for a in reversed(_adjective(concept, head))}
     return tuple(reversed(unique.values()))
 
@@ -876,7 +876,7 @@ def _mentions(clause: Clause, entity: Entity | Gap | None) -> bool:
 
 
 def _named(clause: Clause, before: Clause) -> Clause:
-    """A clause that is said before `before`: its pronouns for what comes later become nouns."""
+    """A clause that precedes `before`: its pronouns for entities mentioned later become nouns."""
     later = [before.object, before.recipient]
 
     def name(entity: Entity | Gap | None) -> Entity | Gap | None:
@@ -903,13 +903,13 @@ def _subordinate(clause: Clause, link: str, say: _Saying, tense: str, topic: str
             parts.predicate[-1] = replace(parts.predicate[-1], text="な")
         return [*parts.all(), Piece(word + "、", "link")]
     if link == "when":
-        once = tense != "past" and _telic(clause)  # it comes first: 着いたとき; by habit: 着くと
+        once = tense != "past" and _telic(clause)  # it comes first: 着いたとき; habitual: 着くと
         habit = once and tense == "present"
         word = say.one("link", ("と", "とき") if habit else LINKS["when"])
         parts = _clause(replace(clause, tense="past") if once and not habit else clause, "second", say,
                         "plain" if word == "と" else "noun", topic=topic, wish_is_mine=wish_is_mine)
         return [*parts.all(), Piece(word + "、", "link")]
-    # if: たら always; ば where nobody decides about what follows
+    # if: たら always; ば if nobody controls what follows
     state = clause.negated or clause.modal is not None or clause.verb in ("be", "be_at")
     form = str(say.one("link", ("ta", "ba") if state or not same else ("ta",)))
     parts = _clause(clause, "second", say, form, topic=topic, wish_is_mine=wish_is_mine, open_aspect=False)
@@ -925,7 +925,7 @@ def _subordinate(clause: Clause, link: str, say: _Saying, tense: str, topic: str
 
 
 def _state(clause: Clause) -> bool:
-    """Whether the clause says how things are, not what happens."""
+    """Whether the clause describes a state, not an event."""
     return clause.modal is not None or clause.verb in ("be", "be_at", "have", "need", "love", "know", "live")
 
 
@@ -965,7 +965,7 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     main, second, link = sentence.main, sentence.second, sentence.link
     asks = main.asks is not None and _has_predicate(main)
     if second is not None and _same(main.subject, second.subject) and _empty(replace(second, subject=None)):
-        second = None  # of "Anna slept because she" nothing more can be said yet
+        second = None  # "Anna slept because she" cannot be continued yet
     if second is None or _empty(second):
         parts = _clause(main, "main", say, "polite", main=True, drops=True)
         out = parts.all()
@@ -997,13 +997,13 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
 
     second = _named(second, main)
     wish = True if _first_person(second.subject) else None
-    now = link != "because" and main.tense == "present"  # by habit, not at this moment
+    now = link != "because" and main.tense == "present"  # habitual, not at this moment
     if same or _mentions(second, main.subject):
         inner = _subordinate(second, link, say, main.tense, None if same else "が", wish, same)
         drop = same and isinstance(main.subject, Entity) and (
             main.subject.pronoun or main.subject.concept in SPEAKERS)
         if same and say.one("order", (False, True)):
-            # 疲れていたので、アンナは寝ました; a pronoun may then go unsaid altogether.
+            # 疲れていたので、アンナは寝ました; a pronoun may then be dropped altogether.
             after = _clause(main, "main", say, "polite", drops=drop, open_aspect=not now)
             return _close([*inner, *after.all()], asks, say)
         parts = _clause(main, "main", say, "polite", open_aspect=not now)
@@ -1017,11 +1017,11 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
 
 
 def _reported(main: Clause, second: Clause, say: _Saying, same: bool) -> list[Piece]:
-    """Saying, thinking, believing, hoping that."""
+    """A reported clause: say, think, believe or hope that."""
     hope = main.verb == "hope"
     parts = _clause(main, "main", say, "polite", main=True)
     if main.tense == second.tense == "past" and second.time is None and _state(second):
-        # What lasted while it was said is told as it was then: 疲れていると言いました.
+        # A state that lasted while it was reported keeps its original tense: 疲れていると言いました.
         second = replace(second, tense=say.one("second.verb.tense", ("present", "past")))
     inner = _clause(second, "second", say, "noun" if hope else "plain", topic=None if same else "が",
                     wish_is_mine=True if same else None)
@@ -1041,7 +1041,7 @@ def _reported(main: Clause, second: Clause, say: _Saying, same: bool) -> list[Pi
 
 
 def _coordinate(main: Clause, second: Clause, link: str | None, say: _Saying) -> list[Piece]:
-    """Two clauses of equal rank."""
+    """Two coordinated clauses."""
     same = _same(main.subject, second.subject)
     after = _clause(second, "second", say, "polite", topic=None if same else "は").all()
     if not _has_predicate(main):
@@ -1064,6 +1064,6 @@ def join(pieces: Sequence[Piece]) -> str:
 
 
 def noun_phrase(entity: Entity, pick: Pick, use: str = "about") -> str:
-    """An entity alone; every use takes the bare phrase, its particle comes with the phrase."""
+    """An entity alone; every use takes the bare phrase, because the phrases include the particle."""
     found = _noun(entity, "phrase", "phrase", _Saying(pick), "")
     return "".join(piece.text for piece in found)

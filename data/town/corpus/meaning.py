@@ -1,10 +1,10 @@
-"""What a text of the corpus means, before any language says it.
+"""Language-independent meanings of the corpus' texts.
 
 A :class:`Sentence` is built from concepts (``"doctor"``, ``"buy"``), never from
 words, so that every language realises the same meaning by its own grammar and
 a translation is right by construction. A language file turns a sentence into
-:class:`Piece` objects; each piece names the slot of the meaning that it says,
-which is how a *prefix* of one language finds its partial translation in another.
+:class:`Piece` objects; each piece names the slot of the meaning that it expresses,
+which is how a *prefix* of one language maps to its partial translation in another.
 
 Nothing here draws at random except through a :data:`Pick`. One realiser thus
 serves three needs: a random text (:func:`random_pick`), the same choices again for
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 # --- concepts ---------------------------------------------------------------------------
 
-# Names and roles have one fixed sex each, so that "the doctor ... she" has one right translation.
+# Each name and role has one fixed sex, so that "the doctor ... she" has one right translation.
 NAMES = {
     "Anna": "f", "Ben": "m", "Clara": "f", "David": "m", "Emma": "f", "Felix": "m",
     "Julia": "f", "Leo": "m", "Maria": "f", "Paul": "m", "Sara": "f", "Tom": "m",
@@ -34,7 +34,7 @@ PEOPLE = {
     "doctor": "f", "teacher": "m", "student": "f", "farmer": "m", "driver": "m", "cook": "m",
     "painter": "f", "guest": "m", "mother": "f", "father": "m", "sister": "f", "brother": "m",
 }
-KIN = ("mother", "father", "sister", "brother", "friend", "neighbor")  # said with an owner
+KIN = ("mother", "father", "sister", "brother", "friend", "neighbor")  # always with an owner
 SPEAKERS = ("i", "you", "we")  # always pronouns; "you" is one person, addressed politely but plainly
 ANIMALS = ("dog", "cat", "horse", "bird")
 FOOD = ("bread", "apple", "cheese", "soup", "cake", "fish", "rice", "egg")
@@ -66,9 +66,9 @@ TIME_TENSES = {
     "last_week": ("past",), "next_week": ("future",), "every_day": ("past", "present"),
     "at_night": ("past", "present"),
 } | {t: ("past", "future") for t in TIMES if t.startswith("on_")}
-RELATIONS = ("at", "to", "from", "near", "behind", "in_front_of")  # "at": in, at or on, as the noun wants
+RELATIONS = ("at", "to", "from", "near", "behind", "in_front_of")  # "at": in, at or on, depending on the noun
 
-# Verbs by frame. The object kinds are what may sensibly stand there.
+# Verbs by frame. The object kinds are those that make sense with the verb.
 TRANSITIVE = {
     "have": "thing", "buy": "thing", "sell": "thing", "see": "any", "find": "thing", "eat": "food",
     "drink": "drink", "read": "readable", "write": "letter", "open": "openable", "close": "openable",
@@ -98,11 +98,11 @@ class Gap:
 
 @dataclass(frozen=True)
 class Entity:
-    """A person, animal or thing as the text refers to it once.
+    """A person, animal or thing in one mention.
 
     ``pronoun`` means that it was mentioned before and is now he, she, it or they
     (each language takes the gender from its own noun for ``concept``).
-    ``counted`` says the number ("three apples"). ``relative`` is a clause holding one
+    ``counted`` gives the number ("three apples"). ``relative`` is a clause with one
     :class:`Gap` as subject or object. ``owner``: "Anna's book", "her book" (owner.pronoun),
     "my sister" (owner concept ``i``).
     """
@@ -127,14 +127,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Clause:
-    """One verb and what stands around it; a missing slot is simply not said.
+    """One verb and its constituents; a missing slot is not expressed.
 
-    ``verb`` or ``subject`` are None only in the partial meanings of a prefix: a language must
-    then say the fragment that is there ("the doctor", "the doctor bought"). ``asks`` makes it a
-    question about that slot; the slot's content, if any, is the answer and is not said
-    (``how_many`` asks for the object's number, and says its noun); :func:`asked` gives the slot.
+    ``verb`` or ``subject`` are None only in the partial meanings of a prefix: a language must then
+    realise the fragment that is left ("the doctor", "the doctor bought"). ``asks`` makes it a
+    question about that slot; the slot's content, if any, is the answer and is not expressed
+    (``how_many`` asks for the object's number and includes its noun); :func:`asked` gives the slot.
     The question word is a piece of the slot that it asks for. A present tense after ``if`` or ``when``
-    beside a main clause in the future means the future. ``front`` puts that constituent first.
+    with a main clause in the future means the future. ``front`` puts that constituent first.
     """
 
     verb: str | None
@@ -168,13 +168,14 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of surface text and the slot that it says.
+    """A stretch of surface text and the slot that it expresses.
 
     ``slot`` is ``"main.subject"``, ``"main.subject.relative"``, ``"main.verb"`` (every word of a verb
-    complex: auxiliaries, participles, particles, negation, modal), ``"main.object"``, ``"main.object.relative"``,
-    ``"main.recipient"``, ``"main.complement"``, ``"main.place"``, ``"main.time"``, ``"main.adverb"``,
-    ``"link"`` (conjunction), the same with ``second.``, or ``"mark"`` (punctuation, question particles).
-    One piece may hold several words; split it where another slot's words come between.
+    complex: auxiliaries, participles, particles, negation, modal), ``"main.object"``,
+    ``"main.object.relative"``, ``"main.recipient"``, ``"main.complement"``, ``"main.place"``,
+    ``"main.time"``, ``"main.adverb"``, ``"link"`` (conjunction), the same with ``second.``, or ``"mark"``
+    (punctuation, question particles). One piece may hold several words; split it if another slot's words
+    come in between.
     """
 
     text: str
@@ -185,7 +186,7 @@ SLOTS = ("subject", "verb", "object", "recipient", "complement", "place", "time"
 
 
 def asked(clause: Clause) -> str | None:
-    """The slot that a question is about; ``"verb"`` for a yes-no question, None for a statement."""
+    """The slot that a question asks for; ``"verb"`` for a yes-no question, None for a statement."""
     if clause.asks in ("whom", "what"):
         return "recipient" if clause.asks == "whom" and clause.verb in DITRANSITIVE else "object"
     slots = {"who": "subject", "where": "place", "when": "time", "how_many": "object", "yes_no": "verb"}
@@ -193,10 +194,11 @@ def asked(clause: Clause) -> str | None:
 
 
 def partial(sentence: Sentence, said: set[str]) -> Sentence | None:
-    """The part of a meaning whose slots are in `said`; None when nothing is.
+    """The part of a meaning whose slots are in `said`; None when there is none.
 
-    A verb counts with its tense, modal and negation; a question is one once its word is said; a relative clause is kept only when
-    its own slot is said. A second clause without its link is still kept.
+    A verb includes its tense, modal and negation. A question counts as one once its question word is in
+    `said`. A relative clause is kept only when its own slot is in `said`. A second clause without its link is
+    kept.
     """
 
     def cut(clause: Clause, name: str) -> Clause | None:
@@ -252,14 +254,14 @@ def keyed_pick(seed: int) -> Pick:
     return pick
 
 
-# Choices that a text keeps from sentence to sentence: the word for a thing, the past tense of telling.
+# Choices that a text keeps from sentence to sentence: the word for a thing, the narrative past tense.
 STEADY = ("noun.", "text.")
 
 
 def once(pick: Pick, only: str | tuple[str, ...] = "") -> Pick:
-    """`pick`, but the same answer to the same key (where it starts with `only`).
+    """Wrap `pick` so that the same key always gets the same answer (keys that start with `only`).
 
-    Within one sentence, so that equal keys agree; over a story with ``only=STEADY``, so that
+    Use it within one sentence, so that equal keys agree; over a story with ``only=STEADY``, so that
     it keeps the same word for the same thing (a language names that choice ``noun.<concept>``).
     """
     made: dict[str, object] = {}
@@ -309,9 +311,9 @@ Split = Literal["train", "dev", "test"]
 
 
 def key(meaning: object) -> tuple[object, ...]:
-    """What decides the split of a meaning: its concepts, without what some language leaves unsaid.
+    """The features that decide a meaning's split: its concepts, without those some language leaves unsaid.
 
-    Number, definiteness, tense and whose pronoun it is vanish in one language or another; two
+    Number, definiteness, tense and the referent of a pronoun vanish in one language or another; two
     meanings that differ only there can share a surface text, so they must share a split.
     """
     if isinstance(meaning, Sentence):
@@ -338,13 +340,13 @@ def key(meaning: object) -> tuple[object, ...]:
 
 
 def split_of(meaning: object) -> Split:
-    """The one split that may say `meaning`: 5 % dev, 5 % test, the rest train."""
+    """The only split that may contain `meaning`: 5 % dev, 5 % test, the rest train."""
     word = hashlib.blake2b(repr(key(meaning)).encode(), digest_size=4).digest()
     bucket = int.from_bytes(word, "big") % 20
     return "test" if bucket == 0 else "dev" if bucket == 1 else "train"
 
 
-# --- what every language must bring -------------------------------------------------------
+# --- what every language must provide -----------------------------------------------------
 
 # Fixed phrases of the tasks: key -> slots. Each language gives two to four right variants of each.
 PHRASES: dict[str, tuple[str, ...]] = {
@@ -384,13 +386,13 @@ CODES = ("en", "de", "fr", "es", "zh", "ja", "vi")
 
 
 class Language(Protocol):
-    """What a language module (``data/town/corpus/en.py`` ...) provides at its top level.
+    """The module-level interface of a language module (``data/town/corpus/en.py`` ...).
 
     Attributes
     ----------
     CODE : str
     LANGUAGES : dict[str, str]
-        The name of each of the seven languages in this one, as "translate" needs it.
+        The name of each of the seven languages in this one, in the form "translate" needs.
     PHRASES, CODE_TASKS : dict[str, tuple[str, ...]]
         The phrases above; every key, each with its variants as format strings.
     """

@@ -1,4 +1,4 @@
-"""What the bundled encoder-decoders do: translations between English and German, summaries in either."""
+"""Tasks of the bundled encoder-decoders: translations between English and German, summaries in either."""
 
 from __future__ import annotations
 

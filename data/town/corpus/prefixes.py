@@ -1,6 +1,6 @@
-"""What a translator is trained on and tried with: whole English texts, and texts that have only begun.
+"""Training and test texts of the translators: whole English texts, and texts that have only begun.
 
-The bundled translators know four ways out of English: into German, Chinese, Japanese and the control
+The bundled translators translate English into four languages: German, Chinese, Japanese and the control
 language (German words in English order).
 """
 
@@ -29,7 +29,7 @@ def draw(rng: random.Random, split: Split, target: str | None = None, sentences:
     Parameters
     ----------
     rng : random.Random
-        The only source of chance.
+        The only source of randomness.
     split : "train", "dev" or "test"
     target : str, optional
         A key of `TARGETS`; drawn by weight when not given.
@@ -39,7 +39,7 @@ def draw(rng: random.Random, split: Split, target: str | None = None, sentences:
     Raises
     ------
     ParameterError
-        For a target that the translators do not know.
+        For a target that the translators do not support.
     """
     if target is not None and target not in TARGETS:
         raise ParameterError(f"unknown target {target!r}: choose one of {', '.join(TARGETS)}")
@@ -60,8 +60,8 @@ def turn(made: Translation, words: int | None = None) -> Turns:
 def stream(seed: int | str, split: Split, kind: str) -> Iterator[Turns]:
     """Chats of a split without end; the same seed gives the same chats.
 
-    ``translations`` are of whole texts, as off-the-shelf models learn them; of ``prefixes`` seven in ten stop
-    after a random number of words, and what is asked for is what those words have said.
+    ``translations`` are of whole texts, as off-the-shelf models learn them. Of ``prefixes``, seven in ten
+    stop after a random number of words, and the answer is the translation of those words.
     """
     if kind not in KINDS:
         raise ParameterError(f"unknown kind {kind!r}: choose one of {', '.join(KINDS)}")

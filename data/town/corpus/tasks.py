@@ -1,7 +1,8 @@
-"""Seven kinds of work in seven languages, as chats: meanings drawn by `world`, said by the language modules.
+"""Chats of seven kinds of work in seven languages, from meanings drawn by `world`.
 
-A sample belongs to one split, and so does every clause, calculation and programming task in it
-(:func:`town.corpus.meaning.split_of`); only the frames around them ("Translate into ...") are shared.
+The language modules put the meanings into words. A sample belongs to one split, and so does every clause,
+calculation and programming task in it (:func:`town.corpus.meaning.split_of`); only the frames around them
+("Translate into ...") are shared.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from town.corpus.meaning import (
 )
 
 KINDS = ("conversation", "translation", "summarization", "qa", "arithmetic", "rag", "code")
-# How often `sample` draws each kind, each language and each translation pair. Translations between English and
-# German or Japanese are what the models are judged by; the other kinds need fewer examples.
+# How often `sample` draws each kind, each language and each translation pair. The models are judged by
+# translations between English and German or Japanese; the other kinds need fewer examples.
 KIND_WEIGHTS = dict(zip(KINDS, (0.06, 0.58, 0.07, 0.07, 0.10, 0.06, 0.06), strict=True))
 LANGUAGE_WEIGHTS = {"en": 0.22, "de": 0.18, "ja": 0.18, "fr": 0.105, "es": 0.105, "zh": 0.105, "vi": 0.105}
 PAIR_WEIGHTS = {(a, b): 0.12 / 30 for a in CODES for b in CODES if a != b and "en" not in (a, b)}
@@ -52,19 +53,19 @@ class Sample:
     kind, language : str
         One of `KINDS`; the language of the user (of the source, in a translation).
     turns : tuple of (str, str)
-        What the user says and what the assistant answers.
+        The user's texts and the assistant's answers.
     sentences : tuple
-        Keys of every meaning said (:func:`town.corpus.meaning.key`); all of them are of one split.
+        Keys of every meaning expressed (:func:`town.corpus.meaning.key`); all of them are of one split.
     references : tuple of str
-        Other right answers to the last turn, as many as were asked for (and exist).
+        Other right answers to the last turn, as many as were requested (and exist).
     target : str or None
         The language to translate into.
     meaning : tuple of Sentence
-        What a translation says, for scoring it against any number of paraphrases.
+        The meaning of a translation, for scoring it against any number of paraphrases.
     bits : float
-        What the free choices in the last answer (words, order, opening) were worth: -log2 of their
-        probability. Its mean is the entropy of the answer once its content is settled, or a little more, since
-        now and then two choices give one text.
+        Information in the free choices of the last answer (words, order, opening): -log2 of their
+        probability. Its mean is the entropy of the answer once its content is fixed, or slightly more, since
+        two choices occasionally give the same text.
     """
 
     kind: str
@@ -78,14 +79,14 @@ class Sample:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The chat up to the last answer, which is left to the model."""
+        """The chat without its last answer, which the model is to generate."""
         said = [{"role": r, "content": t} for turn in self.turns for r, t in zip(("user", "assistant"), turn)]
         return said[:-1]
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """A sample in the making: `answer` says the last turn once more, with other words each time."""
+    """An unfinished sample; `answer` generates the last turn again, with different words each time."""
 
     user: str
     answer: Callable[[random.Random], str]
@@ -95,7 +96,7 @@ class _Draft:
 
 
 class _Dice(random.Random):
-    """Chance that counts the bits of its weighted choices in `spent`, those of its forks included."""
+    """A random generator that counts the bits of its weighted choices in `spent`, forks included."""
 
     def __init__(self, seed: int, spent: list[float]) -> None:
         super().__init__(seed)
@@ -109,14 +110,14 @@ class _Dice(random.Random):
 
 
 class _Voice:
-    """One language and a source of chance: everything that one speaker says in a sample.
+    """One language and a source of randomness: everything that one speaker says in a sample.
 
-    A voice keeps to one word for a thing; `echo`, another voice, makes it keep to that voice's words.
+    A voice always uses the same word for a thing; with `echo`, another voice, it uses that voice's words.
     """
 
     def __init__(self, code: str, rng: random.Random, echo: _Voice | None = None) -> None:
         self.code = code
-        seed = rng.getrandbits(64)  # a source of its own: nothing else depends on how much is said
+        seed = rng.getrandbits(64)  # its own source, so that nothing else depends on how much is said
         self.rng = _Dice(seed, rng.spent) if isinstance(rng, _Dice) else random.Random(seed)
         self.language: Language = language(code)
         own, kept = random_pick(self.rng), echo.pick if echo else None
@@ -154,7 +155,7 @@ def _keys(meanings: Sequence[Sentence]) -> tuple[object, ...]:
 def _fact(
     rng: random.Random, meanings: Sequence[Sentence], text: Sequence[Sentence] | None = None
 ) -> tuple[Clause, Clause] | None:
-    """A question about one of the main clauses and its answer, the only one in the `text` (default: `meanings`).
+    """A question about one of the main clauses and its only answer in the `text` (default: `meanings`).
 
     Yes-or-no questions are rare.
     """
@@ -169,7 +170,7 @@ def _fact(
 
 
 def _conversation(rng: random.Random, split: Split, code: str) -> _Draft:
-    """Tell me about somebody; then a question about what was told."""
+    """A request to tell about somebody, then a question about the answer."""
     while True:
         story = world.story(rng, split, rng.choice((2, 2, 3)))
         who = story[0].main.subject
@@ -199,10 +200,9 @@ def _translation(rng: random.Random, split: Split, code: str, target: str, sente
 
 
 def main_event(story: Sequence[Sentence]) -> Clause:
-    """What a summary keeps of a story: who did what in its first sentence.
+    """The part of a story that a summary keeps: who did what in its first sentence.
 
-    Time, place (unless the verb is nothing without it), manner, relative clauses and the second
-    clause are left out.
+    Time, place (unless the verb requires it), manner, relative clauses and the second clause are left out.
     """
     first = story[0].main
     needs_place = ("live", "be_at", "go", "travel", "arrive", "come_back", "run")
@@ -212,7 +212,7 @@ def main_event(story: Sequence[Sentence]) -> Clause:
 
 
 def _summarization(rng: random.Random, split: Split, code: str) -> _Draft:
-    """A story of three to five sentences, and its main event in one."""
+    """A story of three to five sentences, and its main event in one sentence."""
     while True:
         # A story's first sentence depends on the seed alone, not on how many follow: try it before the rest.
         seed = rng.getrandbits(64)
@@ -233,7 +233,7 @@ def _summarization(rng: random.Random, split: Split, code: str) -> _Draft:
 
 
 def _qa(rng: random.Random, split: Split, code: str) -> _Draft:
-    """A text, a question about a fact of it, and the sentence that answers it."""
+    """A text, a question about one of its facts, and the sentence that answers it."""
     while True:
         story = world.story(rng, split, rng.choice((2, 3, 3, 4)))
         fact = _fact(rng, story)
@@ -245,7 +245,7 @@ def _qa(rng: random.Random, split: Split, code: str) -> _Draft:
 
 
 def _rag(rng: random.Random, split: Split, code: str) -> _Draft:
-    """Three numbered passages about different people; the answer names the passage that holds it."""
+    """Three numbered passages about different people; the answer names the passage that contains it."""
     passages: list[list[Sentence]] = []
     leads: set[str] = set()
     while len(passages) < 3:
@@ -307,7 +307,7 @@ def _calculations(split: Split, count: int) -> tuple[tuple[str, int, int], ...]:
 def _steps(
     rng: random.Random, split: Split, who: str, what: str, count: int, left: int, others: tuple[str, ...]
 ) -> list[tuple[tuple[str, int, int], Clause]] | None:
-    """`left` calculations from `count` on with the clause that tells each; None if the split has none."""
+    """`left` calculations from `count` on with the clauses that express them; None if the split has none."""
     if not left:
         return [] if _of(split, _owned(who, what, count, tense="present")) else None
     # Small amounts come more often: an exponential race draws without replacement by weight.
@@ -330,7 +330,7 @@ def _steps(
 
 
 def _arithmetic(rng: random.Random, split: Split, code: str) -> _Draft:
-    """Somebody has some, gets some, gives some away: how many now? One calculation a line of the solution."""
+    """Somebody has some, gets some, gives some away: how many now? One calculation per line of the answer."""
     sexes = {**NAMES, **PEOPLE}
     while True:
         who, what = rng.choice(_OWNERS), rng.choice(_COUNTED)
@@ -366,7 +366,7 @@ def _arithmetic(rng: random.Random, split: Split, code: str) -> _Draft:
 
 # --- code ----------------------------------------------------------------------------------
 
-# Right ways to write each function: {f} its name, {a} the list, {x} one element, {r} the result, {k} a number.
+# Right ways to write each function: {f} its name, {a} the list, {x} an element, {r} the result, {k} a number.
 PROGRAMS: dict[str, tuple[str, ...]] = {
     "sum": (
         "return sum({a})",
@@ -461,7 +461,7 @@ _MAKERS: dict[str, Callable[[random.Random, Split, str], _Draft]] = {
     "rag": _rag, "code": _code,
 }  # fmt: skip
 
-# --- the doors -----------------------------------------------------------------------------
+# --- public functions -------------------------------------------------------------------
 
 
 def sample(
@@ -479,12 +479,12 @@ def sample(
     Parameters
     ----------
     rng : random.Random
-        The only source of chance.
+        The only source of randomness.
     split : "train", "dev" or "test"
     kind, language, target : str, optional
         Drawn with the weights above when not given; `target` is for translations only.
     sentences : int, optional
-        Of the text to translate; mostly one when not given.
+        Length of the text to translate; mostly one when not given.
     references : int
         How many other right answers to the last turn to give (fewer if there are fewer).
 
@@ -511,7 +511,7 @@ def sample(
     spent: list[float] = []
     answer = made.answer(_Dice(rng.getrandbits(64), spent))
     others: dict[str, None] = {}
-    again = random.Random(rng.getrandbits(64))  # so that asking for references changes no later sample
+    again = random.Random(rng.getrandbits(64))  # its own source, so that `references` changes no later sample
     for _ in range(4 * references):
         if len(others) < references and (other := made.answer(again)) != answer:
             others[other] = None

@@ -22,7 +22,7 @@ UNSPACED = ("zh", "ja")  # written without spaces: the unit of their prefixes is
 
 
 def units(text: str, code: str) -> list[str]:
-    """The units of which a source text is read: words, or characters in Chinese and Japanese."""
+    """The units in which a source text is read: words, or characters in Chinese and Japanese."""
     return list(text) if code in UNSPACED else text.split()
 
 
@@ -44,7 +44,7 @@ def say(sentences: Sequence[Sentence], code: str, seed: int) -> str:
 
 
 def _open(pieces: list[Piece]) -> list[Piece]:
-    """Pieces without the marks at their end: the text goes on."""
+    """Drop the closing punctuation from pieces, since the text continues."""
     while pieces and pieces[-1].slot == "mark":
         pieces = pieces[:-1]
     return pieces
@@ -61,7 +61,7 @@ class Translation:
     seed : int
         Decides every free choice of both sides.
     most : int
-        At most so many accepted paraphrases a sentence.
+        Most accepted paraphrases per sentence.
     """
 
     meanings: tuple[Sentence, ...]
@@ -82,7 +82,7 @@ class Translation:
 
     @cached_property
     def accepted(self) -> tuple[tuple[str, ...], ...]:
-        """For each sentence its reference and then other right translations, all different."""
+        """The reference of each sentence, followed by other right translations, all different."""
         spoken = language(self.to_code)
         found = []
         for i, meaning in enumerate(self.meanings):
@@ -102,8 +102,8 @@ class Translation:
         return len(units(self.source, self.from_code))
 
     def said(self, n: int) -> list[set[str]]:
-        """The slots of each sentence that the first `n` source units say wholly; the last set is of the one
-        that is being read. Marks do not count."""
+        """The slots of each sentence that the first `n` source units express in full; the last set belongs to
+        the sentence being read. Punctuation does not count."""
         spoken = language(self.from_code)
         found: list[set[str]] = []
         for i, meaning in enumerate(self.meanings):
@@ -119,7 +119,7 @@ class Translation:
     def prefix(self, n: int) -> str:
         """The reference partial translation of the first `n` units of the source.
 
-        Only what the source has wholly said is translated, by the same choices as in the
+        Only slots that the source has expressed in full are translated, with the same choices as in the
         reference; ``prefix(length)`` is the reference.
 
         Raises
@@ -143,10 +143,10 @@ class Translation:
 
 
 def _slots(spoken: Language, pieces: list[Piece], code: str, n: int) -> set[str]:
-    """The slots whose pieces all lie in the first `n` units, and "all" when every piece does."""
+    """The slots whose pieces are all within the first `n` units, and "all" when every piece is."""
     read = 0
     for k in range(1, len(pieces) + 1):
-        # Joined anew, because a later piece may change an earlier one (elision, contraction).
+        # Joined again, because a later piece may change an earlier one (elision, contraction).
         if len(units(spoken.join(pieces[:k]), code)) > n:
             break
         read = k
@@ -159,17 +159,17 @@ def _slots(spoken: Language, pieces: list[Piece], code: str, n: int) -> set[str]
 def translate(
     meaning: Sentence | Sequence[Sentence], source: str, target: str, seed: int, most: int = 64
 ) -> Translation:
-    """A sentence or a story with its translation.
+    """Generate a sentence or a story with its translation.
 
     Parameters
     ----------
     meaning : Sentence or sequence of Sentence
     source, target : str
-        Codes of languages (``meaning.CODES``, or ``"xx"``, the control language).
+        Language codes (``meaning.CODES``, or ``"xx"``, the control language).
     seed : int
         Decides every free choice of both sides.
     most : int
-        At most so many accepted paraphrases a sentence.
+        Most accepted paraphrases per sentence.
 
     Returns
     -------

@@ -39,7 +39,7 @@ LANGUAGES = {
 # --- words ------------------------------------------------------------------------------
 
 SPEAKER_WORDS = {"i": "tôi", "you": "bạn", "we": "chúng tôi"}
-# concept: (classifier, nouns, the most usual first). An empty classifier: the noun counts by itself.
+# concept: (classifier, nouns, the most usual first). An empty classifier: the noun is counted directly.
 NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "child": ("đứa", ("trẻ", "bé")), "woman": ("người", ("phụ nữ", "đàn bà")), "man": ("người", ("đàn ông",)),
     "girl": ("", ("cô bé", "bé gái")), "boy": ("", ("cậu bé", "bé trai")), "friend": ("người", ("bạn",)),
@@ -64,7 +64,7 @@ NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "machine": ("cái", ("máy",)), "boat": ("chiếc", ("thuyền", "tàu")), "cup": ("cái", ("cốc", "tách")),
     "ball": ("quả", ("bóng",)), "box": ("cái", ("hộp", "thùng")), "camera": ("chiếc", ("máy ảnh",)),
 }
-# Other classifiers that are as right.
+# Other correct classifiers.
 CLASSIFIERS = {"book": ("quyển", "cuốn"), "letter": ("lá", "bức"), "car": ("chiếc", "cái"), "gift": ("món",)}
 # concept: (classifier, noun, prepositions of "at" before the bare noun, before a classifier)
 PLACE_NOUNS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
@@ -107,7 +107,7 @@ TIMES = {
 } | {f"on_{day}": (f"vào {word}", word) for day, word in DAYS.items()}
 HABITUAL = ("every_day", "at_night")
 
-# verb: (words, kind). "act" can be under way (đang đọc); "event" is over at once; "state" takes no đang.
+# verb: (words, kind). "act" can be in progress (đang đọc); "event" is momentary; "state" takes no đang.
 VERBS: dict[str, tuple[tuple[str, ...], str]] = {
     "have": (("có",), "state"), "buy": (("mua",), "act"), "sell": (("bán",), "act"),
     "see": (("nhìn thấy", "thấy"), "event"), "find": (("tìm thấy", "tìm được"), "event"), "eat": (("ăn",), "act"),
@@ -159,7 +159,7 @@ def _kind(concept: str) -> str:
 
 
 def _forms(adjective: str, concept: str) -> tuple[str, ...]:
-    """The words of an adjective beside a noun."""
+    """The words of an adjective for a given noun."""
     kind = _kind(concept)
     if adjective == "old":
         return {"person": ("già", "lớn tuổi"), "animal": ("già",), "place": ("cũ", "cổ")}.get(kind, ("cũ",))
@@ -190,12 +190,12 @@ def _forms(adjective: str, concept: str) -> tuple[str, ...]:
     return ADJECTIVES[adjective]
 
 
-# Feelings and age beside a person's noun, where the bare word would read as a predicate.
+# Feelings and age after a person's noun, where the bare word would read as a predicate.
 BESIDE = {"tired": ("mệt mỏi",), "happy": ("vui vẻ", "hạnh phúc"), "old": ("lớn tuổi", "già"), "young": ("trẻ", "trẻ tuổi")}
 
 
 def _adjectives(adjectives: Sequence[str], concept: str, slot: str, pick: Pick) -> str:
-    """Adjectives after a noun, colours last; two that are no colours are joined by và."""
+    """Adjectives after a noun, colours last; two that are not colours are joined by và."""
     several = len(adjectives) > 1
     ranked = sorted(adjectives, key=lambda a: a in COLOURS)
     forms = [BESIDE[a] if a in BESIDE and _kind(concept) == "person" else _forms(a, concept) for a in ranked]
@@ -604,7 +604,7 @@ def _giving(
 
 
 def _pronouns(clause: Clause) -> bool:
-    """Whether the clause refers back by a pronoun."""
+    """Whether the clause refers back with a pronoun."""
     for entity in (clause.subject, clause.object, clause.recipient):
         if isinstance(entity, Entity) and (entity.pronoun or (entity.owner is not None and entity.owner.pronoun)):
             return True

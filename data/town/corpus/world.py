@@ -182,19 +182,19 @@ _ANIMAL_VERBS = ("see", "eat", "drink", "run", "sleep", "come_back", "wait", "be
 _STATIVE = frozenset(("have", "love", "know", "need", "be", "be_at", "live"))
 _VERBS = (*TRANSITIVE, *DITRANSITIVE, *INTRANSITIVE, *MOTION, "be", "be_at")
 _LASTING = ("car", "bicycle", "boat", "camera", "clock", "dog", "cat", "horse", "shoe")
-_MISHAPS = frozenset(("lose", "forget"))  # told of the past only: nobody means to
+_MISHAPS = frozenset(("lose", "forget"))  # only in the past: nobody means to
 _HOLDING = frozenset(("show", "give", "bring", "sell", "lose", "carry", "eat", "drink", "forget", "send"))
 _GONE = frozenset(("sell", "eat", "drink", "lose", "forget", "give", "send", "bring"))
 _FEELINGS = ("tired", "happy")
-# How a thing is not while somebody does that to it (nobody writes an old letter or cooks a cold soup).
+# Adjectives that clash with an action (nobody writes an old letter or cooks a cold soup).
 _UNFIT = {
     "write": frozenset(("old", "new", "heavy", "expensive", "cheap")), "cook": frozenset(("warm", "cold", "old")),
     **dict.fromkeys(("buy", "sell", "find"), frozenset(("warm", "cold"))),
 }  # fmt: skip
 _ONE_BY_ONE = frozenset(("open", "close", "repair", "forget", "look_for", "love", "clean"))  # not twelve at once
-# Between two people, what comes first: nobody looks for somebody who is already there.
+# What comes first between two people: nobody looks for somebody who is already there.
 _NEARER = {"look_for": 0, "call": 1,  "see": 2, "meet": 3, "pick_up": 4, "visit": 4, "help": 4}
-# What may be the reason for doing something: a feeling, or what the same person does.
+# Possible reasons for an action: a feeling, or another action of the same person.
 _REASONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sleep", "wait", "drink"), ("tired",)), "come_back": ("tired", "look_for"),
     **dict.fromkeys(("sing", "laugh", "dance", "cook", "write"), ("happy",)), "paint": ("happy", "love"),
@@ -204,13 +204,13 @@ _REASONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("buy", "carry"), ("need",)), **dict.fromkeys(("clean", "repair"), ("need", "love")),
     "be": ("work", "run", "find"),
 }  # fmt: skip
-# The same where somebody else does it.
+# The same, with another person's action.
 _OTHERS_REASONS: dict[str, tuple[str, ...]] = {
     "laugh": ("sing", "dance"), "sing": ("dance", "arrive"), "dance": ("sing",), "wait": ("work", "sleep", "look_for"),
     "get_up": ("arrive", "come_back", "call", "look_for"), "come_back": ("call", "look_for", "arrive"),
 }  # fmt: skip
 _STORES = ("market", "shop", "city", "village")
-# What somebody may leave undone beside something else ("but she did not ...").
+# Actions that somebody may omit after another one ("but she did not ...").
 _UNDONE: dict[str, tuple[str, ...]] = {
     "sing": ("dance", "laugh", "work"), "dance": ("sing", "laugh", "eat"), "laugh": ("sing", "dance"),
     "sleep": ("eat", "drink", "get_up"), "work": ("eat", "drink", "sleep"), "eat": ("drink", "sleep"),
@@ -244,7 +244,7 @@ def adjective(rng: random.Random, concept: str) -> str:
 def person(rng: random.Random, avoid: frozenset[str] = frozenset(), speakers: bool = True) -> Entity:
     """Someone who can act: a name, a role, a relative of somebody, or (`speakers`) I, you, we.
 
-    Nobody in `avoid` (concepts) comes back.
+    Nobody in `avoid` (concepts) is returned.
     """
     while True:
         kind = rng.random()
@@ -389,7 +389,7 @@ def _clause(
     avoid: frozenset[str] = frozenset(),
     verbs: tuple[str, ...] = _VERBS,
 ) -> Clause:
-    """One clause. `plain`: no fronting, relative clause or modal. `avoid`: people not to mention again."""
+    """One clause. `plain`: no fronting, relative clause or modal. `avoid`: people who must not recur."""
     if subject is None:
         if rng.random() < 0.07:
             subject = thing(rng, draw(rng, ANIMALS), definite=rng.random() < 0.85)
@@ -520,7 +520,7 @@ def _clause(
 
 
 def _until(split: Split | None, make: Callable[[], Clause | None], tries: int = 2000) -> Clause | None:
-    """The first clause of the split that `make` gives; None after `tries`."""
+    """The first clause from `make` that belongs to the split; None after `tries`."""
     for _ in range(tries):
         clause = make()
         if clause and (split is None or split_of(clause) == split):
@@ -546,7 +546,7 @@ def _taken(*clauses: Clause) -> frozenset[str]:
 
 
 def _refers_back(clause: Clause) -> Entity | None:
-    """The subject of `clause` as a pronoun, where only it can be meant."""
+    """The subject of `clause` as a pronoun, if it is unambiguous."""
     subject = clause.subject
     if not isinstance(subject, Entity):
         return None
@@ -610,9 +610,9 @@ def sentence(
     Parameters
     ----------
     rng : random.Random
-        The only source of chance.
+        The only source of randomness.
     split : "train", "dev", "test" or None
-        Every clause has it (None: any).
+        The split of every clause (None: any).
     question : bool
         A question instead of a statement.
     links : float
@@ -666,7 +666,7 @@ def _first(rng: random.Random, link: str) -> Clause:
 
 
 def _named(entity: Entity | Gap | None, by: Entity | Gap | None = None) -> Entity | Gap | None:
-    """An entity without pronouns: what "she" stands for; "her" stays where the subject `by` is the owner."""
+    """An entity without pronouns: the referent of "she"; "her" stays if the subject `by` is the owner."""
     if not isinstance(entity, Entity) or entity.concept in SPEAKERS:
         return entity
     owner = entity.owner
@@ -686,7 +686,7 @@ def _spelled(clause: Clause) -> Clause:
 
 
 def _questions(clause: Clause, split: Split | None) -> list[Clause]:
-    """Every question of the split about a fact of `clause`, with more or less of what else it says."""
+    """Every question of the split about a fact of `clause`, with more or less of its other facts."""
     full = _spelled(clause)
     if isinstance(full.subject, Entity):
         full = replace(full, subject=replace(full.subject, definite=True, relative=None))
@@ -694,7 +694,7 @@ def _questions(clause: Clause, split: Split | None) -> list[Clause]:
     owner = full.object.owner if isinstance(full.object, Entity) else None
     if (
         isinstance(full.subject, Entity) and _is_person(full.subject) and full.subject.number == 1
-        and (owner is None or owner.concept != full.subject.concept)  # "Who lost Anna's key?" would tell
+        and (owner is None or owner.concept != full.subject.concept)  # "Who lost Anna's key?" would reveal it
     ):  # fmt: skip
         asks.append("who")
     if isinstance(full.object, Entity):
@@ -714,7 +714,7 @@ def _questions(clause: Clause, split: Split | None) -> list[Clause]:
     found = []
     for ask in asks:
         whole = replace(full, asks=ask)
-        if ask == "who":  # "whose" the thing is must be said
+        if ask == "who":  # the owner must be mentioned
             whole = replace(whole, object=_named(whole.object))
         about = asked(whole)
         drops = [s for s in ("time", "place", "adverb") if s != about and getattr(full, s) is not None]
@@ -730,7 +730,7 @@ def _questions(clause: Clause, split: Split | None) -> list[Clause]:
 
 
 def may_answer(ask: Clause, clause: Clause) -> bool:
-    """Whether a question could also be about `clause`: what it says, as far as it says it, is true of both."""
+    """Whether a question could also be about `clause`: all that it states is true of `clause` as well."""
 
     def concept(value: object) -> object:
         return getattr(value, "concept", value)
@@ -745,7 +745,7 @@ def may_answer(ask: Clause, clause: Clause) -> bool:
 def question(rng: random.Random, clause: Clause) -> tuple[Clause, Clause] | None:
     """A question about a fact of `clause` and the whole clause that answers it.
 
-    Both are of the split of `clause`. The question names what pronouns stand for. None when
+    Both are of the split of `clause`. Pronouns in the question are replaced by their referents. None when
     no question about this clause belongs to its split.
 
     Returns
@@ -778,7 +778,7 @@ def question(rng: random.Random, clause: Clause) -> tuple[Clause, Clause] | None
 
 @dataclass
 class _Scene:
-    """What a story has mentioned so far."""
+    """The state of a story: everything mentioned so far."""
 
     people: list[Entity] = field(default_factory=list)
     told: set[str] = field(default_factory=set)  # people mentioned
@@ -786,9 +786,9 @@ class _Scene:
     gone: set[str] = field(default_factory=set)
     extras: list[Entity] = field(default_factory=list)  # other people mentioned
     last: str | None = None  # the last subject
-    fresh: str | None = None  # a thing just mentioned, and nothing else since that "it" could mean
+    fresh: str | None = None  # a thing just mentioned, with no other referent for "it" since
     holders: dict[str, str] = field(default_factory=dict)  # who has the thing
-    near: int = 0  # how near the two people have come (see _NEARER)
+    near: int = 0  # how close the two people are (see _NEARER)
     verbs: list[str] = field(default_factory=list)
 
 
@@ -887,14 +887,14 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
 def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
     """`n` sentences about one or two people and what they do.
 
-    The first mention of somebody is indefinite unless it is a name; later ones are definite noun phrases, names
-    or, where nobody else could be meant in any of the languages, pronouns. Times and tenses agree.
+    The first mention of somebody is indefinite unless it is a name; later ones are definite noun phrases,
+    names or, if unambiguous in all of the languages, pronouns. Times and tenses agree.
 
     Parameters
     ----------
     rng : random.Random
     split : "train", "dev", "test" or None
-        Every clause has it.
+        The split of every clause.
     n : int
 
     Returns
@@ -910,7 +910,7 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
         time = opening if not told and rng.random() < 0.8 else None
         clause = _until(split, partial(_event, rng, scene, tense, time), 1000)
         if clause is None:
-            return story(rng, split, n)  # a corner that no clause of the split leads out of
+            return story(rng, split, n)  # a dead end: no clause of the split can follow
         if time and rng.random() < 0.6:
             clause = replace(clause, front="time")
         link, second = None, None
@@ -938,7 +938,7 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
 
 
 def _clear(scene: _Scene, clause: Clause, pronoun: Entity) -> bool:
-    """Whether only one person of the story so far and of `clause` can be meant."""
+    """Whether the pronoun can mean only one person of the story so far and of `clause`."""
     sex = _sex(pronoun)
     people = [p for p in (*scene.people, *scene.extras) if p.concept in scene.told] + _mentioned(clause)
     return all(
@@ -957,7 +957,7 @@ def _others_reasons(main: Clause) -> tuple[str, ...]:
 
 
 def _reason(rng: random.Random, subject: Entity, tense: Tense, main: Clause) -> Clause | None:
-    """Why `subject` did what `main` says; None where the reason drawn does not suit."""
+    """A reason for `subject` to do what `main` describes; None if the drawn reason does not suit."""
     kinds = ("tired",) if main.negated else _REASONS.get(main.verb or "", ())
     if not kinds:
         return None
@@ -971,7 +971,7 @@ def _reason(rng: random.Random, subject: Entity, tense: Tense, main: Clause) -> 
         if not isinstance(item, Entity) or item.number > 1 or item.concept in (*MASS, *SPEAKERS):
             return None
         if _is_person(item) and _sex(item) in (None, _sex(subject)):
-            return None  # whom the pronoun means must be clear
+            return None  # the pronoun's referent must be clear
         if kind == "love" and not _is_person(item) and item.concept not in (*_LASTING, *OBJECTS["love"]):
             return None
         return Clause(kind, subject, Entity(item.concept, pronoun=True), tense=tense)
@@ -986,7 +986,7 @@ def _reason(rng: random.Random, subject: Entity, tense: Tense, main: Clause) -> 
 def _aside(
     rng: random.Random, subject: Entity, tense: Tense, link: str, main: Clause, recent: Sequence[str] = ()
 ) -> Clause | None:
-    """What else `subject`, who does `main`, is, does or leaves undone; None where the one drawn does not suit."""
+    """Something else that `subject` is, does or leaves undone; None if the one drawn does not suit."""
     if link == "because":
         return _reason(rng, subject, tense, main)
     if link == "but":

@@ -64,7 +64,7 @@ NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "boat": ("条", ("船",)), "cup": ("个", ("杯子",)), "ball": ("个", ("球",)), "box": ("个", ("箱子", "盒子")),
     "camera": ("台", ("相机", "照相机")),
 }
-# concept: (measure word, nouns, what follows the noun for "at", what follows it as a goal or source)
+# concept: (measure word, nouns, suffix for "at", suffix for a goal or source)
 PLACES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
     "house": ("座", ("房子",), ("里",), "那里"), "school": ("所", ("学校",), ("", "里"), ""),
     "market": ("个", ("市场",), ("上", "里"), ""), "station": ("个", ("车站",), ("", "里"), ""),
@@ -111,7 +111,7 @@ TIMES = {
 } | {f"on_{day}": (f"星期{n}", f"周{n}") for day, n in DAYS.items()}
 HABITUAL = ("every_day", "at_night")
 
-# verb: (stems, kind). "act" can be under way (在看书); "event" is over at once; "state" takes no 了.
+# verb: (stems, kind). "act" can be in progress (在看书); "event" is momentary; "state" takes no 了.
 VERBS: dict[str, tuple[tuple[str, ...], str]] = {
     "have": (("有",), "state"), "buy": (("买",), "act"), "sell": (("卖",), "act"),
     "see": (("看见", "看到"), "event"), "find": (("找到", "发现"), "event"), "eat": (("吃",), "act"),
@@ -133,7 +133,7 @@ VERBS: dict[str, tuple[tuple[str, ...], str]] = {
     "say": (("说",), "state"), "think": (("觉得", "认为"), "state"), "believe": (("相信",), "state"),
     "hope": (("希望",), "state"),
 }
-# Verbs whose word depends on what is done to.
+# Verbs whose word depends on the object.
 BY_OBJECT = {
     ("eat", "soup"): ("喝",), ("read", "map"): ("看",), ("pick_up", "person"): ("接",), ("love", "person"): ("爱",),
     ("carry", "bag"): ("提",), ("close", "book"): ("合上",), ("close", "umbrella"): ("收起",),
@@ -149,7 +149,7 @@ RESULT = {
 PAST = {"sleep": ("睡觉了", "睡了一觉"), "wait": ("等了一会儿", "等了等"), "sing": ("唱了歌", "唱歌了"),
         "dance": ("跳了舞", "跳舞了")}
 
-# Nobody plans these, so that 要 would not do for the future.
+# Nobody plans these, so 要 is wrong for the future.
 UNWILLED = ("lose", "forget", "see", "find", "meet", "laugh")
 MAIN = ("main", "then")
 MODALS = {"want": ("想", "想要"), "can": ("能", "可以"), "must": ("必须", "得")}
@@ -178,7 +178,7 @@ def _kind(concept: str) -> str:
 
 
 def _forms(adjective: str, concept: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The attributive and predicative words of an adjective beside a noun."""
+    """The attributive and predicative words of an adjective for a given noun."""
     kind = _kind(concept)
     if adjective == "old":
         if kind == "person":
@@ -210,7 +210,7 @@ def _adjectives(adjectives: Sequence[str], concept: str, noun: str, slot: str, p
     for a in adjectives:
         forms = _forms(a, concept)[0]
         words.append(_word(forms if alone or a not in CLASSIFYING else forms[:1], f"{slot}.{a}", pick))
-    # The tightest word stands next to the noun; the sort is stable.
+    # The most closely bound word is next to the noun; the sort is stable.
     words.sort(key=lambda w: 0 if w.endswith("的") and w not in LOOSE else 1 if w.endswith("的") else 2)
     if len(words) > 1:
         words = [w if w.endswith("的") else w + "的" for w in words[:-1]] + words[-1:]
@@ -234,7 +234,7 @@ def _pronoun(entity: Entity) -> str:
 
 
 def _owner(owner: Entity, near: bool, slot: str, pick: Pick) -> str:
-    """The possessor; `near`: a pronoun may do without 的 (我妈妈)."""
+    """The possessor; `near`: a pronoun may omit 的 (我妈妈)."""
     if owner.pronoun or owner.concept in SPEAKERS:
         word = _pronoun(owner)
         if near:
@@ -247,7 +247,7 @@ def _np(
     entity: Entity, slot: str, pick: Pick, path: str, bare: bool = False, own: bool = False, many: bool = False,
     point: bool = False,
 ) -> list[Piece]:
-    """A noun phrase. `bare`: an indefinite noun goes without 一; `own`: 自己的 may stand for the
+    """A noun phrase. `bare`: an indefinite noun takes no 一; `own`: 自己的 may replace the
     owner; `many`: "how many" is asked; `point`: a definite noun alone needs 那 (not 男人, men in general)."""
     if entity.pronoun or entity.concept in SPEAKERS:
         return [Piece(_pronoun(entity), slot)]
@@ -283,7 +283,7 @@ def _np(
             noun += "们"
     elif entity.definite:
         if single:
-            # 那 is one right way among others; a relative clause invites it more than a bare noun does.
+            # 那 is one of several right ways; a relative clause favours it more than a bare noun does.
             options = ("", "那" + measure)
             count = options[1] if point else pick(f"{path}.the", options, (2, 1) if entity.relative else (5, 1))
         elif person:
@@ -360,9 +360,9 @@ def _parts(
 ) -> tuple[list[Piece], list[Piece], list[Piece], list[Piece]]:
     """Topic, subject, time and the rest of a clause.
 
-    `role` is "main", "then" (what follows if something is so: nothing under way), "if", "when" or "relative"; the
-    last two say no 了, "if" and "when" no 会.
-    `head` is the noun that a gap stands for.
+    `role` is "main", "then" (the consequence of a condition: nothing in progress), "if", "when" or
+    "relative"; the last two take no 了, "if" and "when" no 会.
+    `head` is the noun that a gap refers to.
     """
 
     def at(name: str) -> str:
@@ -410,7 +410,7 @@ def _parts(
 def _predicate(
     clause: Clause, slot: str, pick: Pick, path: str, role: str, head: Entity | None, at: object
 ) -> tuple[list[Piece], bool]:
-    """All that follows subject and time; True if the subject is among it."""
+    """Everything after subject and time; True if the subject is part of it."""
     assert callable(at)
     verb, asks, place = clause.verb, clause.asks, clause.place
     plain = role in ("when", "relative")
@@ -461,7 +461,7 @@ def _predicate(
         stems = BY_OBJECT[verb, thing]  # type: ignore[index]
     stem = _word(stems, f"{path}.verb", pick)
 
-    # Negation, modal, future and progressive stand before the place.
+    # Negation, modal, future and progressive precede the place.
     habit = clause.adverb in FREQUENT or clause.time in HABITUAL
     neg, tense = clause.negated, clause.tense
     yes_no = asks == "yes_no"
@@ -529,7 +529,7 @@ def _predicate(
             out.append(Piece(_place(place, f"{path}.place", pick, where, "bare"), P))
         return out, False
 
-    # Which side of the verb the place stands on.
+    # Whether the place precedes or follows the verb.
     relation = place.relation if place else None
     before, after = "", ""
     if place or where:
@@ -547,7 +547,7 @@ def _predicate(
         else:
             before = _place(place, f"{path}.place", pick, where, "at")
     if progressive:
-        if before.startswith("在"):  # one 在 does for both
+        if before.startswith("在"):  # one 在 serves both
             aux = "正" if clause.time == "now" else ""
         else:
             aux = _word(("正在", "在"), f"{path}.zai", pick) if clause.time == "now" else "在"
@@ -685,7 +685,7 @@ def _clause(clause: Clause, slot: str, pick: Pick, path: str, role: str, head: E
 
 
 def _refers(clause: Clause, to: Clause) -> bool:
-    """Whether a pronoun of `clause` may stand for something that `to` names."""
+    """Whether a pronoun of `clause` may refer to something that `to` names."""
     named: list[Entity] = []
     for entity in (to.subject, to.object, to.recipient):
         if isinstance(entity, Entity):
@@ -712,7 +712,7 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     out = _body(main, second, link, pick)
     asks = main.asks or (second.asks if second is not None and link in ("and", "but") else None)
     if asks == "yes_no":
-        # 有没有 asks by itself.
+        # 有没有 is a question by itself.
         out.append(Piece("？" if any(p.text == "有没有" for p in out) else "吗？", "mark"))
     else:
         out.append(Piece("？" if asks else "。", "mark"))
@@ -748,7 +748,7 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
         first = _clause(main, "main", pick, "main", "main")
         return [*first, *_clause(second, "second", pick, "second", "main")]
 
-    # A clause that may come first in Chinese; its pronouns must not come before what they stand for.
+    # A clause that may come first in Chinese; its pronouns must not precede their referents.
     shared = _same(second.subject, main.subject) and isinstance(main.subject, Entity) and not main.subject.pronoun
     named = _refers(second, main)
     role = link if link in ("if", "when") else "main"

@@ -1,4 +1,4 @@
-"""``python -m town.training NAME``: make a bundled model, or go on making it where a run was stopped."""
+"""``python -m town.training NAME``: make a bundled model, or resume an interrupted run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json"
 
 
 def prepare_tokenizer(folder: Path, models: Path, pairs: bool = False) -> None:
-    """Copy the tokenizer of `models`/town, or train it where there is none yet.
+    """Copy the tokenizer of `models`/town, or train one if there is none yet.
 
     With `pairs`, it is written as an encoder-decoder's.
     """
@@ -41,7 +41,7 @@ def prepare_tokenizer(folder: Path, models: Path, pairs: bool = False) -> None:
 
 
 def save_model(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
-    """Write weights in 16 bit beside the tokenizer; float16 keeps three more bits of them than bfloat16."""
+    """Write the weights in 16 bit next to the tokenizer; float16 keeps three more bits than bfloat16."""
     import torch
 
     from town.training import diffusion
@@ -55,7 +55,7 @@ def save_model(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
 
 
 def save_part(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
-    """Write blockwise heads, a parallel or an EAGLE drafter in 16 bit, and what it is made for."""
+    """Write blockwise heads, a parallel drafter or an EAGLE drafter in 16 bit, and the name of its target."""
     from safetensors.torch import save_file
 
     from specviz.finetune import eagle_loss
@@ -81,7 +81,7 @@ def make(
     recipe: recipes.Recipe, out: Path, *, models: Path = ROOT, cache: Path = CACHE,
     minutes: float | None = None, threads: int = 2, workers: int = 0, device: str = "cpu",
 ) -> None:  # fmt: skip
-    """Train a model into folder `out`, on shards that `workers` other processes make (0: none, as needed).
+    """Train a model into folder `out`, on shards made by `workers` processes (0: made here, as needed).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A model's own greedy answers: what an aligned draft learns from, and what scores are taken of.
+"""A model's own greedy answers: training data for aligned drafts, and the basis of scores.
 
 BiLD (section 3.5.1) aligns the small model by fine-tuning it on the large model's outputs for
 training prompts, in place of the data set's answers.
@@ -26,7 +26,7 @@ def load(folder: Path) -> Any:
     Raises
     ------
     ModelError
-        If the folder holds no model yet.
+        If the folder contains no model yet.
     """
     if not (folder / "model.safetensors").exists():
         raise ModelError(f"no model in {folder}: first run python -m town.training {folder.name}")
@@ -45,7 +45,7 @@ def load(folder: Path) -> Any:
 
 
 def prompt_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
-    """Ids of a chat that ends with the user's turn, ready for the answer; as the chat template gives them."""
+    """Ids of a chat that ends with the user's turn, ready for the answer; matches the chat template."""
     said = [m["content"] for m in messages]
     ids, _ = encode_chat(tokenizer, zip(said[::2], [*said[1::2], ""]))
     return ids[:-1]
@@ -54,9 +54,9 @@ def prompt_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
 def greedy(
     model: Any, prompts: Sequence[Sequence[int]], longest: int | None = None, rows: int | None = None
 ) -> list[list[int]]:
-    """Greedy continuations, without the ending token; one that does not end within `longest` is cut.
+    """Greedy continuations, without the end token; one that does not end within `longest` is cut.
 
-    Of an encoder-decoder, its answers to prompts that end with ``<|end|>``. `rows` are decoded together: by
+    For an encoder-decoder: its answers to prompts that end with ``<|end|>``. `rows` are decoded per batch: by
     default 64, and 512 on a GPU.
     """
     import torch
@@ -78,7 +78,7 @@ def greedy(
                 input_ids=ids.to(model.device), attention_mask=mask.to(model.device), do_sample=False,
                 max_new_tokens=longest or LONGEST, eos_token_id=[END, STOP], pad_token_id=PAD,
             )  # fmt: skip
-            written = 1 if model.config.is_encoder_decoder else width  # a decoder begins with its start
+            written = 1 if model.config.is_encoder_decoder else width  # a decoder begins with its start token
             for row, i in enumerate(batch):
                 for token in found[row, written:].tolist():
                     if token in (END, STOP):
@@ -97,8 +97,8 @@ def answered_shard(
 ) -> Shard:  # fmt: skip
     """Training prompts with the greedy answers of the model in folder `target`.
 
-    A conversation is answered turn by turn, a later turn behind the model's own earlier answer, as in a run;
-    each turn is a chat of its own, only its answer counting.
+    A conversation is answered turn by turn, each turn following the model's own earlier answers, as in a run;
+    each turn becomes a chat of its own in which only its answer counts.
     """
     import numpy as np
 
@@ -119,7 +119,7 @@ def answered_shard(
         prompts = [prompt_ids(tokenizer, _messages(chat)) for _, chat in going]
         for (_, chat), prompt, answer in zip(going, prompts, greedy(model, prompts)):
             chat.append(tokenizer.decode(answer))
-            spoken = [*answer, END] if len(answer) < LONGEST else answer  # a cut one has no end to learn
+            spoken = [*answer, END] if len(answer) < LONGEST else answer  # a cut answer has no end to learn
             if len(prompt) + len(spoken) <= longest:
                 tokens += [*prompt, *spoken]
                 said += [False] * len(prompt) + [True] * len(spoken)
@@ -130,7 +130,7 @@ def answered_shard(
 
 
 def pair_ids(tokenizer: Any, text: str) -> list[int]:
-    """Ids of a prompt as an encoder-decoder reads it."""
+    """Ids of a prompt in the form an encoder-decoder reads."""
     return [*tokenizer.encode(text, add_special_tokens=False).ids, END]
 
 
@@ -143,7 +143,7 @@ def answered_pairs(model: Any, tokenizer: Any, texts: Sequence[str]) -> Shard:
     said: list[bool] = []
     starts = [0]
     for prompt, answer in zip(prompts, greedy(model, prompts)):
-        spoken = [*answer, END] if len(answer) < LONGEST else answer  # a cut one has no end to learn
+        spoken = [*answer, END] if len(answer) < LONGEST else answer  # a cut answer has no end to learn
         tokens += [*prompt, *spoken]
         said += [False] * len(prompt) + [True] * len(spoken)
         starts.append(len(tokens))

@@ -1,4 +1,4 @@
-"""BLEU of a corpus, by the tokenisation of its language."""
+"""Corpus BLEU with the tokenisation of each language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SCHEMES = {"de": "13a", "ja": "char", "zh": "zh"}
 
 
 def bleu(said: Sequence[str], references: Sequence[Sequence[str]], code: str) -> float:
-    """Corpus BLEU of sacrebleu; `references` holds one list a reference, each as long as `said`."""
+    """Corpus BLEU of sacrebleu; `references` holds one list per reference, each as long as `said`."""
     import sacrebleu
 
     scheme = SCHEMES.get(code, "13a")

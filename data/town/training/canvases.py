@@ -1,7 +1,7 @@
-"""What the bundled diffusion model can do, stepwise, and the card that says so.
+"""Scores of the bundled diffusion model, decoded stepwise, and its model card.
 
-The decoder here is the plainest one there is: every pass computes the whole canvas. The card's figures are of
-it; it knows nothing of caches or drafts.
+The decoder here is the simplest possible: every pass computes the whole canvas, without caches or drafts.
+The card's figures come from it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from town.training.diffusion import costs
 from town.training.recipes import Recipe
 from town.training.tokenizer import END, MASK, PAD, encode_chat
 
-BLOCK = 8  # cells that are filled before any behind them
-CELLS = 128  # of a canvas; the longest answer has 73
-LENGTHS = (32, 64, 128, 256)  # canvases that are compared
-ROWS = 32  # canvases of a pass
-DRAWS = 16  # masks that a text's bound is the mean of
+BLOCK = 8  # cells that are filled before any after them
+CELLS = 128  # per canvas; the longest answer has 73
+LENGTHS = (32, 64, 128, 256)  # of the canvases compared
+ROWS = 32  # canvases per pass
+DRAWS = 16  # masks averaged for a text's bound
 
 
 @torch.inference_mode()
 def stepwise(
     model: Any, prompts: Sequence[Sequence[int]], cells: int = CELLS, block: int = BLOCK, rows: int = ROWS
 ) -> list[list[int]]:
-    """Answers of `cells` cells, block by block, without the ending token and what is behind it.
+    """Answers of `cells` cells, decoded block by block, cut before the end token.
 
-    A pass unmasks one cell of the block in work: that with the largest log-odds of its best token, the
-    leftmost of equals (low-confidence remasking: LLaDA, Nie et al. 2025, section 2.4). A row whose finished
-    block holds an ending token is done. `rows` are decoded together, padded on the left, which moves them
+    A pass unmasks one cell of the current block: the one whose best token has the largest log-odds, leftmost
+    first on ties (low-confidence remasking: LLaDA, Nie et al. 2025, section 2.4). A row is done once a
+    finished block contains an end token. `rows` are decoded per batch, padded on the left, which shifts them
     but keeps their distances.
     """
     model.eval()
@@ -73,7 +73,7 @@ def stepwise(
 def best(
     model: Any, ids: torch.Tensor, real: torch.Tensor, cells: slice
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best token of each of the cells and its log-odds, [rows, cells]; `real` is no padding."""
+    """The best token of each cell and its log-odds, [rows, cells]; `real` is false for padding."""
     hidden = model.model(
         input_ids=ids, use_cache=False,
         attention_mask={"full_attention": real[:, None, None].expand(-1, 1, ids.shape[1], -1)},
@@ -84,10 +84,10 @@ def best(
 
 
 def losses(model: Any, pieces: Any, samples: Sequence[tasks.Sample], cells: int = CELLS) -> dict[str, float]:
-    """A bound on the loss of the last answers, in the words of `town.training.evaluate.losses`.
+    """A bound on the loss of the last answers, with the keys of `town.training.evaluate.losses`.
 
-    The bound is of the whole canvas, ``<|end|>`` behind the answer included, and is shared out over the
-    answers' tokens alone. Mean of `DRAWS` masks a text, whose sizes are spread evenly.
+    The bound covers the whole canvas, ``<|end|>`` after the answer included, but is divided by the answers'
+    tokens alone. Mean over `DRAWS` masks per text, whose sizes are spread evenly.
     """
     total = tokens = characters = 0.0
     rng = np.random.default_rng(0)
@@ -109,7 +109,7 @@ def losses(model: Any, pieces: Any, samples: Sequence[tasks.Sample], cells: int 
 
 
 def by_length(model: Any, pieces: Any, n: int = 60) -> dict[str, Any]:
-    """BLEU of English texts in German on canvases of `LENGTHS` cells, which all hold the answers."""
+    """BLEU of English texts translated into German on canvases of `LENGTHS` cells, all long enough."""
     rng = random.Random("canvases")
     drawn = (tasks.sample(rng, "test", "translation", language="en", target="de") for _ in range(2 * n))
     held = [s for s in drawn if len(pieces.encode(s.turns[0][1]).ids) < min(LENGTHS)][:n]

@@ -1,4 +1,4 @@
-"""Model cards: what a person should know about a bundled model, as Markdown."""
+"""Model cards in Markdown: the facts a user needs about a bundled model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHAT = {
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A curve in one line of text."""
+    """A curve as one line of text."""
     low, high = min(values), max(values)
     return "".join(_BARS[round((v - low) / (high - low or 1) * (len(_BARS) - 1))] for v in values)
 
@@ -53,7 +53,7 @@ def shape(made: Recipe) -> str:
 def head(
     name: str, parameters: int, training: dict[str, Any], made: Recipe, what: str, knows: str
 ) -> list[str]:
-    """The lines that every card begins with: what the model is, how it was made, its loss curve."""
+    """The opening lines of every card: what the model is, how it was made, its loss curve."""
     planned = recipe(name)
     given = [n for n in ("tokens", "step", "rate") if getattr(made, n) != getattr(planned, n)]
     options = "".join(f" --{n} {getattr(made, n)}" for n in given)

@@ -1,7 +1,7 @@
 """The masked-diffusion model of `town`: its shape, its canvases and its loss (`specviz.finetune.masking`).
 
-Answers are padded with ``<|end|>``. A cell is predicted by the place before it, as in the causal model that
-the run starts from (Dream, Ye et al. 2025).
+Answers are padded with ``<|end|>``. A cell is predicted at the position before it, as in the causal model
+that the run starts from (Dream, Ye et al. 2025).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LONGER = (
     (0.5, 0, 8),
     (0.35, 8, 64),
     (0.15, 64, 248),
-)  # cells of padding behind the longest answer: share, from, to
-CELLS = 4096  # most tokens of a pass: what is padded longer has fewer rows
+)  # cells of padding after the longest answer: share, from, to
+CELLS = 4096  # most tokens per pass: rows are dropped to stay below it when the padding is long
 
 
 def build(recipe: Recipe, causal: Any = None) -> Any:
@@ -58,7 +58,7 @@ def build(recipe: Recipe, causal: Any = None) -> Any:
 
 
 def save(net: Any, folder: Path) -> None:
-    """Write a model in 16 bit under the names and with the configuration of Dream's checkpoints."""
+    """Write a model in 16 bit with the names and the configuration of Dream's checkpoints."""
     net.to(torch.float16).save_pretrained(folder)
     file = folder / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
@@ -73,7 +73,7 @@ def save(net: Any, folder: Path) -> None:
 def answers_only(
     tokens: np.ndarray, answer: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A batch's canvases and their cells: the last answer of each chat, padded with ``<|end|>``.
+    """Build a batch's canvases and mark their cells: the last answer of each chat, padded with ``<|end|>``.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def answers_only(
     """
     rows, width = tokens.shape
     asked = ~answer & (tokens != PAD)
-    begin = width - asked[:, ::-1].argmax(1)  # behind the last token that somebody else said
+    begin = width - asked[:, ::-1].argmax(1)  # after the last token that is not the assistant's
     _, least, most = LONGER[rng.choice(len(LONGER), p=[share for share, *_ in LONGER])]
     width += int(rng.integers(least, most))
     canvas = np.full((rows, width), END, np.int64)
@@ -94,10 +94,10 @@ def answers_only(
 def masked_loss(
     model: Any, tokens: np.ndarray, answer: np.ndarray, blockwise: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed loss of a batch, weighted by 1/t; twice, as `town.training.train.loss_sums` gives it.
+    """Summed loss of a batch, weighted by 1/t, returned twice to match `town.training.train.loss_sums`.
 
-    The share `blockwise` of the texts has the masks of `hide_blocks`, the others those of `hide`. Masks are
-    drawn from the batch itself, so that a resumed run and every look at the dev texts see the same.
+    The share `blockwise` of the texts is masked by `hide_blocks`, the rest by `hide`. The masks are seeded by
+    the batch itself, so that a resumed run and every evaluation on the dev texts use the same ones.
     """
     rng = np.random.default_rng(zlib.crc32(tokens.tobytes()))
     canvas, cells = answers_only(tokens, answer, rng)
@@ -109,7 +109,7 @@ def masked_loss(
 
 
 def costs(model: Any, canvas: np.ndarray, told: np.ndarray, masked: np.ndarray | None = None) -> torch.Tensor:
-    """Nats of every cell that is to be told, row by row, float32; `masked` (default: those) are hidden."""
+    """Loss in nats of every cell in `told`, row by row, float32; `masked` (default: `told`) are hidden."""
     at = np.flatnonzero(told)
     hidden = told if masked is None else masked
     ids, place, wanted = (

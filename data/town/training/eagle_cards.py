@@ -1,4 +1,4 @@
-"""What the bundled EAGLE drafters can do, language by language, and the cards that say so."""
+"""Scores of the bundled EAGLE drafters, language by language, and their model cards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from town.corpus.meaning import CODES
 from town.training.card import head
 from town.training.recipes import Recipe
 
-TEXTS = 60  # of a language
+TEXTS = 60  # per language
 BETWEEN = "translations"
 STEPS = 4
 WHAT = {
@@ -25,7 +25,7 @@ TRIED = {1.0: (1.66, "0.83 M"), 0.1: (1.84, "1.18 M")}
 
 
 def drawn(n: int = TEXTS) -> dict[str, list[tasks.Sample]]:
-    """`n` chats of the test split wholly in each language, and as many translations between any two."""
+    """`n` monolingual chats per language, and `n` translations between any two; all of the test split."""
     found: dict[str, list[tasks.Sample]] = {code: [] for code in (*CODES, BETWEEN)}
     for sample in tasks.stream("evaluate:eagle", "test"):
         mine = found[BETWEEN if sample.target else sample.language]
@@ -37,10 +37,10 @@ def drawn(n: int = TEXTS) -> dict[str, list[tasks.Sample]]:
 
 
 def scores(made: Recipe, out: Path, models: Path, device: str = "cpu", n: int = TEXTS) -> dict[str, Any]:
-    """Every figure of a card: by language of the chats, how often the likeliest token is the target's.
+    """Every figure of a card: by language of the chats, how often the most likely token is the target's.
 
-    ``right``: its share 1, 2, 3 and 4 steps on, the text's own tokens given and behind the first step the
-    drafter's own states; ``of``: tokens that were judged.
+    ``right``: the share of correct tokens 1, 2, 3 and 4 steps ahead, given the text's own tokens; after the
+    first step the drafter reads its own states. ``of``: the number of tokens scored.
     """
     from tokenizers import Tokenizer
 

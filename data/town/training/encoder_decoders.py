@@ -1,7 +1,7 @@
 """Losses of the bundled encoder-decoders.
 
-A pair of prompt and answer is kept as a chat is (:class:`town.training.shards.Shard`): the encoder's ids,
-then the answer's, marked. A batch is parted into the two sides when it is read.
+A pair of prompt and answer is stored like a chat (:class:`town.training.shards.Shard`): the encoder's ids,
+then the answer's, marked. A batch is split into the two sides when it is read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from specviz.models.heads import BlockwiseHeads
 from specviz.models.slots import SlotDrafter
 from town.training.tokenizer import PAD
 
-GUESSES = 6000  # of blockwise heads in a batch that are scored: the vocabulary's product costs the most
-CUTS = 4  # places a text is cut at in a batch, for the slots behind them
+GUESSES = 6000  # most guesses of blockwise heads scored per batch: the vocabulary projection costs the most
+CUTS = 4  # random cuts per text and batch; the slots start after a cut
 
 
 def sides(tokens: np.ndarray, answer: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,18 +33,18 @@ def sides(tokens: np.ndarray, answer: np.ndarray) -> tuple[torch.Tensor, torch.T
 
 
 def shifted(answers: torch.Tensor) -> torch.Tensor:
-    """What the decoder reads: the start, then each answer but for its last token."""
+    """The decoder's input: the start token, then each answer without its last token."""
     return torch.cat((torch.full_like(answers[:, :1], PAD), answers[:, :-1]), 1)
 
 
 def encoded(model: Any, prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the encoder makes of prompts, and the mask of their padding."""
+    """The encoder's output for the prompts, and the mask of their padding."""
     mask = (prompts != PAD).long()
     return model.encoder(input_ids=prompts, attention_mask=mask).last_hidden_state, mask
 
 
 def states(model: Any, prompts: torch.Tensor, answers: torch.Tensor) -> Sequence[torch.Tensor]:
-    """The decoder's states behind each of its layers, normed, [rows, length, width] each."""
+    """The decoder's normalised hidden states after each layer, [rows, length, width] each."""
     source, mask = encoded(model, prompts)
     found = model.decoder(
         input_ids=shifted(answers), encoder_hidden_states=source, encoder_attention_mask=mask,
@@ -55,9 +55,9 @@ def states(model: Any, prompts: torch.Tensor, answers: torch.Tensor) -> Sequence
 
 
 def layer_weights(exits: str, layers: int) -> dict[int, float]:
-    """What each decoder layer's loss counts: of the last alone, of first and last, or of all.
+    """Loss weight per decoder layer: last layer only, first and last, or all layers.
 
-    ``first``: half and half, the early-exit model of BiLD (section 7.2.1). ``all``: layer i counts i over
+    ``first``: half each, the early-exit model of BiLD (section 7.2.1). ``all``: layer i weighs i over
     the sum of all i (CALM, Schuster et al. 2022, eq. 6).
     """
     if exits == "first":
@@ -68,7 +68,7 @@ def layer_weights(exits: str, layers: int) -> dict[int, float]:
 
 
 class WholeLoss:
-    """Summed loss of a batch of pairs, as :func:`town.training.train.loss_sums` gives that of chats.
+    """Summed loss of a batch of pairs; the counterpart of :func:`town.training.train.loss_sums` for chats.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class WholeLoss:
     def __call__(
         self, model: Any, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weighted over layers (for the gradient), and of the last layer."""
+        """The loss weighted over layers (for the gradient), and that of the last layer."""
         prompts, answers = (side.to(model.device) for side in sides(tokens, answer))
         at = answers != PAD
         wanted = answers[at]
@@ -95,15 +95,15 @@ class WholeLoss:
 
 
 def scores(model: Any, normed: torch.Tensor) -> torch.Tensor:
-    """Scores of the vocabulary by the head that T5 shares with its embeddings."""
+    """Logits from the head that T5 shares with its embeddings."""
     scale = model.config.d_model**-0.5 if model.config.scale_decoder_outputs else 1.0
     return (normed * scale) @ model.lm_head.weight.T
 
 
 class HeadsLoss:
-    """Summed loss of blockwise heads on a frozen target, in units of one guess for each token of the answers.
+    """Summed loss of blockwise heads on a frozen target, scaled to one guess per answer token.
 
-    Of a batch's guesses every n-th counts, so that no more than `GUESSES` are scored.
+    Only every n-th guess of a batch is scored, so that there are at most `GUESSES`.
     """
 
     def __init__(self, target: Any) -> None:
@@ -112,7 +112,7 @@ class HeadsLoss:
     def __call__(
         self, heads: BlockwiseHeads, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss twice: for the gradient, and to be shown."""
+        """The loss twice: for the gradient and for display."""
         prompts, answers = (side.to(self.target.device) for side in sides(tokens, answer))
         with torch.no_grad():
             state = states(self.target, prompts, answers)[-1]
@@ -127,15 +127,15 @@ class HeadsLoss:
 
 
 def ahead(answers: torch.Tensor, heads: int) -> torch.Tensor:
-    """What heads 2, 3 ... should say behind each place, [rows, length, heads]; ``<pad>`` past the end."""
+    """The targets of heads 2, 3 ... at each position, [rows, length, heads]; ``<pad>`` past the end."""
     padding = torch.full_like(answers[:, :1], PAD).expand(-1, heads)
     return torch.cat((answers, padding), 1)[:, 1:].unfold(1, heads, 1)
 
 
 class SlotsLoss:
-    """Summed loss of a parallel drafter on a frozen target, in units of one slot a token of the answers.
+    """Summed loss of a parallel drafter on a frozen target, scaled to one slot per answer token.
 
-    Each answer is cut at `CUTS` random places; what is behind a cut stands in slots.
+    Each answer is cut at `CUTS` random positions; the tokens after a cut are predicted in slots.
     """
 
     def __init__(self, target: Any) -> None:
@@ -144,7 +144,7 @@ class SlotsLoss:
     def __call__(
         self, drafter: SlotDrafter, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss twice: for the gradient, and to be shown."""
+        """The loss twice: for the gradient and for display."""
         prompts, answers = (side.to(self.target.device) for side in sides(tokens, answer))
         with torch.no_grad():
             source, mask = encoded(self.target, prompts)
@@ -158,7 +158,7 @@ class SlotsLoss:
 
 
 def begin(drafter: SlotDrafter, target: Any) -> None:
-    """Give a parallel drafter the weights of as many of the target's decoder layers, first to last."""
+    """Initialise a parallel drafter with the target's decoder layers, spread evenly from first to last."""
     own, blocks = drafter.decoder, target.decoder.block
     for block, at in zip(own.block, np.linspace(0, len(blocks) - 1, len(own.block)).round().astype(int)):
         block.load_state_dict(blocks[at].state_dict(), strict=False)  # only the first has a position bias
@@ -169,7 +169,7 @@ def slotted(
     target: Any, drafter: SlotDrafter, source: torch.Tensor, mask: torch.Tensor, answers: torch.Tensor,
     cuts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The drafter's states where the answers' tokens behind `cuts` stand in slots, and those tokens.
+    """The drafter's states with the answer tokens after `cuts` replaced by slots, and those tokens.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""What the bundled models can do: translations against the generator's own, answers, losses, acceptance.
+"""Scores of the bundled models: translations against the generator's own, answers, losses, acceptance.
 
 ``python -m town.training.evaluate`` prints the bars of the models in ``data/models`` and exits with
-status 1 when one is missed.
+status 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from town.training.tokenizer import encode_chat
 
 ROOT = Path(__file__).parents[2] / "models"
 PAIRS = (("en", "de"), ("en", "ja"))
-Decode = Callable[[Any, Sequence[Sequence[int]]], list[list[int]]]  # model, prompts: answers, not their ends
+Decode = Callable[[Any, Sequence[Sequence[int]]], list[list[int]]]  # model, prompts: answers, no end tokens
 BLEU_BAR = 0.85
 DIFFUSION_BAR = 0.65
 RATE_BAR = (0.55, 0.85)
 DRAFTED = 4
 LONGEST = 128  # tokens of an answer, in a run
-TEXTS = 40  # of a kind, for its loss and its answers
+TEXTS = 40  # per kind, for its loss and its answers
 JUDGED = ("summarization", "qa", "arithmetic", "rag", "code")  # kinds whose right answers can be listed
 
 
@@ -44,7 +44,7 @@ def drawn(kind: str, n: int, **given: Any) -> list[tasks.Sample]:
 def say_answers(
     model: Any, pieces: Any, samples: Sequence[tasks.Sample], decode: Decode = greedy
 ) -> list[str]:
-    """The model's greedy answers to the last turns."""
+    """Greedy answers of the model to the last turns."""
     return [pieces.decode(ids) for ids in decode(model, [prompt_ids(pieces, s.messages) for s in samples])]
 
 
@@ -53,13 +53,13 @@ def translations(
 ) -> dict[str, float]:
     """BLEU of greedy test translations and of the generator's second paraphrase against one reference.
 
-    Reference and paraphrase are independent draws of the generator. ``share`` is the quotient of the two;
-    ``accepted`` the share of translations that are among 30 draws word for word.
+    Reference and paraphrase are independent draws of the generator. ``share`` is the ratio of the two BLEU
+    scores; ``accepted`` is the share of translations that match one of 30 draws exactly.
     """
     samples = drawn("translation", n, language=source, target=target)
     said = say_answers(model, pieces, samples, decode)
 
-    # Every sample has seeds of its own: equal seeds would make the same choices in all of them.
+    # Every sample has its own seeds: equal seeds would make the same choices in all of them.
     def say(j: int) -> list[str]:
         return [translation.say(s.meaning, target, 100 * i + j) for i, s in enumerate(samples)]
 
@@ -70,16 +70,16 @@ def translations(
 
 
 def answered(model: Any, pieces: Any, kind: str, n: int = TEXTS, decode: Decode = greedy) -> float:
-    """The share of greedy answers that the generator accepts word for word (40 draws of right answers)."""
+    """The share of greedy answers that match one of 40 right answers drawn from the generator exactly."""
     samples = drawn(kind, n, references=40)
     said = say_answers(model, pieces, samples, decode)
     return sum(text in (s.turns[-1][1], *s.references) for text, s in zip(said, samples)) / n
 
 
 def losses(model: Any, pieces: Any, samples: Sequence[tasks.Sample]) -> dict[str, float]:
-    """Loss of the last answers' tokens in nats, the same in bits a character, and the entropy of its choices.
+    """Loss of the last answers in nats per token and bits per character, and the entropy of their choices.
 
-    The choices' entropy is what is left once the content is settled: no model can be below it for long.
+    The entropy of the choices is what remains once the content is fixed: no model can stay below it for long.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -107,8 +107,8 @@ def acceptance(target: Any, draft: Any, entries: Sequence[Any], longest: int = L
     ----------
     target, draft : Model
     entries : list of dict
-        Prompts as `specviz.generate` takes them, with their ``kind``. Every turn is decoded; a conversation's
-        later turns stand behind the target's own answers.
+        Prompts as `specviz.generate` takes them, with their ``kind``. Every turn is decoded; the later turns
+        of a conversation follow the target's own answers.
     longest : int
         Most tokens of an answer.
     """
@@ -127,7 +127,7 @@ def acceptance(target: Any, draft: Any, entries: Sequence[Any], longest: int = L
 
 
 def suite(folder: Path) -> list[dict[str, Any]]:
-    """The prompts of the suite ``town.jsonl``, turn by turn, as ``--prompts town`` has them."""
+    """The prompts of the suite ``town.jsonl``, turn by turn, as ``--prompts town`` yields them."""
     lines = (folder / "town.jsonl").read_text(encoding="utf-8").splitlines()
     return [{"turns": entry["turns"], "kind": entry["kind"]} for entry in map(json.loads, lines)]
 
@@ -167,7 +167,7 @@ def shapes(file: Path) -> list[list[int]]:
 
 
 def write_card(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -> dict[str, Any]:
-    """Score the model in `out` and write ``scores.json`` and ``README.md`` beside it; returns the scores."""
+    """Score the model in `out`, write ``scores.json`` and ``README.md`` into it, and return the scores."""
     made = RECIPES[name]
     if made.part == "eagle":
         found = eagle_cards.scores(made, out, models, device)
@@ -186,7 +186,7 @@ def write_card(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -
 
 
 def bars(models: Path = ROOT) -> list[tuple[str, float, bool]]:
-    """The bars that the bundled models must meet, from their ``scores.json``: what, how much, met or not."""
+    """The bars that the bundled models must meet, read from ``scores.json``: (bar, value, met)."""
     found = {n: json.loads((models / n / "scores.json").read_text(encoding="utf-8")) for n in RECIPES}
     town, draft = found["town"], found["town-draft"]
     rows = []
@@ -220,7 +220,7 @@ def bars(models: Path = ROOT) -> list[tuple[str, float, bool]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the bars; with a name, score that model anew first. Returns 1 if a bar is missed."""
+    """Print the bars; given a name, score that model first. Returns 1 if a bar is missed."""
     parser = argparse.ArgumentParser(prog="python -m town.training.evaluate", description=__doc__)
     parser.add_argument("names", nargs="*", help="models to score anew")
     given = parser.parse_args(arguments)

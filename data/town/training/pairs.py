@@ -1,4 +1,4 @@
-"""What the bundled encoder-decoders can do, and the cards that say so."""
+"""Scores of the bundled encoder-decoders, and their model cards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from town.training.bleu import bleu
 from town.training.card import head
 from town.training.recipes import Recipe
 
-TEXTS = 150  # of a task
-DRAWS = 30  # other right answers
-SHOWN = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 25)  # places ahead that a card lists
+TEXTS = 150  # per task
+DRAWS = 30  # alternative right answers
+SHOWN = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 25)  # positions ahead that a card lists
 
 
 def drawn(kind: str, language: str, n: int, **given: Any) -> list[Sample]:
@@ -62,7 +62,7 @@ def summaries(model: Any, pieces: Any, language: str, n: int) -> dict[str, float
 
 
 def by_exit(model: Any, pieces: Any, n: int) -> dict[str, list[float]]:
-    """BLEU of greedy translations when every token leaves behind decoder layer 1, 2 ... of all."""
+    """BLEU of greedy translations when every token exits after decoder layer 1, 2 ... the last."""
     from torch.nn import ModuleList
 
     blocks = list(model.decoder.block)
@@ -82,7 +82,7 @@ def test_answers(target: Any, pieces: Any, n: int) -> Any:
 
 
 def agreement(model: Any, shard: Any) -> float:
-    """How often the model's most likely token is the answer's, its tokens before given."""
+    """How often the model's most likely token is the answer's, given the tokens before it."""
     import torch
 
     from town.training.encoder_decoders import PAD, scores, sides, states
@@ -100,11 +100,11 @@ def agreement(model: Any, shard: Any) -> float:
 
 
 def guesses(part: Any, target: Any, shard: Any, places: int) -> dict[str, list[float]]:
-    """How far heads or slots see, from every place of every answer that `target` gave.
+    """Accuracy of heads or slots at each distance, from every position of every answer that `target` gave.
 
-    ``right``: the share of guesses of the token 1, 2 ... places ahead that are right. ``accepted``: the share
-    of starts, among those with so much text behind them, from which all guesses up to there are. The first
-    place of heads is the target's own. ``mean``: accepted guesses a start.
+    ``right``: the share of correct guesses 1, 2 ... positions ahead. ``accepted``: the share of starts, among
+    those with that much text left, from which all guesses up to there are correct. The first guess of heads
+    is the target's own. ``mean``: accepted guesses per start.
     """
     import torch
 
@@ -173,7 +173,7 @@ def scores(made: Recipe, out: Path, models: Path) -> dict[str, Any]:
 
 
 def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, Any]) -> str:
-    """The text of an encoder-decoder's model card, or that of heads or slots."""
+    """The text of a model card of an encoder-decoder, heads or slots."""
     made = Recipe(**training["recipe"])
     lines = head(name, parameters, training, made, WHAT[name], KNOWS)
     if "translation" in found:

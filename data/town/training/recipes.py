@@ -18,42 +18,42 @@ class Recipe:
     layers, width, heads, kv_heads, feed_forward : int
         The Llama shape; input and output embeddings are tied.
     tokens : int
-        Tokens of training chats (padding not counted) that a whole run reads.
+        Tokens of training chats (padding not counted) that a full run reads.
     matrix_rate, rate : float
         Peak learning rates (:class:`specviz.finetune.optimizer.Optimizer`).
     step, micro : int
         Tokens of an update, and of a forward pass.
     prompt_weight, prompt_until : float
         Weight of the user's tokens in the loss (the assistant's count 1) up to this share of the run, then
-        zero: they teach the words early; later they are mostly noise, since what a user says cannot be known.
+        zero: they teach the words early; later they are mostly noise, since a user's text is unpredictable.
     start : str or None
         The bundled model whose weights the run starts from.
     target : str or None
         Train on this model's own greedy answers instead of the corpus' answers.
     answers : int
-        Shards of such answers; a run reads them again and again, since they are dear to make.
+        Shards of target answers; a run reads them repeatedly, since they are expensive to generate.
     texts : str
-        What is read: ``chats`` of all kinds, ``english`` ones, ``translations`` or ``prefixes``
+        The training texts: ``chats`` of all kinds, ``english`` ones, ``translations`` or ``prefixes``
         (`town.corpus.prefixes`), or ``pairs`` (`town.corpus.pairs`).
     encoder : int
-        Layers of the encoder, 0 for a causal model. With them the shape is T5's, `layers` the decoder's.
+        Layers of the encoder, 0 for a causal model. If positive, the shape is T5's, `layers` the decoder's.
     exits : str
         Which decoder layers' losses count: ``last``, ``first`` or ``all``
         (:func:`town.training.encoder_decoders.layer_weights`).
     part : str
-        What is trained: the ``whole`` model, or on top of the frozen `target` ``heads``
+        The part that is trained: the ``whole`` model, or on top of the frozen `target` ``heads``
         (`specviz.models.heads`, whose inner layer is `feed_forward`) or ``slots`` (`specviz.models.slots`).
-        ``diffusion``: a whole model that reads both ways (`town.training.diffusion`). ``eagle``: on top
-        of the frozen `target` a layer that reads its states (`specviz.models.eagle`).
+        ``diffusion``: a whole bidirectional model (`town.training.diffusion`). ``eagle``: on top of the
+        frozen `target` a layer that reads its states (`specviz.models.eagle`).
     ahead : int
-        How many heads or slots; how many steps an EAGLE-3 drafter is tested for as it learns.
+        Number of heads or slots; for an EAGLE-3 drafter, the steps of its training-time test.
     generation : int
-        Of an EAGLE drafter: 1, whose weights EAGLE-2 drafts with too, or 3.
+        Of an EAGLE drafter: 1, whose weights EAGLE-2 also drafts with, or 3.
     states : tuple of int
         Layers of the target whose states generation 3 reads.
     blockwise, blockwise_from : float
-        The share of a diffusion model's texts that are masked as if written block by block, from this share
-        of the run on; of the others any cells are (`town.training.diffusion`).
+        The share of a diffusion model's texts that are masked as if written block by block, starting at this
+        share of the run; in the other texts any cells are masked (`town.training.diffusion`).
     context, seed : int
     """
 
@@ -98,7 +98,7 @@ RECIPES = {
         Recipe("town-draft", 2, 128, 4, 2, 256, tokens=12_000_000, step=2048),
         Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=2_500_000, start="town-draft", target="town",
                matrix_rate=0.001, rate=0.001, prompt_until=0.0, answers=12),
-        # Rows of 256 can be cut to four bits by llama.cpp; those of the others cannot.
+        # llama.cpp can quantise rows of 256 to four bits, but not those of the other models.
         Recipe("town-translator", 4, 256, 4, 2, 512, tokens=7_000_000, step=2048, texts="translations"),
         Recipe("town-translator-prefix", 4, 256, 4, 2, 512, tokens=2_000_000, step=2048,
                start="town-translator", texts="prefixes", matrix_rate=0.001, rate=0.001, prompt_until=0.0),
@@ -134,7 +134,7 @@ def recipe(name: str) -> Recipe:
     Raises
     ------
     ParameterError
-        If there is none of that name.
+        If no bundled model has that name.
     """
     if name not in RECIPES:
         raise ParameterError(f"no recipe named {name!r}: choose one of {', '.join(RECIPES)}")
@@ -144,10 +144,10 @@ def recipe(name: str) -> Recipe:
 def changed(
     made: Recipe, tokens: float | None = None, step: int | None = None, rate: float | None = None
 ) -> Recipe:
-    """The recipe with another length, another size of update (one pass each) or other peak rates.
+    """The recipe with a different length, update size (one pass per update) or peak rates.
 
-    The recipes are cut for a processor. A GPU reads a thousand times as much, and needs passes of 30,000
-    tokens or more to have anything to do.
+    The recipes are sized for a CPU. A GPU reads a thousand times as much, and needs passes of 30,000
+    tokens or more to be kept busy.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def build(made: Recipe) -> Any:
             d_ff=made.feed_forward,
             num_layers=made.encoder,
             num_decoder_layers=made.layers,
-            decoder_layers=made.layers,  # by this name generate() finds the decoder's depth for its cache
+            decoder_layers=made.layers,  # generate() reads the decoder's depth for its cache under this name
             num_heads=made.heads,
             dropout_rate=0.0,
             pad_token_id=PAD,

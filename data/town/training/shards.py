@@ -1,8 +1,8 @@
-"""Training data: shards of tokenised chats, made when first needed and kept in a cache folder.
+"""Training data: shards of tokenised chats, made on first use and kept in a cache folder.
 
-A shard is a safetensors file of flat arrays; the same seed and number give the same shard, so a
-resumed run reads on where it stopped. Batches hold chats of like length side by side, padded, each
-in a row of its own: no chat sees another.
+A shard is a safetensors file of flat arrays. The same seed and number always give the same shard, so a
+resumed run continues where it stopped. A batch holds chats of similar length, padded, each in its own
+row: no chat attends to another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from town.corpus import prefixes, tasks
 from town.corpus.meaning import Split
 from town.training.tokenizer import PAD, encode_chat, encode_pair
 
-CHATS = 4096  # a shard; about 220,000 tokens
+CHATS = 4096  # per shard; about 220,000 tokens
 Turns = tuple[tuple[str, str], ...]
 
 
@@ -39,7 +39,7 @@ class Shard:
     ----------
     tokens : array of uint16 [n]
     answer : array of uint8 [n]
-        1 where the assistant speaks.
+        1 for the assistant's tokens.
     starts : array of int64 [chats + 1]
     """
 
@@ -57,7 +57,7 @@ class Shard:
 
 
 def pack(tokenizer: Any, chats: Iterable[Turns], longest: int, texts: str = "chats") -> Shard:
-    """Tokenise chats; those longer than `longest` tokens are left out."""
+    """Tokenise chats, dropping those longer than `longest` tokens."""
     encode = encode_pair if texts == "pairs" else encode_chat
     tokens, answer, starts = [], [], [0]
     for turns in chats:
@@ -70,7 +70,7 @@ def pack(tokenizer: Any, chats: Iterable[Turns], longest: int, texts: str = "cha
 
 
 def turns(texts: str, seed: int | str, split: Split) -> Iterator[Turns]:
-    """The chats of a kind of texts (`Recipe.texts`), without end."""
+    """An endless stream of chats of one kind of texts (`Recipe.texts`)."""
     if texts == "english":
         return (s.turns for s in tasks.stream(seed, split) if {s.language, s.target} <= {"en", None})
     if texts in ("chats", "pairs"):
@@ -79,9 +79,9 @@ def turns(texts: str, seed: int | str, split: Split) -> Iterator[Turns]:
 
 
 def made_by(tokenizer: Any, *files: Path) -> str:
-    """A mark of what shapes a shard: the tokenizer, the corpus' source code and `files`.
+    """Hash of everything that shapes a shard: the tokenizer, the corpus' source code and `files`.
 
-    Shards of another mark are stale and are not read again.
+    Shards with a different hash are stale and are not read.
     """
     digest = hashlib.blake2b(tokenizer.to_str().encode(), digest_size=4)
     for file in [*sorted(Path(tasks.__file__).parent.glob("*.py")), *files]:
@@ -98,7 +98,7 @@ def corpus_shard(
     chats: int = CHATS,
     texts: str = "chats",
 ) -> Shard:
-    """Shard `number` of the training corpus, from the cache or made now."""
+    """Shard `number` of the training corpus, read from the cache or made now."""
     file = cache / f"{texts}-{made_by(tokenizer)}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
     if not file.exists():
         write(file, pack(tokenizer, islice(turns(texts, f"{seed}:{number}", "train"), chats), longest, texts))
@@ -106,18 +106,18 @@ def corpus_shard(
 
 
 class Ahead:
-    """Corpus shards that other processes make before they are asked for: 0, 1, 2 ... or on from any number.
+    """Corpus shards that worker processes make in advance: 0, 1, 2 ... or starting from any number.
 
-    A GPU reads faster than one core writes (about 100,000 tokens/s). Close it to end the processes.
+    A GPU reads faster than one core generates (about 100,000 tokens/s). Close it to end the processes.
 
     Parameters
     ----------
     cache, seed, longest, chats
-        As :func:`corpus_shard` takes them.
+        As for :func:`corpus_shard`.
     tokenizer : Path
         The file ``tokenizer.json``.
     workers : int
-        Processes; twice as many shards are under way or waiting.
+        Number of processes; up to twice as many shards are in progress or waiting.
     """
 
     def __init__(
@@ -130,21 +130,21 @@ class Ahead:
         chats: int = CHATS,
         texts: str = "chats",
     ) -> None:
-        # Not forked: a process that has started CUDA or threads cannot be copied.
+        # Spawned, not forked: a process that has started CUDA or threads cannot be forked safely.
         self.pool = ProcessPoolExecutor(workers, get_context("spawn"))
         self.workers = workers
         self.given = cache, tokenizer, seed, longest, chats, texts
         self.coming: dict[int, Future[Shard]] = {}
 
     def __call__(self, number: int) -> Shard:
-        """Shard `number`, when it is made."""
+        """Return shard `number`, waiting until it is made."""
         for n in range(number, number + 2 * self.workers + 1):
             if n not in self.coming:
                 self.coming[n] = self.pool.submit(_make, *self.given, n)
         return self.coming.pop(number).result()
 
     def close(self) -> None:
-        """End the processes; what they have not begun is not made."""
+        """End the processes; shards they have not started are not made."""
         self.pool.shutdown(cancel_futures=True)
 
 
@@ -162,7 +162,7 @@ def _tokenizer(file: Path) -> Any:
 
 
 def write(file: Path, shard: Shard) -> None:
-    """Write a shard so that a killed process leaves no half of one."""
+    """Write a shard atomically, so that a killed process leaves no partial file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}.part")
     save_file({"tokens": shard.tokens, "answer": shard.answer, "starts": shard.starts}, part)
@@ -179,17 +179,17 @@ def batches(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The chats of a shard as batches of at most about `size` tokens each, in random order.
 
-    With `pairs`, prompts and answers are padded each for themselves when they are read (an encoder-decoder's
-    two sides), so that both must be of like length in a batch.
+    With `pairs`, prompts and answers are padded separately when they are read (an encoder-decoder's two
+    sides), so both must have similar lengths within a batch.
 
     Returns
     -------
     list of (tokens int64 [rows, length], answer bool [rows, length])
-        Padded on the right with ``<pad>``; padding is no answer.
+        Padded on the right with ``<pad>``; padding does not count as answer.
     """
     lengths = np.diff(shard.starts)
     said = np.add.reduceat(shard.answer.astype(np.int64), shard.starts[:-1])
-    padded = np.stack((lengths - said, said) if pairs else (lengths,))  # what is padded, side by side
+    padded = np.stack((lengths - said, said) if pairs else (lengths,))  # lengths of the sides that are padded
     order = sorted(range(len(shard)), key=lambda i: padded[-1, i] + rng.random() * 8 ** (not pairs))
     if pairs:
         slabs = [order[first : first + 512] for first in range(0, len(order), 512)]
@@ -214,7 +214,7 @@ def batches(
 def batch_stream(
     shard: Callable[[int], Shard], size: int, seed: int, start: tuple[int, int] = (0, 0), pairs: bool = False
 ) -> Iterator[tuple[tuple[int, int], tuple[np.ndarray, np.ndarray]]]:
-    """Batches of shard 0, 1, 2 ... without end, each with the place (shard, batch) to go on from after it."""
+    """Batches of shard 0, 1, 2 ... without end, each with the position (shard, batch) to resume from."""
     number, first = start
     while True:
         made = batches(shard(number), size, random.Random(f"{seed}:{number}"), pairs)

@@ -1,6 +1,6 @@
 """The byte-level BPE that all bundled models share.
 
-No byte is unknown to it. Digits are single pieces, so that numbers are read as they are calculated.
+Every byte can be encoded. Each digit is its own token, so that numbers are read digit by digit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def texts(samples: int, seed: int = 0) -> Iterator[str]:
 
 
 def train(lines: Iterable[str], size: int = SIZE) -> Any:
-    """Learn a byte-level BPE of `size` pieces, special tokens included; a ``tokenizers.Tokenizer``."""
+    """Train a byte-level BPE of `size` tokens, special tokens included; a ``tokenizers.Tokenizer``."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -51,9 +51,9 @@ def train(lines: Iterable[str], size: int = SIZE) -> Any:
 
 
 def save(tokenizer: Any, folder: Path, context: int = 1024, pairs: bool = False) -> None:
-    """Write the files by which transformers knows a tokenizer and how to end a generation.
+    """Write the files that tell transformers how to load the tokenizer and how to end a generation.
 
-    With `pairs`, an encoder-decoder's: no chats, ``<|end|>`` behind every text, ``<pad>`` to start with.
+    With `pairs`, write an encoder-decoder's: no chats, ``<|end|>`` after every text, ``<pad>`` to start with.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if pairs:
@@ -81,9 +81,9 @@ def save(tokenizer: Any, folder: Path, context: int = 1024, pairs: bool = False)
 
 
 def encode_chat(tokenizer: Any, turns: Iterable[tuple[str, str]]) -> tuple[list[int], list[bool]]:
-    """Ids of a chat, and which of them the assistant says (its ``<|end|>`` included).
+    """Token ids of a chat, and a mask of the assistant's tokens (its ``<|end|>`` included).
 
-    The ids are those of the chat template: pieces never cross a special token.
+    The ids match those of the chat template: no token crosses a special token.
     """
     ids, answer = [BEGIN], [False]
     for user, assistant in turns:
@@ -95,7 +95,7 @@ def encode_chat(tokenizer: Any, turns: Iterable[tuple[str, str]]) -> tuple[list[
 
 
 def encode_pair(tokenizer: Any, turns: Iterable[tuple[str, str]]) -> tuple[list[int], list[bool]]:
-    """Ids of a prompt and its answer, each with ``<|end|>``, and which are the answer's."""
+    """Token ids of a prompt and its answer, each with ``<|end|>``, and a mask of the answer's tokens."""
     ((user, assistant),) = turns
     asked, said = ([*tokenizer.encode(t, add_special_tokens=False).ids, END] for t in (user, assistant))
     return asked + said, [False] * len(asked) + [True] * len(said)

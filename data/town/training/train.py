@@ -1,4 +1,4 @@
-"""The training loop: reads shards, updates a model, survives being killed."""
+"""The training loop: reads shards, updates a model, and can resume after being killed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Loss = Callable[[Any, np.ndarray, np.ndarray, float], tuple[torch.Tensor, torch.
 
 
 def extra_weight(recipe: Recipe, progress: float) -> float:
-    """A loss's last argument at `progress`: the weight of prompts, or the share of texts read in blocks."""
+    """A loss's last argument at `progress`: prompt weight, or for diffusion the share of blockwise texts."""
     if recipe.part == "diffusion":
         return recipe.blockwise if progress >= recipe.blockwise_from else 0.0
     return recipe.prompt_weight if progress < recipe.prompt_until else 0.0
 
 
 def upload(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """An array on the device; the host goes on before a GPU has it."""
+    """Copy an array to the device; for a GPU, without blocking the host."""
     tensor = torch.from_numpy(values)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
@@ -40,11 +40,11 @@ def upload(values: np.ndarray, device: torch.device) -> torch.Tensor:
 def loss_sums(
     model: Any, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed loss of a batch of the host: weighted (for the gradient), and of the answers alone.
+    """Summed loss of a batch on the host: weighted (for the gradient), and of the answers alone.
 
-    Scores are computed only where a token counts: the vocabulary's product is a fifth of a pass. Where that
-    is, the host knows from the batch itself and asks no GPU, so it is free to prepare the next one. There
-    the pass runs in bfloat16, the loss in float32. (transformers asks it once a pass, for packed texts.)
+    Logits are computed only for tokens that count: the vocabulary projection is a fifth of a pass. The host
+    derives these positions from the batch itself, without a GPU sync, so it can prepare the next batch. On a
+    GPU the pass runs in bfloat16, the loss in float32. (transformers syncs once per pass, for packed texts.)
     """
     device = model.device
     following, said = tokens[:, 1:].ravel(), answer[:, 1:].ravel()
@@ -60,7 +60,7 @@ def loss_sums(
 
 @torch.inference_mode()
 def evaluate_loss(model: Any, shard: Shard, size: int = 2048, loss_sums: Loss = loss_sums) -> float:
-    """Mean loss of an answer token over a shard, in nats."""
+    """Mean loss per answer token over a shard, in nats."""
     made = batches(shard, size, random.Random(0))
     total = sum(loss_sums(model, tokens, answer, 0.0)[1] for tokens, answer in made)
     return float(total) / sum(int(answer[:, 1:].sum()) for _, answer in made)
@@ -80,12 +80,12 @@ def train(
     loss_sums: Loss = loss_sums,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> dict[str, Any]:
-    """Train `model` in place and return what its card needs.
+    """Train `model` in place and return the figures for its card.
 
     Parameters
     ----------
     shard : callable
-        Gives training shard 0, 1, 2 ...
+        Returns training shard 0, 1, 2 ...
     dev : Shard
         Chats of the dev split, for the curve.
     checkpoint : Path
@@ -93,7 +93,7 @@ def train(
     minutes : float, optional
         Spread the schedule over this much training time instead of the recipe's tokens.
     stop_after : int, optional
-        Leave after this many updates of this call, the schedule unfinished.
+        Return after this many updates of this call, with the schedule unfinished.
     loss_sums : callable
         The summed loss of a batch, weighted (for the gradient) and of the answers alone.
 
@@ -101,7 +101,7 @@ def train(
     -------
     dict
         ``tokens`` read, ``seconds`` trained, ``updates``, ``curve``: list of (tokens, train loss,
-        dev loss) in nats an answer token, and ``done``.
+        dev loss) in nats per answer token, and ``done``.
     """
     model.to(device).train()
     optimizer = Optimizer(model, recipe.matrix_rate, recipe.rate)
@@ -117,7 +117,7 @@ def train(
     began, done_before = time.monotonic(), state["seconds"]
     saved = spoken = began
     updates, here = 0, state["tokens"]
-    running: torch.Tensor | None = None  # the train loss, smoothed; read from the device only to be shown
+    running: torch.Tensor | None = None  # smoothed train loss; copied to the host only for display
     while True:
         state["seconds"] = done_before + time.monotonic() - began
         progress = state["seconds"] / (60 * minutes) if minutes else state["tokens"] / recipe.tokens

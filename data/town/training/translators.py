@@ -1,4 +1,4 @@
-"""What the bundled translators can do: whole texts, texts that have only begun, and the card that says so."""
+"""Scores of the bundled translators on whole texts and on prefixes, and their model cards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from town.training.card import head
 from town.training.recipes import Recipe
 
 TEXTS = 100
-DRAWS = 30  # other right ways to say a translation
+DRAWS = 30  # right translations drawn per text
 
 
 def said(model: Any, pieces: Any, sources: Sequence[str], target: str) -> list[str]:
@@ -25,12 +25,12 @@ def said(model: Any, pieces: Any, sources: Sequence[str], target: str) -> list[s
 
 
 def scores(model: Any, pieces: Any, n: int = TEXTS) -> dict[str, Any]:
-    """Every figure of a translator's card, by language: of whole texts, and of texts cut after some words.
+    """Every figure of a translator's card, by language: for whole texts, and for texts cut after some words.
 
-    ``bleu`` of greedy translations and ``paraphrase`` of the generator's second way of saying it, against
-    one reference; ``share``, the quotient of the two; ``accepted``, the share of texts that are among `DRAWS`
-    right ones word for word; ``prefix_bleu`` against what the words so far have said; ``longer``, the
-    output's tokens there over the reference's: what is above 1 was made up.
+    ``bleu`` of greedy translations and ``paraphrase`` of the generator's second paraphrase, against one
+    reference; ``share``, the ratio of the two; ``accepted``, the share of texts that match one of `DRAWS`
+    right translations exactly; ``prefix_bleu`` against the translation of the words read so far; ``longer``,
+    the output's tokens for a prefix over the reference's: anything above 1 was made up.
     """
     found: dict[str, Any] = {}
     for target in prefixes.TARGETS:
@@ -57,7 +57,7 @@ def scores(model: Any, pieces: Any, n: int = TEXTS) -> dict[str, Any]:
 
 
 def again(made: Translation, j: int) -> Translation:
-    """The same text, its translation said in another way."""
+    """The same text with another wording of its translation."""
     return translate(made.meanings, made.from_code, made.to_code, seed=made.seed + 1 + j)
 
 

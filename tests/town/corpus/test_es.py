@@ -1,4 +1,4 @@
-"""Spanish: hand-checked sentences, completeness, and that nothing crashes."""
+"""Spanish: hand-checked sentences, completeness, and no crashes."""
 
 from __future__ import annotations
 

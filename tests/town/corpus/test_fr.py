@@ -1,4 +1,4 @@
-"""French: hand-checked sentences, completeness, and that nothing crashes."""
+"""French: hand-checked sentences, completeness, and no crashes."""
 
 from __future__ import annotations
 

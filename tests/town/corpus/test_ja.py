@@ -185,7 +185,7 @@ def test_distinct_concepts_have_distinct_words():
         assert len(words) == len(set(words))
     qualities = [{a.text for options in kinds.values() for a in options} for kinds in ja.ADJECTIVES.values()]
     assert sum(map(len, qualities)) == len(set().union(*qualities))
-    # "meet" with に and with と is one verb, soup is drunk, pictures are taken or fetched by one verb.
+    # "meet" with に and with と is one verb; soup is drunk; pictures are taken or fetched with one verb.
     owners: dict[str, set[str]] = {}
     for name, options in ja.VERBS.items():
         for verb in options:

@@ -1,4 +1,4 @@
-"""What holds for every language alike; the files beside this one hold the sentences checked by hand."""
+"""Properties of every language; the files next to this one contain the hand-checked sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANNA, DAVID = E("Anna"), E("David")
 SLOTS = {f"{c}.{s}" for c in ("main", "second") for s in m.SLOTS}
 SLOTS |= {f"{c}.{s}.relative" for c in ("main", "second") for s in ("subject", "object", "recipient")}
 
-# What a sentence looks like, and what never occurs in one.
+# The form of a sentence, and strings that never occur in one.
 _SPACED = r"  | [,.]|,[,.]|\bNone\b"
 SHAPE = {"zh": r"[^ ,.?]+[。？]", "ja": r"[^ ,.?]+[。？]", "fr": r"[A-ZÀÉÊŒ][\w' ,-]*( \?|\.)",
          "es": r"¿[A-ZÁÉÓ][\w ,]*\?|[A-ZÁÉÓ][\w ,]*\."}  # fmt: skip
@@ -81,7 +81,7 @@ def test_any_part_can_be_said(code, meanings):
         if part is not None:
             spoken.join(spoken.pieces(part, keyed_pick(i)))
         opening = spoken.pieces(meaning, keyed_pick(i))[: rng.randint(0, 2)]
-        if not any(p.slot == "mark" for p in opening):  # a text that goes on has no full stop
+        if not any(p.slot == "mark" for p in opening):  # an unfinished text has no full stop
             assert not spoken.join(opening).endswith((".", "?", "。", "？"))
     assert spoken.join([]) == ""
 
@@ -106,13 +106,13 @@ def test_paraphrases_are_distinct_and_neither_few_nor_endless(code, meanings):
     assert 4 <= sum(counts) / len(counts) <= 30
 
 
-# What one word says in both meanings: いる; à.
+# Words that have both meanings: いる; à.
 SAME = {"ja": {frozenset(("be_at", "have"))}, "fr": {frozenset(("at", "to"))}}
 
 
 @pytest.mark.parametrize("code", m.CODES)
 def test_every_concept_has_its_own_words(code):
-    """Each concept can be said, and what says one never says another of its kind."""
+    """Each concept has a word, and no word stands for another concept of the same kind."""
     box = E("box")
     shown = {
         **dict.fromkeys(("name", "person", "animal", "food", "drink", "readable", "thing"), lambda c: C(None, E(c, definite=False))),
@@ -134,7 +134,7 @@ def test_every_concept_has_its_own_words(code):
                 assert other == concept or frozenset((other, concept)) in SAME.get(code, ()), (other, concept, text)
 
 
-# Two words for one thing: a text keeps to one of them.
+# Two words for one thing: a text uses one of them throughout.
 WORDS = {
     "en": ("bicycle", "bike", "bicycle"), "de": ("box", "Kiste", "Schachtel"), "xx": ("box", "Kiste", "Schachtel"),
     "fr": ("doctor", "médecin", "docteure"), "es": ("doctor", "doctora", "médica"), "zh": ("doctor", "医生", "大夫"),

@@ -1,4 +1,4 @@
-"""Texts that a translator reads: whole, and cut after some words."""
+"""A translator's texts: whole, and cut after some words."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SPLITS = ("train", "dev", "test")
 def _patterns(code: str, name: str) -> list[re.Pattern[str]]:
     found = []
     for variant in sorted(language(code).PHRASES[name], key=len, reverse=True):
-        merged = re.sub(r"\{(\w+)\}\s*\{question\}", r"{\1}", variant.strip())  # nothing tells where one ends
+        merged = re.sub(r"\{(\w+)\}\s*\{question\}", r"{\1}", variant.strip())  # their boundary is unmarked
         pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.*)", re.escape(merged))
         found.append(re.compile(pattern, re.DOTALL))
     return found
@@ -106,7 +106,7 @@ def test_splits_share_no_sentence(said: dict, one: str, other: str) -> None:
 
 
 def test_the_cutting_finds_sentences(said: dict) -> None:
-    """A test of the test: sentences recur within a split, so that disjointness is no accident of the cutting."""
+    """A test of the test: sentences recur within a split, so disjointness does not come from bad cutting."""
     again = set().union(*(_said("train", kind, 10) for kind in ("translation", "arithmetic", "code")))
     assert again & set().union(*said["train"].values())
     lengths = [len(s) for kind in ("translation", "qa") for _, s in said["test"][kind]]

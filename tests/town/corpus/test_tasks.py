@@ -1,4 +1,4 @@
-"""The tasks: their form, their facts, and that the same seed says the same."""
+"""The tasks: their form, their facts, and that equal seeds give equal samples."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_steps_of_arithmetic_are_right_and_follow() -> None:
             assert int(result) == (int(a) + int(b) if sign == "+" else int(a) - int(b))
             assert following is None or following[0] == result
         spoken = re.sub(r"\d+ [+-] \d+ = \d+", "", answer)
-        if int(steps[-1][3]) > 12:  # smaller numbers may be said in words
+        if int(steps[-1][3]) > 12:  # smaller numbers may be spelled out
             assert steps[-1][3] in spoken
         for number in (steps[0][0], *(b for _, _, b, _ in steps)):
             assert int(number) <= 12 or number in sample.turns[0][0]
@@ -144,8 +144,8 @@ def test_prompts_are_even_over_kinds() -> None:
 
 
 def test_a_question_has_one_answer_in_the_text() -> None:
-    """Anna and Ben both danced: nobody asks who."""
+    """Anna and Ben both danced, so no question asks who."""
     anna, ben = (Sentence(Clause("dance", Entity(n), time=t)) for n, t in (("Anna", "yesterday"), ("Ben", "on_monday")))
     found = [tasks._fact(random.Random(i), [anna], [anna, ben]) for i in range(60)]
     assert {f[0].asks for f in found if f} >= {"when", "who"}
-    assert all(f[0].time for f in found if f and f[0].asks == "who")  # the day tells them apart
+    assert all(f[0].time for f in found if f and f[0].asks == "who")  # the day distinguishes them

@@ -143,7 +143,7 @@ def test_most_usual_words(meaning, text):
     assert say(meaning) == text
 
 
-# Other right ways to say it.
+# Other right wordings.
 OTHERS = [
     (S(C("close", ANNA, E("door"), time="yesterday")),
      ("Anna đã đóng cánh cửa hôm qua.", "Hôm qua Anna đóng cánh cửa đó.")),

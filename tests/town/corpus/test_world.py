@@ -143,7 +143,7 @@ def test_questions():
 
 
 def test_reasons_suit():
-    """Somebody is tired, happy, or does what the table gives for the verb; a thing is needed to be bought."""
+    """Reasons come from the table of the verb; who buys something because they need it needs that thing."""
     seen = set()
     for s in _sentences(16, "train", 3000, links=1.0):
         if s.link != "because" or s.main.negated or s.second.subject.concept != s.main.subject.concept:

@@ -120,7 +120,7 @@ def test_most_usual_words(meaning, text):
     assert say(meaning) == text
 
 
-# Other right ways to say it.
+# Other right wordings.
 OTHERS = [
     (S(C("close", ANNA, E("door"), time="yesterday")),
      ("安娜昨天关上了门。", "昨天安娜关上了门。", "安娜昨天把门关上了。", "昨天安娜把那扇门关上了。")),
