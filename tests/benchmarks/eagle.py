@@ -1,6 +1,6 @@
 """Measure EAGLE: UniSpec's Tables 3 and 9 (Do et al.), with drafters trained on English only, or on more.
 
-Each part stands alone. A prompt's language is its answer's: of a translation the language it goes into.
+Parts are independent. A prompt's language is that of its answer; for a translation, the target language.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def knows(drafter: Any) -> str:
 
 
 def lineup(model: Any, drafts: Sequence[Any], size: int) -> list[Point]:
-    """Autoregressive decoding, UniSpec, and each generation with each of its drafters; equal draft sizes."""
+    """List autoregressive decoding, UniSpec, and each EAGLE with each of its drafters; equal draft sizes."""
     found = [Point(BASELINE, BASELINE, model=model), Point(STORE, STORE, {"draft_size": size}, model)]
     for name, (generation, tree, _) in EAGLES.items():
         for each in drafts:

@@ -34,17 +34,17 @@ def loading(gigabytes: float = 1.2, shards: int = 5, dtype: str = "stored") -> d
     shards : int
         Number of files.
     dtype : str
-        As `specviz.load` takes it; ``auto`` is that of the files.
+        As for `specviz.load`; ``stored`` is that of the files.
 
     Returns
     -------
     dict
         ``bytes`` of the checkpoint's tensors, their number ``tensors``, the ``largest`` one's bytes,
-        ``shards``, ``dtype`` and ``seconds`` of the load. Of the process, in bytes: ``before`` (resident
-        before it, with the libraries), ``peak`` (resident at most, with the pages of mapped files), and
-        without such pages ``anonymous_before``, ``anonymous_peak`` and ``anonymous`` (after the load). As
-        ratios to ``bytes``: ``resident_ratio`` (peak less before), ``anonymous_ratio`` (likewise), and
-        ``whole_ratio`` (the peak as it is, with the libraries).
+        ``shards``, ``dtype`` and ``seconds`` of the load. Memory in bytes: ``before`` (resident before the
+        load, with the libraries), ``peak`` (largest resident, with pages of mapped files), and without
+        these pages ``anonymous_before``, ``anonymous_peak`` and ``anonymous`` (after the load). Ratios to
+        ``bytes``: ``resident_ratio`` (peak less before), ``anonymous_ratio`` (likewise), and
+        ``whole_ratio`` (the whole peak, with the libraries).
 
     Raises
     ------

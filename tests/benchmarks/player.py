@@ -1,8 +1,8 @@
-"""What the player costs: bytes sent, time to open, time a step, measured in Chromium.
+"""Measure the player in Chromium: bytes sent, time to open, time per step.
 
 The traces are synthetic: every cycle is a tree of tokens on ten levels, from several sources, with the
-target's candidates at each node. A step is a key press until the page is laid out again; frames that the
-browser paints in between are not counted.
+target's candidates at each node. A step lasts from a key press until the page is laid out again; frames
+that the browser paints in between are not counted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ STEPS = """async (count) => {
 
 
 def synthetic(cycles: int, nodes: int, tokens: int | None = None) -> Trace:
-    """A run of `cycles` cycles, or until `tokens` are written, whose drafts are trees of `nodes` tokens."""
+    """A trace of `cycles` cycles, or up to `tokens` tokens, whose drafts are trees of `nodes` tokens."""
     rng = np.random.default_rng(0)
     run = {
         "run": "synthetic", "method": "synthetic", "parameters": {"threshold": 0.05}, "sampling": {},
@@ -76,12 +76,12 @@ def synthetic(cycles: int, nodes: int, tokens: int | None = None) -> Trace:
     }  # fmt: skip
     recorder = Recorder(run, piece=lambda token: b" t%d" % token)
     depth = np.sort(np.arange(nodes) % min(LEVELS, nodes)) + 1
-    above = np.searchsorted(depth, depth - 1)  # where the level above begins, and how many stand there
+    above = np.searchsorted(depth, depth - 1)  # start of the level above; width is its size
     width = np.searchsorted(depth, depth) - above
     clock, emitted = 0.0, 0
     for number in range(cycles):
         parent = np.where(depth == 1, -1, above + np.floor(rng.random(nodes) ** 2 * width).astype(int))
-        # words as a language has them: few that are common, many that are rare
+        # as in a language, few tokens are common and many are rare
         token = np.minimum(rng.zipf(1.3, nodes) + 1, VOCABULARY - 1)
         score = rng.random(nodes) ** depth
         status = np.full(nodes, "unjudged", object)
@@ -128,12 +128,12 @@ def synthetic(cycles: int, nodes: int, tokens: int | None = None) -> Trace:
 
 
 def chromium() -> str:
-    """Where Chromium is.
+    """Find Chromium's path.
 
     Raises
     ------
     SpecvizError
-        If there is none.
+        If there is no Chromium.
     """
     named = (os.environ.get("TEST_BROWSER"), *BROWSERS)
     path = next((found for name in named if name and (found := shutil.which(name))), None)
@@ -146,14 +146,14 @@ def chromium() -> str:
 
 
 def _spent(session: Any) -> dict[str, float]:
-    """CPU seconds of the page's main thread so far: in all, and in scripts, styles and layout."""
+    """CPU seconds of the page's main thread so far: total, and in scripts, styles and layout."""
     found = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
     names = {"thread": ("ThreadTime",), "work": ("ScriptDuration", "RecalcStyleDuration", "LayoutDuration")}
     return {name: sum(found[part] for part in parts) for name, parts in names.items()}
 
 
 def _measured(browser: Any, cycles: int, nodes: int, steps: int) -> dict[str, Any]:
-    """One row: a trace opened and stepped through."""
+    """Open a trace, step through it, and return its table row."""
     trace = synthetic(cycles, nodes)
     begun, spent = time.perf_counter(), time.process_time()
     data = pack(*columns(trace))
@@ -189,13 +189,13 @@ def bench(
 ) -> Report:
     """The player on a long trace of trees, on one of trees twice as large, and a page of 200 tokens.
 
-    No model is needed, and none is read. Here `number` is the number of cycles, `max_new_tokens` that of the
-    nodes of a tree, and `rounds` that of the steps.
+    No model is loaded. Here `number` counts cycles, `max_new_tokens` the nodes of a tree, and `rounds` the
+    steps.
 
     Raises
     ------
     SpecvizError
-        If Playwright or Chromium is absent.
+        If Playwright or Chromium is not installed.
     """
     try:
         from playwright.sync_api import sync_playwright

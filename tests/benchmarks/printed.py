@@ -1,4 +1,4 @@
-"""What the papers print, by our labels: from `specviz.published`, through the recipes' own rows."""
+"""The papers' printed numbers by our labels, from `specviz.published` through the recipes' rows."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ TREES = {"chain": "Greedy", "mix": "Mix-order"}
 
 @cache
 def rows(table: str) -> list[dict[str, Any]]:
-    """A published table, a printed number a row."""
+    """A published table, one row per printed number."""
     return published(table).to_dict("records")
 
 
 def value(table: str, metric: str, **where: Any) -> float | None:
-    """A printed number; None where the table has none."""
+    """A printed number, or None if the table has none."""
     some = (row["value"] for row in rows(table) if row["metric"] == metric and covers(where, row))
     return next(some, None)
 
 
 def point(table: str, metric: str, task: str, label: str) -> float | None:
-    """A number of CM-ASD's tables, by our task and our setting's label."""
+    """A number from CM-ASD's tables, by our task and our setting's label."""
     recipe = RECIPES[table]
     places = [name for name, part in recipe.parts["task"].items() if part["task"] == task]
     methods = [row.where["method"] for row in recipe.rows if row.values["point"] == label]
@@ -37,7 +37,7 @@ def point(table: str, metric: str, task: str, label: str) -> float | None:
 
 
 def speedup_and_score(task: str, label: str) -> tuple[float | None, float | None]:
-    """CM-ASD's Tables I, II (translations) and IV (summaries)."""
+    """Speedup and score from CM-ASD's Tables I and II (translations) or IV (summaries)."""
     if task.startswith("sum"):
         table = "cm_asd/table4"
         return point(table, "speedup", task, label), point(table, "rouge_l", task, label)
@@ -45,7 +45,7 @@ def speedup_and_score(task: str, label: str) -> tuple[float | None, float | None
 
 
 def retranslated(table: str, code: str, **where: Any) -> tuple[float | None, ...]:
-    """COMET, NE, A/D, A/O and speedup of SSBD's tables; shares, not percent."""
+    """COMET, NE, A/D, A/O and speedup from SSBD's tables; A/D and A/O as shares, not percent."""
     parts = RECIPES["ssbd/table2"].parts["language"]
     language = next((name for name, part in parts.items() if part["language"] == code), None)
     figures = [
@@ -55,7 +55,7 @@ def retranslated(table: str, code: str, **where: Any) -> tuple[float | None, ...
 
 
 def setting(label: str) -> tuple[float | None, ...]:
-    """The same of a setting of Table 3 or 4, English to Chinese, by our label."""
+    """SSBD's figures for a setting of Table 3 or 4, English to Chinese, by our label."""
     kind, _, k = label.partition("-")
     if kind in MASKS:
         return retranslated("ssbd/table4", "zh", mask=MASKS[kind], k=k)
@@ -64,18 +64,18 @@ def setting(label: str) -> tuple[float | None, ...]:
 
 
 def pair(code: str, label: str) -> tuple[float | None, ...]:
-    """The same of Table 2, where SSBD has β = 0.2."""
+    """SSBD's figures from Table 2, in which β = 0.2."""
     return retranslated("ssbd/table2", code, method="RT" if label == RT else "SSBD")
 
 
 def saved(tree: str, n: int) -> float | None:
-    """SSD's Table 3: the share of steps saved."""
+    """The share of steps saved, from SSD's Table 3."""
     percent = value("ssd/table3", "step_reduction", method=TREES.get(tree), draft_length=n)
     return None if percent is None else percent / 100
 
 
 def limits(n: int) -> list[float]:
-    """SSD's Table 2: the share of steps that could be saved by the draft's top 1, 2 ..."""
+    """The share of steps that the draft's top 1, 2 ... could save, from SSD's Table 2."""
     some = (
         row for row in rows("ssd/table2") if row["metric"] == "step_reduction" and row["draft_length"] == n
     )
@@ -83,7 +83,7 @@ def limits(n: int) -> list[float]:
 
 
 def speedups(kind: str, curve: str) -> str:
-    """BiLD's Table 1: without and with about one point lost, of two data sets."""
+    """Speedups from BiLD's Table 1, with minimal and about one point of loss, for two data sets."""
     where = {"method": CURVES[curve], "metric": "speedup"}
     return " / ".join(
         ", ".join(

@@ -1,4 +1,4 @@
-"""Re-translation: Tables 2, 3 and 4 of Zeng et al., asked of the translators at hand, and what must hold."""
+"""Measure re-translation: Tables 2, 3 and 4 of Zeng et al. on our translators, and the paper's claims."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from specviz.replays.translations import TARGETS, bundled, streams, texts
 from . import late, printed
 from .claims import Claim, bars_of
 
-MODELS = ("town-translator", "town-translator-prefix")  # where nobody names others
+MODELS = ("town-translator", "town-translator-prefix")  # defaults
 BETAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 MASKS = (3, 5)
-BETA = 0.2  # the paper's, in Tables 2 and 4
+BETA = 0.2  # the paper's in Tables 2 and 4
 CD, TWICE = "CD", "two passes"
-GOAL = 1.3  # times RT's tokens a second, English to German
-SAME = 0.05  # a difference of NE that counts as none
+GOAL = 1.3  # speedup over RT, English to German
+SAME = 0.05  # differences of NE up to this count as none
 
 PUBLISHED = ("paper_comet", "paper_ne", "paper_ad", "paper_ao", "paper_speedup")
 
@@ -58,12 +58,12 @@ NOTES = [
 
 
 def settings(betas: Sequence[float] = BETAS, masks: Sequence[int] = MASKS) -> list[Setting]:
-    """RT; SSBD at each β; continuous decoding; both masks at each k; the pass at the divergence.
+    """List RT, SSBD at each β, continuous decoding, both masks at each k, and the pass at the divergence.
 
     Raises
     ------
     ParameterError
-        If a β is no probability or a k is negative.
+        If a β is not a probability or a k is negative.
     """
     found = [Setting(RT, {"mode": "rt"})]
     found += [Setting(label(beta), {"beta": beta}) for beta in sorted({*betas, 0.0, BETA, 0.5})]
@@ -77,7 +77,7 @@ def settings(betas: Sequence[float] = BETAS, masks: Sequence[int] = MASKS) -> li
 
 
 def label(beta: float) -> str:
-    """A β as the tables name it."""
+    """The tables' label for a β."""
     return f"β = {beta:g}"
 
 
@@ -95,7 +95,7 @@ def bench(
     old: int = late.OLD,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """Re-translation, SSBD and continuous decoding on each model and language, greedy.
+    """Compare re-translation, SSBD and continuous decoding, greedy, on each model and language.
 
     Parameters
     ----------
@@ -104,23 +104,23 @@ def bench(
     languages : sequence of str
         Keys of `specviz.replays.translations.TARGETS`.
     number : int
-        Texts a language.
+        Texts per language.
     rounds : int
         How often each text is timed.
     betas, masks : sequence of float, of int
-        SSBD's β and the k of the masks; β = 0, 0.2 and 0.5 are always among them.
+        SSBD's β and the masks' k; β = 0, 0.2 and 0.5 are always included.
     template : str
-        The prompt, as ``retranslate`` takes it.
+        Prompt template, as for ``retranslate``.
     age, old : int
-        Updates of the streams that show what an update costs late, and how memory grows; 0 leaves them out.
+        Updates of the streams that measure the cost of late updates and the growth of memory; 0 omits one.
 
     Raises
     ------
     ParameterError
-        For an unknown language, a β or k that cannot be, or a model that cannot read the template.
+        For an unknown language, an invalid β or k, or a model that cannot read the template.
     """
     chosen = settings(betas, masks)
-    metrics.tokenizer({})  # sacrebleu is there
+    metrics.tokenizer({})  # fails early without sacrebleu
     for code in languages:
         texts(code, 0)
     for model in models:
@@ -150,7 +150,7 @@ def bench(
             rows = rows_of(found, quality, code)
             second += table_2(rows, code)
             parts += tables(rows, f"{model.name}, English to {TARGETS[code]}")
-            if code != "xx":  # the paper's claims are of its languages; Control is there for the order alone
+            if code != "xx":  # the paper has no claims on Control, a language for word order only
                 claims += claims_of(where, code, found, quality)
             result = audit.streams(
                 model, streams(texts(code, number)),
@@ -183,7 +183,7 @@ def bench(
 
 
 def rows_of(found: dict[str, Decoded], quality: Quality, code: str) -> dict[str, dict[str, Any]]:
-    """Every setting's figures; beside them those of Tables 3 and 4 where they are of this language."""
+    """Every setting's figures, with those of Tables 3 and 4 if they cover this language."""
     rows = {}
     for name, decoded in found.items():
         sums = decoded.sums
@@ -212,7 +212,7 @@ def rows_of(found: dict[str, Decoded], quality: Quality, code: str) -> dict[str,
 
 
 def table_2(rows: dict[str, dict[str, Any]], code: str) -> list[dict[str, Any]]:
-    """A language's two rows of Table 2."""
+    """The two rows of Table 2 for a language."""
     return [
         rows[name] | {"method": said} | dict(zip(PUBLISHED, printed.pair(code, name)))
         for name, said in ((RT, RT), (label(BETA), "SSBD"))
@@ -220,7 +220,7 @@ def table_2(rows: dict[str, dict[str, Any]], code: str) -> list[dict[str, Any]]:
 
 
 def tables(rows: dict[str, dict[str, Any]], what: str) -> list[Part]:
-    """Tables 3 and 4 of a model and a language."""
+    """Tables 3 and 4 for a model and a language."""
     columns, main = [("method", "", ""), *FIGURES], rows[label(BETA)]
     masked = [row for name, row in rows.items() if name.startswith(("mask-", "display-"))]
     swept = [row for name, row in rows.items() if row not in masked and name != TWICE]
@@ -278,7 +278,7 @@ def claims_of(where: str, code: str, found: dict[str, Decoded], quality: Quality
 
 
 def orders(where: str, whole: dict[str, dict[str, Decoded]]) -> list[Claim]:
-    """Between languages: the nearer the word order to English, the less is erased and the more is kept."""
+    """Claims across languages: the closer the word order to English, the less is erased and the more kept."""
     claims = []
     for near, far in (("xx", "de"), ("de", "ja")):
         if near in whole and far in whole:

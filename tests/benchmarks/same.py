@@ -1,11 +1,11 @@
-"""Whether two versions of this package write the same texts, counts and untimed verdicts.
+"""Check whether two versions of this package write the same texts, counts and untimed verdicts.
 
-``python -m tests.benchmarks same --out FILE`` writes them down, ``--compare A B`` prints what differs between
-two such files. ``--parts``, ``--tables`` and ``--models`` choose a piece that ends within minutes.
+``python -m tests.benchmarks same --out FILE`` writes them to a file, ``--compare A B`` prints the differences
+between two files. ``--parts``, ``--tables`` and ``--models`` select a piece that finishes within minutes.
 
-Kernels are pinned, seeds are fixed, and calibrated draft sizes are replaced by `DRAFT_SIZE`. While a table is
-replayed the clock counts its own calls, so that choices by speed ("the fastest setting") repeat, too; with
-``--timed`` the timed cells are compared as well, which holds as long as the clock is called equally often.
+Kernels and seeds are fixed, and `DRAFT_SIZE` replaces calibrated draft sizes. While a table is replayed, the
+clock counts its calls, so that choices by speed ("the fastest setting") repeat. With ``--timed``, timed cells
+are compared, too; this is valid only if both versions call the clock equally often.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIMED = ("speedup", "throughput", "latency", "forward_time", "expected_throughpu
 
 
 def generated(model: str) -> dict[str, Any]:
-    """Text, τ and counts of every method of a model, greedy and sampled, or the line that refuses it."""
+    """Texts, τ and counts of every method on a model, greedy and sampled, or the error that refuses it."""
     import specviz as sv
     from specviz import methods
 
@@ -55,13 +55,13 @@ def generated(model: str) -> dict[str, Any]:
                 steps = trace.cycles[trace.cycles["cycle"] > 0]
                 counts = {name: int(steps[name].sum()) for name in ("sent", "accepted") if name in steps}
                 out[key] = {"texts": list(trace.texts), "cycles": len(steps), **counts}
-                with contextlib.suppress(sv.errors.SpecvizError):  # canvases have none
+                with contextlib.suppress(sv.errors.SpecvizError):  # canvases have no τ
                     out[key]["tau"] = sv.metrics.tau(trace)
     return out
 
 
 def audited(model: str) -> dict[str, Any]:
-    """The result of the audit, as its own JSON."""
+    """Run the audit and return its JSON result."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "audit.json"
         number = ["--prompts", "6", "--sampled", "2", "--streams", "2", "-n", "24"]
@@ -70,7 +70,7 @@ def audited(model: str) -> dict[str, Any]:
 
 
 def replayed(table: str, number: int | None) -> dict[str, Any]:
-    """A table's cells and comparisons, as its ``replay.json`` has them."""
+    """Replay a table and return its cells and comparisons, as in ``replay.json``."""
     from specviz.replays import replays
 
     def draft_size(*_: Any) -> int:
@@ -79,7 +79,7 @@ def replayed(table: str, number: int | None) -> dict[str, Any]:
     count = itertools.count()
 
     def clock() -> float:
-        return next(count) * 2.0**-10  # so that differences are exact
+        return next(count) * 2.0**-10  # a power of two, so differences are exact
 
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         for name in ("perf_counter", "process_time"):
@@ -96,7 +96,7 @@ def replayed(table: str, number: int | None) -> dict[str, Any]:
 
 
 def command(*arguments: str) -> int:
-    """Run a command of specviz silently; its exit status."""
+    """Run a specviz command silently and return its exit status."""
     from specviz.cli import run
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
@@ -110,7 +110,7 @@ def command(*arguments: str) -> int:
 
 
 def collect(parts: Sequence[str], models: Sequence[str], tables: Sequence[str], number: int | None) -> Any:
-    """Everything that was asked for, by what it is of."""
+    """Collect the selected results, by name."""
     if "replay" in parts and not tables:
         from specviz.replays.recipes import CURVES, RECIPES
 
@@ -128,14 +128,14 @@ def collect(parts: Sequence[str], models: Sequence[str], tables: Sequence[str], 
         begin = time.monotonic()
         try:
             out |= job()
-        except Exception as error:  # it is a difference, too
+        except Exception as error:  # an error is a result to compare, too
             out[name] = f"{type(error).__name__}: {error}"
         print(f"{name}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     return out
 
 
 def differences(one: Any, other: Any, timed: bool, place: str = "") -> Iterator[str]:
-    """What differs, a line each; timed values only where `timed`."""
+    """Yield one line per difference; timed values count only if `timed`."""
     if isinstance(one, dict) and isinstance(other, dict):
         if not timed and (one.get("metric") in TIMED or place.endswith((".seconds", ".environment"))):
             return
@@ -150,7 +150,7 @@ def differences(one: Any, other: Any, timed: bool, place: str = "") -> Iterator[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write, or compare; 1 if something differs."""
+    """Write results or compare two files; return 1 if something differs."""
     parser = argparse.ArgumentParser("python -m tests.benchmarks same", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"))

@@ -1,4 +1,4 @@
-"""What the host's part of a tree costs: building it from the store, and updating the store from the pass."""
+"""Measure the host's cost of a tree: building it from the store, and updating the store from the pass."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ def bench(
     size: int = 128,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """Trees of up to `size` nodes: on texts, and with the store alone at the model's vocabulary and at 150 k.
+    """Time trees of up to `size` nodes: on texts, and without a model at its vocabulary and at 150 k.
 
-    Bars: on texts, draft and learn take at most 10 % of the cycle; at a vocabulary of 150 k they take at most
-    1 ms.
+    Bars: draft and learn take at most 10 % of the cycle on texts, and at most 1 ms at a vocabulary of 150 k.
     """
     found = [name for name in STORES if name in methods.names()]
     rows, bars = [], []
@@ -81,12 +80,12 @@ def bench(
 def texts(
     model: Any, entries: list[dict[str, Any]], name: str, prompts: int, length: int, size: int
 ) -> dict[str, Any]:
-    """Decode warm, with a stopwatch on the method."""
+    """Time the method's parts in a warm decode."""
     method = methods.find(name)(draft_size=size)
     for _ in Run(model, practice(model, WARM), method, record=None, max_new_tokens=length):
         pass
     chosen = first_turns(model, spread(entries, prompts))
-    # The record's cycles are timed by the wall clock, so their parts are, too.
+    # The record times cycles by the wall clock, so the parts must use it, too.
     with stopwatch(method, time.perf_counter) as spent, settled():
         trace = generate(model, chosen, method, max_new_tokens=length)
     steps = trace.cycles[trace.cycles["cycle"] > 0]
@@ -96,7 +95,7 @@ def texts(
 
 
 def alone(name: str, vocabulary: int, size: int, rounds: int, device: Any) -> dict[str, Any]:
-    """Cycles without a model: a full store, and random logits for a pass."""
+    """Time cycles without a model: a full store, and random logits for a pass."""
     rng = np.random.default_rng(0)
     kind = methods.find(name)
     values = {p.name: 0.0 for p in kind.parameters if p.name == "threshold"}
@@ -139,7 +138,7 @@ def _row(name: str, what: str, nodes: float, parts: dict[str, float], cycle: flo
 def stopwatch(
     method: Any, clock: Callable[[], float], wait: Callable[[], None] = lambda: None
 ) -> Iterator[dict[str, list[float]]]:
-    """Time each call of a method's parts; yields the seconds by part."""
+    """Time each call of a method's parts, and yield the seconds by part."""
     spent: dict[str, list[float]] = {part: [] for part in PARTS}
 
     def timed(part: str, call: Callable[..., Any]) -> Callable[..., Any]:

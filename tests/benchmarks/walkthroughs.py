@@ -1,7 +1,7 @@
-"""What the walkthroughs that need no torch cost in memory: run each in a kernel, ask the kernel for its peak.
+"""Measure the memory of walkthroughs that need no torch: run each in a kernel, and read the kernel's peak.
 
 ``python -m tests.benchmarks.walkthroughs`` prints the table. In these kernels ``import torch`` fails, as on a
-machine that has none. Needs nbclient (the test extra).
+machine without torch. Needs nbclient (the test extra).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from specviz.measure.report import Bar, Report
 from specviz.paths import walkthroughs
 from specviz.site.books import runner
 
-LIMIT = 1.0  # GB, what a free Binder gives
-FREE = "no torch"  # so a walkthrough says that it needs none
+LIMIT = 1.0  # GB, the limit of a free Binder
+FREE = "no torch"  # marks a walkthrough that needs no torch
 # The peak of the kernel's own process. Linux's ru_maxrss begins at that of the process that started it: there
 # the kernel's own count is read, in KiB. macOS' is in bytes.
 PEAK = """
@@ -33,12 +33,12 @@ print(size, "torch" in sys.modules)
 
 
 def torchless(folder: Path) -> dict[str, str]:
-    """Variables for a process in which ``import torch`` and ``import transformers`` fail.
+    """Environment variables that make ``import torch`` and ``import transformers`` fail in a process.
 
     Parameters
     ----------
     folder : Path
-        Where the modules that refuse are written.
+        Folder for the modules that raise on import.
     """
     for name in ("torch", "transformers"):
         (folder / f"{name}.py").write_text(f'raise ModuleNotFoundError("No module named {name!r}")\n')
@@ -47,17 +47,17 @@ def torchless(folder: Path) -> dict[str, str]:
 
 
 def free(source: Path) -> bool:
-    """Whether a walkthrough says of itself that it needs no torch."""
+    """Whether a walkthrough declares that it needs no torch."""
     return FREE in source.read_text(encoding="utf8")[:3000]
 
 
 def peak(book: Path) -> int:
-    """Bytes that the kernel held at its peak while a walkthrough ran, torch out of its reach.
+    """Peak bytes of a kernel that runs a walkthrough without torch.
 
     Raises
     ------
     SpecvizError
-        If a cell fails, or something named torch was loaded after all.
+        If a cell fails, or a module named torch is loaded after all.
     """
     import nbformat
     from nbclient.exceptions import CellExecutionError
@@ -81,12 +81,12 @@ def peak(book: Path) -> int:
 
 
 def bench(books: Sequence[Path] = ()) -> Report:
-    """Peak memory of each walkthrough's kernel.
+    """Measure the peak memory of each walkthrough's kernel.
 
     Parameters
     ----------
     books : sequence of Path, optional
-        Notebooks; by default the walkthroughs that say they need no torch.
+        Notebooks. Default: the walkthroughs that declare that they need no torch.
     """
     import platform
 

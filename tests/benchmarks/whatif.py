@@ -1,8 +1,8 @@
-"""What-ifs against reruns: does a replayed setting do what the real one does, cycle for cycle?
+"""Compare what-ifs with reruns, cycle for cycle.
 
-Each question is asked of one recorded run with its dense record, and each setting then really run on the same
-prompts. The whole structure of every cycle is compared, not sums. Of a diffusion model stepwise decoding is
-asked what SSD would have done (`canvases`).
+Each question is answered from one run's dense record, and each setting is then rerun on the same prompts. The
+whole structure of every cycle is compared, not sums. For a diffusion model, the question is what SSD would
+have done, from a record of stepwise decoding (`canvases`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from specviz.measure.timing import setting
 from specviz.suites import spread
 from specviz.whatifs import Answer, Costs, Step, Walk, WhatIf
 
-# The run that is asked, and the settings it is asked about.
+# The recorded run of each question, and the settings replayed on it.
 LENGTHS = [{"draft_length": n, "stop": 0.0} for n in (1, 2, 3, 6, 12)]
 STOPS = [{"draft_length": n, "stop": s} for n, s in ((8, 0.2), (8, 0.4), (5, 0.6), (12, 0.8), (4, 0.95))]
 LOOKUPS = [
@@ -51,7 +51,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str, list[dict[str, Any]]]] = {
     "short tails": ("autoregressive", {}, "speculative", STOPS),
     "trees": ("unispec", {"draft_size": 24}, "unispec", TREES),
 }
-# Of canvases: how they are written, and what SSD would have done.
+# For canvases: the cache policies, and the SSD settings.
 POLICIES: dict[str, dict[str, Any]] = {
     "no cache": {"cache": "none"},
     "cache, refresh 8": {"cache": "dual", "refresh": 8},
@@ -67,8 +67,8 @@ CHAINS = [
         (5, "mix", "shorter"),
     )
 ]
-# The record follows the drafter as far as any draft can go, and then hardly an answer is only bounded. So
-# that bounds are held against reruns as well, one question is asked of a poorer record.
+# The record follows the drafter as far as any draft can go, so few answers are merely bounded. To test bounds
+# against reruns as well, one question uses a shorter record.
 TAILS = {"short tails": 3}
 EXACT_FIELDS = ("cycle", "keep", "accepted", "cut", "unreviewed", "emitted")
 WIDTH, TOLD = 0.1, 0.98
@@ -110,12 +110,12 @@ def bench(
     max_new_tokens: int = 64,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """Ask each question of a recorded run, run each setting, and compare every cycle.
+    """Replay each question's settings on a recorded run, rerun them, and compare every cycle.
 
     Raises
     ------
     ParameterError
-        If there is no draft model, and the model, which is no diffusion model, needs one.
+        If there is no draft model and the model is not a diffusion model.
     """
     if getattr(model, "kind", None) == "diffusion":
         return canvases(model, entries, prompts=number, max_new_tokens=max_new_tokens, tick=tick)
@@ -132,14 +132,14 @@ def bench(
         key = base, TAILS.get(question, TAIL)
         if key not in recorded:
             generate(model, texts[0], base, **rest, **own)  # the first run warms up
-            trees = base == "unispec"  # what its store learnt is in the rows of its own passes
+            trees = base == "unispec"  # its store learns from the rows of its passes
             trace = generate(model, texts, base, record="all" if trees else "judged", **rest, **own)
             recorded[key] = WhatIf(trace if trees else densify(trace, model, drafter, key[1]))
         for values in settings:
             answer = getattr(recorded[key], method)(**values)
             prices = None
-            # Elsewhere the base run has no such passes to take prices from. They are taken right before the
-            # rerun: what else the machine does may change.
+            # Only a speculative base run has the passes to take prices from. They are taken right before
+            # the rerun, since the machine's load may change.
             if method == base == "speculative":
                 prices = Costs.of(generate(model, texts, base, **rest, **own))
             again = generate(model, texts, method, **rest, **values)
@@ -167,7 +167,7 @@ def canvases(
     max_new_tokens: int = 64,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """Ask stepwise decoding's record what SSD would have done, run SSD, and compare every cycle and node."""
+    """Replay SSD on a record of stepwise decoding, run SSD, and compare every cycle and node."""
     texts = [model.encode(text) for text in enough(entries, prompts)]
     rows: list[dict[str, Any]] = []
     for policy, fixed in POLICIES.items():
@@ -208,7 +208,7 @@ def canvases(
 
 
 def alike(told: Any, again: Any) -> list[bool]:
-    """Of each text whether replayed cycles are the rerun's in everything but time and rounding."""
+    """For each text, whether replayed cycles equal the rerun's except for time and rounding."""
 
     def each(trace: Any) -> dict[int, tuple]:
         found: dict[int, list[list]] = {}
@@ -231,13 +231,13 @@ def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]
         bars.append(Bar(f"{question}: texts whose every cycle is the rerun's", least(some, "equal"), 1.0))
         bars.append(Bar(f"{question}: texts whose bounds hold the rerun", least(some, "inside"), 1.0))
         if question == "trees":
-            continue  # from where it is a model nothing is promised; its error is printed
-        if question != "thresholds":  # how long another text stays the same is not ours to promise
+            continue  # modelled cycles carry no guarantee; their error is printed
+        if question != "thresholds":  # how long the texts stay equal is up to them
             bars.append(Bar(f"{question}: cycles that were told", least(some, "told"), TOLD))
     answers = [row["answer"] for row in rows if row["answer"] and row["question"] not in TAILS]
     middle = float(np.median(answers)) if answers else 0.0
     bars.append(Bar("median width of an answer's interval of drafted tokens", middle, WIDTH, "at most"))
-    # A trace may hold one text alone, and then its interval is the answer.
+    # In a trace of a single text, its interval is the answer.
     text = float(np.median(widths)) if widths else 0.0
     bars.append(Bar("median width of a single text's interval of drafted tokens", text, WIDTH, "at most"))
     errors = [abs(row["time"]) for row in rows if row.get("time") is not None]
@@ -275,7 +275,7 @@ def least(rows: list[dict[str, Any]], name: str) -> float:
 
 
 def verdict(walks: list[Walk], again: Any) -> dict[str, float]:
-    """Shares of the texts that are right, and of the cycles that were told."""
+    """Shares of texts that match the rerun, and of cycles that the replay determined."""
     cycles = again.cycles
     cycles = cycles[cycles["cycle"] > 0]
     real = {number: some.to_dict("records") for number, some in cycles.groupby("prompt")}
@@ -290,15 +290,15 @@ def verdict(walks: list[Walk], again: Any) -> dict[str, float]:
 
 
 def compare(walk: Walk, rows: list[dict[str, Any]], text: list[int]) -> tuple[bool, bool]:
-    """A replayed text against its rerun.
+    """Compare a replayed text with its rerun.
 
     Returns
     -------
     equal : bool
-        Whether all replayed cycles are the rerun's in everything that is marked exact, the last one its last;
-        and where the replay stopped at a token, whether the rerun really wrote it there, in that cycle.
+        Whether all replayed cycles equal the rerun's in every field marked exact, including the last cycle;
+        and if the replay stopped at a token, whether the rerun wrote that token there, in that cycle.
     inside : bool
-        Whether what is bounded lies between its bounds.
+        Whether bounded values are within their bounds.
     """
     upto = walk.exact
     pairs = list(zip(walk.steps[:upto], rows))
@@ -317,7 +317,7 @@ def compare(walk: Walk, rows: list[dict[str, Any]], text: list[int]) -> tuple[bo
 
 
 def same(step: Step, row: dict[str, Any]) -> bool:
-    """Whether a replayed cycle is the real one in all that is not bounded."""
+    """Whether a replayed cycle equals the real one in every field that is not bounded."""
     exact = (step.cycle, step.start, step.accepted, step.cut, step.unreviewed, step.emitted)
     equal = exact == tuple(row[name] for name in EXACT_FIELDS)
     if step.certain:
@@ -326,7 +326,7 @@ def same(step: Step, row: dict[str, Any]) -> bool:
 
 
 def width(answer: Answer, row: int) -> list[float]:
-    """For each text whose drafted tokens are only bounded: how wide the interval is, over its middle."""
+    """Relative width of the interval of drafted tokens, for each text for which it is only bounded."""
     found = []
     for walk in answer.walks[row]:
         low = sum(step.drafted for step in walk.steps)
@@ -337,7 +337,7 @@ def width(answer: Answer, row: int) -> list[float]:
 
 
 def interval(table: Any, row: int) -> float | None:
-    """How wide an answer's interval of drafted tokens is, over its middle; None if there is none."""
+    """Relative width of an answer's interval of drafted tokens; None without an interval."""
     if "drafted_lo" not in table:
         return None
     low, high = (float(table[f"drafted_{side}"].iloc[row]) for side in ("lo", "hi"))
@@ -345,7 +345,7 @@ def interval(table: Any, row: int) -> float | None:
 
 
 def enough(entries: list[dict[str, Any]], n: int) -> list[Any]:
-    """`n` different prompts of one turn: every turn of the suite, and if those are too few, two in one."""
+    """Pick `n` distinct one-turn prompts: all turns of the suite, joined in pairs if those are too few."""
     found: list[Any] = []
     for entry in spread(entries, len(entries)):
         found += entry["turns"] if "turns" in entry else [entry["prompt"]]
@@ -363,5 +363,5 @@ def enough(entries: list[dict[str, Any]], n: int) -> list[Any]:
 
 
 def spell(values: dict[str, Any]) -> str:
-    """A setting in words."""
+    """Describe a setting in words."""
     return " ".join(f"{name}={value:g}" for name, value in values.items())
