@@ -19,7 +19,7 @@ from specviz import methods
 from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.loop import Run
 from specviz.measure import BENCHES, demo, find, report, timing
-from specviz.measure.benches import overhead, passes, peers, speed
+from specviz.measure.benches import batches, overhead, passes, peers, speed
 from specviz.models import kernels, load, trimmed
 
 ENTRIES = [
@@ -529,6 +529,37 @@ def test_a_toy_is_called_one_first(tmp_path):
         "town is a toy model of 2.3 M parameters: its time goes into function calls, not reading weights."
     )
     assert "times our own plain decoding" in first
+
+
+def test_the_prefill_of_every_turn_counts(monkeypatch):
+    written = []
+
+    class Timed(demo.Phased):
+        """A decoder that needs a second per token, and 100 to read its second turn."""
+
+        def __call__(self):
+            written.append(super().__call__())
+            self.prefills = [0.0, 100.0]
+            return written[-1]
+
+    clock = SimpleNamespace(perf_counter=lambda: 100.0 + len(written[-1]) if written else 0.0)
+    monkeypatch.setattr(demo, "Phased", Timed)
+    monkeypatch.setattr(demo, "time", clock)
+    entries = ENTRIES[:1]
+    monkeypatch.setattr(
+        demo, "SECONDS", 100.0 + 2 * 40
+    )  # to read both turns and to write 40 tokens after each
+    assert demo.affordable(load("town"), entries, 1) == (20, 1)
+
+
+def test_batch_sizes_take_turns(monkeypatch):
+    order, once = [], batches.once
+    monkeypatch.setattr(batches, "once", lambda *given: (order.append(given[4]), once(*given))[1])
+    batches.bench(
+        load("town"), [], ENTRIES, only=["autoregressive"], sizes=[1, 2, 3], rounds=3, max_new_tokens=2
+    )
+    rounds = [order[i : i + 3] for i in (3, 6, 9)]  # after the warm-up
+    assert rounds == [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(1e6, (demo.TOKENS, 2)), (1e-6, (demo.FEWEST, 1))])
