@@ -545,11 +545,8 @@ def test_the_prefill_of_every_turn_counts(monkeypatch):
     clock = SimpleNamespace(perf_counter=lambda: 100.0 + len(written[-1]) if written else 0.0)
     monkeypatch.setattr(demo, "Phased", Timed)
     monkeypatch.setattr(demo, "time", clock)
-    entries = ENTRIES[:1]
-    monkeypatch.setattr(
-        demo, "SECONDS", 100.0 + 2 * 40
-    )  # to read both turns and to write 40 tokens after each
-    assert demo.affordable(load("town"), entries, 1) == (20, 1)
+    monkeypatch.setattr(demo, "SECONDS", 140.0)  # to read both turns, and to write 20 tokens after each
+    assert demo.affordable(load("town"), ENTRIES[:1], 1) == (20, 1)
 
 
 def test_batch_sizes_take_turns(monkeypatch):
