@@ -7,14 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
 
-from specviz import metrics
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 from specviz.files import write_text
@@ -22,6 +21,8 @@ from specviz.finetune.eagle_loss import EagleLoss, unroll, words
 from specviz.finetune.training import read_card
 from specviz.loop.drafters import load_drafter
 from specviz.loop.run import generate
+from specviz.metrics.interval import LEAST as TEXTS
+from specviz.metrics.interval import RESAMPLES
 from specviz.models import load
 from specviz.models.additions import EagleHead
 from specviz.models.eagle_model import EagleModel
@@ -43,9 +44,6 @@ RUN, VARIED = 4, 0.75  # a usable text has more than this share of distinct runs
 POOR = 0.15  # a head whose first guess is right less often than this does not work
 
 
-Counts: TypeAlias = "list[tuple[int, int]]"  # right guesses and places, by depth
-
-
 @dataclass(frozen=True)
 class DraftCheck:
     """How often a drafter's guesses match the target's tokens, by depth.
@@ -59,7 +57,9 @@ class DraftCheck:
         By depth, the share of right guesses if all guesses before them were right: `forced`, reading the
         text's own tokens, at every place; `begun`, the same at places where a cycle of the loop begins;
         `looped`, in a run that drafts chains. For each share the number of `places`, and whether `forced` and
-        `begun` agree with `looped` within chance at 95 %.
+        `begun` agree with `looped`: whether zero lies in the 95 % bootstrap interval of their difference. The
+        texts are resampled, both shares from the same ones: within a text, chains overlap, so their places
+        are not independent. Not available where fewer than six texts have places.
     """
 
     drafter: str
@@ -70,10 +70,18 @@ class DraftCheck:
     @property
     def reason(self) -> str:
         """Whether the shares agree, and if not, the likely reason."""
-        apart = self.depths.index[~self.depths["forced agrees"]].tolist()
+        if self.depths["forced agrees"].isna().all():
+            return f"Fewer than {TEXTS} texts have guesses: give more prompts to compare the shares."
+        apart = self.depths.index[~self.depths["forced agrees"].fillna(True)].tolist()
         if not apart:
-            return "At every position and in the loop the shares agree at each depth, within 95 % of chance."
-        where = f"At every position and in the loop the shares differ at depth {', '.join(map(str, apart))}"
+            return (
+                f"At every position and in the loop the shares agree at each depth that {TEXTS} texts reach: "
+                "the 95 % interval of their difference, bootstrapped over texts, includes zero."
+            )
+        where = (
+            f"At every position and in the loop the shares differ at depth {', '.join(map(str, apart))} (the "
+            f"95 % interval of their difference, bootstrapped over texts, excludes zero)"
+        )
         if not self.depths["begun agrees"].all():
             return (
                 f"{where}, and they also differ at the positions where the loop's cycles begin: in the loop "
@@ -93,7 +101,7 @@ class DraftCheck:
         """The section for a drafter's card; `prompts` names the source of the prompts."""
         lines = [
             f"{CARD_BEGIN}, on {self.texts} greedy answers to prompts of `{prompts}`: how often a guess is "
-            f"right if all guesses before it were.",
+            "right if all guesses before it were.",
             "",
             "| depth | every position | where cycles begin | in the loop |",
             "| ---: | ---: | ---: | ---: |",
@@ -152,7 +160,7 @@ def check_head(
     reading = Reading(drafter, target, texts)
     begun, looped = _looped(target, drafter, texts, max_new_tokens)
     forced = reading.by_depth()
-    right = forced[0][0] / max(forced[0][1], 1)
+    right = forced[:, 0, 0].sum() / max(forced[:, 0, 1].sum(), 1)
     changes = {"as it is": right} | reading.layers() | reading.shifts()
     bare = _texts(target, _raw(target, prompts), max_new_tokens)
     if bare:
@@ -284,12 +292,12 @@ class Reading:
             every.append(best)
         return every
 
-    def by_depth(self, begun: Sequence[np.ndarray] | None = None) -> Counts:
-        """Right guesses and places by depth, if all guesses before were right.
+    def by_depth(self, begun: Sequence[np.ndarray] | None = None) -> np.ndarray:
+        """Right guesses and places [texts, depths, 2], if all guesses before were right.
 
         `begun` limits each text to the first guesses at these places. Default: every place of the answer.
         """
-        counts = np.zeros((DEPTH, 2), int)
+        counts = np.zeros((len(self.texts), DEPTH, 2), int)
         every = self.guesses(self.drafter.layers, DEPTH)
         for number, ((prompt, text), chains) in enumerate(zip(self.texts, every)):
             ids, alive = np.array(text), np.arange(len(text)) + 2 >= prompt
@@ -298,9 +306,9 @@ class Reading:
             for step, best in enumerate(chains):
                 best = best[: max(0, len(ids) - 2 - step)]  # drop guesses after the text's end
                 hit, alive = best == ids[2 + step :][: len(best)], alive[: len(best)]
-                counts[step] += int((hit & alive).sum()), int(alive.sum())
+                counts[number, step] = (hit & alive).sum(), alive.sum()
                 alive = alive & hit
-        return [(int(a), int(b)) for a, b in counts]
+        return counts
 
     def share(self, layers: Sequence[int], shift: int = 0) -> float:
         """The share of right first guesses when reading `layers`, compared `shift` places further on."""
@@ -381,22 +389,22 @@ def _hits(draft: Drafter, prompt: int, text: list[int]) -> np.ndarray:
     return scores.argmax(-1).cpu().numpy() == np.array(text[prompt:])
 
 
-def _chains(hits: Sequence[np.ndarray], begun: Sequence[np.ndarray] | None) -> Counts:
-    """Right guesses and places by depth, of chains from every place, or only from the places in `begun`."""
-    counts = np.zeros((DEPTH, 2), int)
+def _chains(hits: Sequence[np.ndarray], begun: Sequence[np.ndarray] | None) -> np.ndarray:
+    """Right guesses and places [texts, depths, 2] of chains from every place, or from those in `begun`."""
+    counts = np.zeros((len(hits), DEPTH, 2), int)
     for number, hit in enumerate(hits):
         alive = np.ones(len(hit), bool) if begun is None else np.isin(np.arange(len(hit)), begun[number])
         for depth in range(DEPTH):
             alive, now = alive[: max(0, len(hit) - depth)], hit[depth:]
-            counts[depth] += int((now & alive).sum()), int(alive.sum())
+            counts[number, depth] = (now & alive).sum(), alive.sum()
             alive = alive & now
-    return [(int(a), int(b)) for a, b in counts]
+    return counts
 
 
 def _looped(
     target: Model, drafter: Drafter | EagleModel, texts: list[tuple[int, list[int]]], most: int
-) -> tuple[list[np.ndarray], Counts]:
-    """Decode with drafted chains; return the places where cycles begin, and right guesses by depth."""
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Decode with drafted chains; return where cycles begin, and right guesses and places as `_chains`."""
     eagle = drafter.kind == EagleHead.kind
     chain = {"depth": DEPTH, "branches": 1, "draft_size": DEPTH} if eagle else {"draft_length": DEPTH}
     trace = generate(
@@ -405,29 +413,35 @@ def _looped(
     )  # fmt: skip
     cycles = trace.cycles[(trace.cycles["cycle"] > 0) & (trace.cycles["sent"] > 0)]
     begun = [cycles.loc[cycles["prompt"] == n, "context"].to_numpy() for n in range(len(texts))]
-    table = metrics.by_depth(trace)
-    counts = table.set_index("depth")[["accepted", "judged"]].reindex(range(1, DEPTH + 1), fill_value=0)
-    return begun, [(int(right), int(judged)) for right, judged in counts.to_numpy()]
+    judged = trace.nodes[trace.nodes["status"].isin(["accepted", "rejected"])]
+    counts = np.zeros((len(texts), DEPTH, 2), int)
+    at = judged["prompt"].to_numpy(), judged["depth"].to_numpy() - 1
+    np.add.at(counts, at, np.stack([judged["status"] == "accepted", np.ones(len(judged))], 1).astype(int))
+    return begun, counts
 
 
-def _beside(forced: Counts, begun: Counts, looped: Counts) -> pd.DataFrame:
+def _beside(forced: np.ndarray, begun: np.ndarray, looped: np.ndarray) -> pd.DataFrame:
     """Table of the shares by depth, and whether each agrees with the loop's within chance."""
     rows = []
-    for each in zip(forced, begun, looped):
-        row: dict[str, float | int | bool] = {}
-        for name, (right, places) in zip(SHARES, each):
+    for depth in range(looped.shape[1]):
+        row: dict[str, float | int | bool | None] = {}
+        each = forced[:, depth], begun[:, depth], looped[:, depth]
+        for name, counts in zip(SHARES, each):
+            right, places = counts.sum(0).tolist()
             row |= {name: round(right / places, 3) if places else math.nan, f"{name} places": places}
         for name, counts in zip(SHARES, each[:2]):
             row[f"{name} agrees"] = _agree(counts, each[2])
         rows.append(row)
-    return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1, name="depth"))
+    table = pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1, name="depth"))
+    return table.astype({f"{name} agrees": "boolean" for name in SHARES[:2]})
 
 
-def _agree(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two shares differ by no more than chance, at 95 %."""
-    (a, n), (b, m) = one, other
-    if not n or not m:
-        return True
-    both = (a + b) / (n + m)
-    width = 1.96 * math.sqrt(both * (1 - both) * (1 / n + 1 / m))
-    return abs(a / n - b / m) <= width + 1e-9
+def _agree(one: np.ndarray, other: np.ndarray) -> bool | None:
+    """Whether two shares of the same texts, [texts, 2], differ by no more than chance; None if too few."""
+    if min((one[:, 1] > 0).sum(), (other[:, 1] > 0).sum()) < TEXTS:
+        return None
+    draws = np.random.default_rng(0).integers(len(one), size=(RESAMPLES, len(one)))
+    (a, n), (b, m) = (counts[draws].sum(1).T for counts in (one, other))
+    there = (n > 0) & (m > 0)
+    low, high = np.quantile(a[there] / n[there] - b[there] / m[there], (0.025, 0.975))
+    return bool(low <= 0 <= high)

@@ -106,18 +106,35 @@ def test_a_draft_model_is_checked_by_depth() -> None:
 def test_chains_are_counted_from_where_they_begin() -> None:
     hits = [np.array([True, True, False, True, True])]
     # From each position: 1 1 0 | 1 0 | 0 | 1 1 | 1.
-    assert _chains(hits, None) == [(4, 5), (2, 3), (0, 1), (0, 0)]
-    assert _chains(hits, [np.array([1, 3])]) == [(2, 2), (1, 2), (0, 0), (0, 0)]
+    assert _chains(hits, None).tolist() == [[[4, 5], [2, 3], [0, 1], [0, 0]]]
+    assert _chains(hits, [np.array([1, 3])]).tolist() == [[[2, 2], [1, 2], [0, 0], [0, 0]]]
+
+
+def depths(forced, begun, looped, texts: int = 20):
+    """Depths of equal texts: right guesses and places of each text at depth 1."""
+    return _beside(*(np.tile([[each]], (texts, 1, 1)) for each in (forced, begun, looped)))
 
 
 def test_why_the_shares_differ() -> None:
-    def reason(forced, begun, looped) -> str:
-        return DraftCheck("a", "b", 1, _beside([forced], [begun], [looped])).reason
+    def reason(forced, begun, looped, texts: int = 20) -> str:
+        return DraftCheck("a", "b", texts, depths(forced, begun, looped, texts)).reason
 
-    assert "agree at each depth, within" in reason((500, 1000), (50, 100), (48, 100))
-    assert "harder to guess there" in reason((800, 1000), (50, 100), (48, 100))
-    assert "easier to guess there" in reason((200, 1000), (50, 100), (48, 100))
-    assert "reads something else than in a finished text" in reason((800, 1000), (80, 100), (48, 100))
+    assert "bootstrapped over texts, includes zero" in reason((5, 10), (1, 2), (1, 2))
+    assert "harder to guess there" in reason((8, 10), (1, 2), (1, 2))
+    assert "easier to guess there" in reason((2, 10), (1, 2), (1, 2))
+    assert "reads something else than in a finished text" in reason((8, 10), (8, 10), (1, 2))
+    assert "give more prompts to compare the shares" in reason((8, 10), (8, 10), (1, 2), 5)
+    assert "give more prompts to compare the shares" in reason((8, 10), (8, 10), (0, 0))
+
+
+def test_texts_not_places_are_the_independent_units() -> None:
+    """One text of a thousand places is one observation; a difference that all texts share counts."""
+    one, rest = [[900, 1000]], [[5, 10]]
+    forced, looped = np.array([one] + [rest] * 9), np.array([[[90, 200]]] + [rest] * 9)
+    assert _beside(forced, looped, looped)["forced agrees"].all(), "only one text differs"
+    shares = np.arange(10)[:, None, None]
+    paired = [np.concatenate([shares * 9 + extra, np.full_like(shares, 100)], 2) for extra in (9, 0)]
+    assert not _beside(paired[0], paired[1], paired[1])["forced agrees"].any(), "all texts differ"
 
 
 def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
@@ -126,13 +143,13 @@ def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
     card = tmp_path / "README.md"
     card.write_text("# a\n\nText.\n")
     for share in (50, 60):
-        write_card(DraftCheck("a", "b", 3, _beside([(share, 100)], [(5, 10)], [(5, 10)])), tmp_path, "demo")
+        write_card(DraftCheck("a", "b", 3, depths((share, 100), (5, 10), (5, 10), 1)), tmp_path, "demo")
     text = card.read_text()
     begin = "Acceptance by depth (`specviz models check`), on 3 greedy answers to prompts of `demo`"
     assert text.startswith(f"# a\n\nText.\n\n{begin}")
     assert "| 1 | 0.600 of 100 | 0.500 of 10 | 0.500 of 10 |" in text and "0.500 of 100" not in text
     card.write_text(text + "\nStored in eight bits.\n\nAnd more.\n")
-    write_card(DraftCheck("a", "b", 3, _beside([(70, 100)], [(5, 10)], [(5, 10)])), tmp_path, "demo")
+    write_card(DraftCheck("a", "b", 3, depths((70, 100), (5, 10), (5, 10), 1)), tmp_path, "demo")
     again = card.read_text()
     assert again == text.replace("0.600", "0.700") + "\nStored in eight bits.\n\nAnd more.\n"
 
@@ -145,10 +162,10 @@ def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError, match="has no card"):
-        write_card(DraftCheck("a", "b", 1, _beside([], [], [])), tmp_path, "demo")
+        write_card(DraftCheck("a", "b", 1, depths((1, 2), (1, 2), (1, 2), 1)), tmp_path, "demo")
     (tmp_path / "README.md").write_bytes(b"\xff")
     with pytest.raises(ModelError, match="not UTF-8"):
-        write_card(DraftCheck("a", "b", 1, _beside([], [], [])), tmp_path, "demo")
+        write_card(DraftCheck("a", "b", 1, depths((1, 2), (1, 2), (1, 2), 1)), tmp_path, "demo")
     with pytest.raises(PromptError, match="no prompt"):
         check(learnt, target, [])
     with pytest.raises(PromptError, match="too short"):
