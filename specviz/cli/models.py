@@ -362,7 +362,7 @@ def shrink(
 
 @models_app.command()
 def check(
-    drafter: Annotated[str, argument("The EAGLE head or draft model: bundled name or folder.")],
+    drafter: Annotated[str, argument("The EAGLE head, heads or draft model: bundled name or folder.")],
     target: Annotated[str, option("The model that it drafts for.", "--target", "-t")],
     prompts: Annotated[str, option("A suite or a file of prompts.")] = "everyday",
     number: Annotated[int, option("How many prompts.", min=1)] = 8,

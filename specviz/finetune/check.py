@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from specviz.loop.run import generate
 from specviz.metrics.interval import LEAST as TEXTS
 from specviz.metrics.interval import RESAMPLES
 from specviz.models import load
-from specviz.models.additions import EagleHead
+from specviz.models.additions import EagleHead, HeadModel
 from specviz.models.eagle_model import EagleModel
 from specviz.models.layers import embeddings
 from specviz.models.loading import find
@@ -42,6 +42,8 @@ SHIFTS = {-1: "the token that it has just read", 1: "one token further on", 2: "
 GAIN, LEAST = 1.5, 0.1  # a change explains a fault if it exceeds this factor and difference
 RUN, VARIED = 4, 0.75  # a usable text has more than this share of distinct runs of four tokens
 POOR = 0.15  # a head whose first guess is right less often than this does not work
+
+Guesses: TypeAlias = "tuple[int, list[np.ndarray]]"  # by depth, the tokens of chains from this place on
 
 
 @dataclass(frozen=True)
@@ -153,20 +155,20 @@ def check_head(
     """
     addition = load(head)
     if not isinstance(addition, EagleHead):
-        raise ModelError(f"{addition.name} is not an EAGLE head; other kinds of head are not checked")
+        raise ModelError(f"{addition.name} is not an EAGLE head")
     target: Model = load(model)
     drafter = addition.on(target)
     texts = _greedy(target, prompts, max_new_tokens)
     reading = Reading(drafter, target, texts)
     begun, looped = _looped(target, drafter, texts, max_new_tokens)
-    forced = reading.by_depth()
-    right = forced[:, 0, 0].sum() / max(forced[:, 0, 1].sum(), 1)
-    changes = {"as it is": right} | reading.layers() | reading.shifts()
+    guesses = [(2, best) for best in reading.guesses(drafter.layers, DEPTH)]
+    depths = _beside(_chains(texts, guesses), _chains(texts, guesses, begun), looped)
+    changes = {"as it is": float(depths["forced"].iloc[0])} | reading.layers() | reading.shifts()
     bare = _texts(target, _raw(target, prompts), max_new_tokens)
     if bare:
         changes["texts without the chat template"] = Reading(drafter, target, bare).share(drafter.layers)
     return HeadCheck(
-        addition.name, target.name, len(texts), _beside(forced, reading.by_depth(begun), looped),
+        addition.name, target.name, len(texts), depths,
         pd.DataFrame({"first guess right": changes}).round(3), verdict(changes),
     )  # fmt: skip
 
@@ -174,11 +176,11 @@ def check_head(
 def check_draft(
     draft: Loadable, model: Loadable, prompts: Sequence[Prompt], max_new_tokens: int = 48
 ) -> DraftCheck:
-    """Compare a draft model's guesses with the target's greedy texts, on finished texts and in the loop.
+    """Compare a drafter's guesses with the target's greedy texts, on finished texts and in the loop.
 
     Parameters
     ----------
-    draft : Model, or anything else that `specviz.load` takes
+    draft : draft model or blockwise heads, or anything else that `specviz.load` takes
     model : Model, or anything else that `specviz.load` takes
     prompts : sequence
         As `specviz.generate` takes them.
@@ -187,22 +189,23 @@ def check_draft(
     Raises
     ------
     ModelError
-        If it is not a draft model, or does not fit the target.
+        If it is neither a draft model nor heads, or does not fit the target, or the target is not causal.
     PromptError
         If there are no prompts, or the texts are too short to guess in.
     """
     target: Model = load(model)
     drafter = load_drafter(target, draft, None, None)
-    if drafter.kind != "causal":
+    if target.kind != "causal" or drafter.kind not in ("causal", "heads"):
         raise ModelError(
-            f"{drafter.name} is {drafter.kind}: only EAGLE heads and causal draft models are checked"
+            f"{drafter.name} is {drafter.kind}, its target {target.kind}: only EAGLE heads, blockwise heads "
+            "and draft models of causal targets are checked"
         )
     texts = _greedy(target, prompts, max_new_tokens)
     begun, looped = _looped(target, drafter, texts, max_new_tokens)
-    hits = [_hits(drafter, prompt, text) for prompt, text in texts]
+    guesses = [_guesses(drafter, target, prompt, text) for prompt, text in texts]
     return DraftCheck(
         drafter.name, target.name, len(texts),
-        _beside(_chains(hits, None), _chains(hits, [at - n for at, (n, _) in zip(begun, texts)]), looped),
+        _beside(_chains(texts, guesses), _chains(texts, guesses, begun), looped),
     )  # fmt: skip
 
 
@@ -292,24 +295,6 @@ class Reading:
             every.append(best)
         return every
 
-    def by_depth(self, begun: Sequence[np.ndarray] | None = None) -> np.ndarray:
-        """Right guesses and places [texts, depths, 2], if all guesses before were right.
-
-        `begun` limits each text to the first guesses at these places. Default: every place of the answer.
-        """
-        counts = np.zeros((len(self.texts), DEPTH, 2), int)
-        every = self.guesses(self.drafter.layers, DEPTH)
-        for number, ((prompt, text), chains) in enumerate(zip(self.texts, every)):
-            ids, alive = np.array(text), np.arange(len(text)) + 2 >= prompt
-            if begun is not None:
-                alive &= np.isin(np.arange(len(text)) + 2, begun[number])
-            for step, best in enumerate(chains):
-                best = best[: max(0, len(ids) - 2 - step)]  # drop guesses after the text's end
-                hit, alive = best == ids[2 + step :][: len(best)], alive[: len(best)]
-                counts[number, step] = (hit & alive).sum(), alive.sum()
-                alive = alive & hit
-        return counts
-
     def share(self, layers: Sequence[int], shift: int = 0) -> float:
         """The share of right first guesses when reading `layers`, compared `shift` places further on."""
         hits = count = 0
@@ -381,23 +366,38 @@ def _greedy(target: Model, prompts: Sequence[Prompt], most: int) -> list[tuple[i
     return texts
 
 
-def _hits(draft: Drafter, prompt: int, text: list[int]) -> np.ndarray:
-    """For each token of the answer, whether the draft guesses it from all tokens before it; bool."""
-    context = draft.open([text[:prompt]], len(text) - prompt)
-    scores = context.forward([Draft.chain(text[prompt:-1])]).logits[0]
+def _guesses(drafter: Drafter, target: Model, prompt: int, text: list[int]) -> Guesses:
+    """The chains that a draft model or heads guess if they read the text's own tokens."""
+    heads = isinstance(drafter, HeadModel)
+    context = (target if heads else drafter).open([text[:prompt]], len(text) - prompt)
+    read = context.forward([Draft.chain(text[prompt:-1])], (-1,) if heads else ())
     context.close()
-    return scores.argmax(-1).cpu().numpy() == np.array(text[prompt:])
+    if isinstance(drafter, HeadModel):
+        n = min(DEPTH, drafter.most - 1)
+        best = torch.stack([drafter.guesses(state, n).argmax(-1) for state in read.hidden[-1][0]], 1)
+        return prompt + 1, list(best.cpu().numpy())  # a state writes the next token, heads those after it
+    tokens = read.logits[0].argmax(-1).cpu().numpy()
+    return prompt, [tokens[depth:] for depth in range(DEPTH)]
 
 
-def _chains(hits: Sequence[np.ndarray], begun: Sequence[np.ndarray] | None) -> np.ndarray:
-    """Right guesses and places [texts, depths, 2] of chains from every place, or from those in `begun`."""
-    counts = np.zeros((len(hits), DEPTH, 2), int)
-    for number, hit in enumerate(hits):
-        alive = np.ones(len(hit), bool) if begun is None else np.isin(np.arange(len(hit)), begun[number])
-        for depth in range(DEPTH):
-            alive, now = alive[: max(0, len(hit) - depth)], hit[depth:]
-            counts[number, depth] = (now & alive).sum(), alive.sum()
-            alive = alive & now
+def _chains(
+    texts: list[tuple[int, list[int]]],
+    guesses: Sequence[Guesses],
+    begun: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """Right guesses and places [texts, depths, 2], if all guesses before were right.
+
+    `begun` limits each text to chains from these places. Default: from every place of the answer.
+    """
+    counts = np.zeros((len(texts), len(guesses[0][1]), 2), int)  # heads may be fewer than DEPTH
+    for number, ((prompt, text), (first, chains)) in enumerate(zip(texts, guesses)):
+        places = np.arange(first, len(text))
+        alive = places >= prompt if begun is None else np.isin(places, begun[number])
+        for depth, best in enumerate(chains):
+            ids = np.array(text[first + depth :])[: len(best)]
+            hit, alive = best[: len(ids)] == ids, alive[: len(ids)]
+            counts[number, depth] = (hit & alive).sum(), alive.sum()
+            alive = alive & hit
     return counts
 
 
@@ -405,12 +405,14 @@ def _looped(
     target: Model, drafter: Drafter | EagleModel, texts: list[tuple[int, list[int]]], most: int
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Decode with drafted chains; return where cycles begin, and right guesses and places as `_chains`."""
-    eagle = drafter.kind == EagleHead.kind
-    chain = {"depth": DEPTH, "branches": 1, "draft_size": DEPTH} if eagle else {"draft_length": DEPTH}
-    trace = generate(
-        target, [text[:prompt] for prompt, text in texts], "eagle" if eagle else "speculative",
-        draft=drafter, max_new_tokens=most, **chain,
-    )  # fmt: skip
+    if isinstance(drafter, EagleModel):
+        method, chain = "eagle", {"depth": DEPTH, "branches": 1, "draft_size": DEPTH}
+    elif isinstance(drafter, HeadModel):
+        method, chain = "blockwise", {"k": min(DEPTH + 1, drafter.most)}  # one is the target's own token
+    else:
+        method, chain = "speculative", {"draft_length": DEPTH}
+    prompts = [text[:prompt] for prompt, text in texts]
+    trace = generate(target, prompts, method, draft=drafter, max_new_tokens=most, **chain)
     cycles = trace.cycles[(trace.cycles["cycle"] > 0) & (trace.cycles["sent"] > 0)]
     begun = [cycles.loc[cycles["prompt"] == n, "context"].to_numpy() for n in range(len(texts))]
     judged = trace.nodes[trace.nodes["status"].isin(["accepted", "rejected"])]
@@ -423,7 +425,7 @@ def _looped(
 def _beside(forced: np.ndarray, begun: np.ndarray, looped: np.ndarray) -> pd.DataFrame:
     """Table of the shares by depth, and whether each agrees with the loop's within chance."""
     rows = []
-    for depth in range(looped.shape[1]):
+    for depth in range(forced.shape[1]):
         row: dict[str, float | int | bool | None] = {}
         each = forced[:, depth], begun[:, depth], looped[:, depth]
         for name, counts in zip(SHARES, each):

@@ -15,6 +15,7 @@ from specviz.finetune import eagle_loss
 from specviz.finetune.check import DraftCheck, _beside, _chains, check_draft, verdict, write_card
 from specviz.finetune.check import check_head as check
 from specviz.finetune.eagle import train_eagle
+from specviz.finetune.heads import train_heads
 from specviz.models import Model
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import LAYERS
@@ -103,11 +104,23 @@ def test_a_draft_model_is_checked_by_depth() -> None:
     assert depths["forced places"].is_monotonic_decreasing and (depths["forced"] > 0.3).all()
 
 
+def test_heads_are_checked_by_depth(target: Model, tmp_path: Path) -> None:
+    given = {"heads": 3, "inner": 32, "epochs": 60, "batch": 9, "max_new_tokens": 14}
+    made = train_heads(target, LEARNT, tmp_path / "heads", **given, **QUIET)
+    told = check_draft(made.path, target, PROMPTS[:9], 14)
+    depths = told.depths
+    assert depths.index.tolist() == [1, 2, 3], "one row for each head"
+    assert depths["begun places"][1] == depths["looped places"][1] > 0
+    assert depths["begun"][1] == depths["looped"][1] > 0, "the same places, the same guesses"
+    assert depths["forced places"].is_monotonic_decreasing
+
+
 def test_chains_are_counted_from_where_they_begin() -> None:
-    hits = [np.array([True, True, False, True, True])]
+    text, right = [7] * 5, np.array([7, 7, 0, 7, 7])
+    chains = [(0, text)], [(0, [right[depth:] for depth in range(4)])]
     # From each position: 1 1 0 | 1 0 | 0 | 1 1 | 1.
-    assert _chains(hits, None).tolist() == [[[4, 5], [2, 3], [0, 1], [0, 0]]]
-    assert _chains(hits, [np.array([1, 3])]).tolist() == [[[2, 2], [1, 2], [0, 0], [0, 0]]]
+    assert _chains(*chains).tolist() == [[[4, 5], [2, 3], [0, 1], [0, 0]]]
+    assert _chains(*chains, [np.array([1, 3])]).tolist() == [[[2, 2], [1, 2], [0, 0], [0, 0]]]
 
 
 def depths(forced, begun, looped, texts: int = 20):
@@ -157,7 +170,7 @@ def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
 def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not an EAGLE head"):
         check("town-t5-heads", target, PROMPTS)
-    with pytest.raises(ModelError, match="EAGLE heads and causal draft models are checked"):
+    with pytest.raises(ModelError, match="draft models of causal targets are checked"):
         check_draft("town-t5-heads", "town-t5", ["Anna closed the window."], 8)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
