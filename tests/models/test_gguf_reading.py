@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import random
 import struct
 from pathlib import Path
@@ -23,6 +24,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models.gguf.header import read_header
 from specviz.models.gguf.reading import load_gguf
+from specviz.models.llamacpp import LlamaCpp
 from specviz.models.llamacpp.library import library
 from specviz.models.loading import load
 
@@ -34,10 +36,12 @@ ROUNDING = {
 }  # fmt: skip
 
 
-def rewritten(source: Path, out: Path, type: str | None = None, drop: str = "", **fields: Any) -> Path:
-    """Copy a GGUF file with its matrices in another type, with other metadata, or without a tensor."""
+def rewritten(
+    source: Path, out: Path, type: str | None = None, drop: str = "", split: int = 0, **fields: Any
+) -> Path:
+    """Copy a GGUF file with its matrices in another type, other metadata, without a tensor, or in parts."""
     reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(out, fields.pop("architecture", "llama"))
+    writer = gguf.GGUFWriter(out, fields.pop("architecture", "llama"), split_max_tensors=split)
     for key, field in reader.fields.items():
         name = key.replace(".", "_")
         if key.startswith("GGUF.") or key == "general.architecture" or name in fields:
@@ -166,6 +170,19 @@ def test_a_file_on_torch_decodes_like_any_model() -> None:
     assert plain.outputs["token"].tolist() == drafted.outputs["token"].tolist()
     assert plain.run["model"]["source"] == "GGUF, Q8_0, dequantised; not the publisher's checkpoint"
     assert plain.run["model"]["content"] == model.content
+
+
+def test_the_content_covers_all_parts_of_a_split_file(tmp_path: Path) -> None:
+    rewritten(file("f32", 64), tmp_path / "x.gguf", split=8)
+    first, *_, last = parts = sorted(tmp_path.iterdir())
+    split = LlamaCpp(first)
+    assert split.files == parts and len(parts) > 2
+    whole = b"".join(path.read_bytes() for path in parts)
+    assert split.content == hashlib.sha256(whole).hexdigest()
+    before, data = split.digest, bytearray(last.read_bytes())
+    data[-1] ^= 1
+    last.write_bytes(data)
+    assert LlamaCpp(first).content != split.content and LlamaCpp(first).digest != before
 
 
 def test_the_content_is_that_of_the_file_in_any_format() -> None:

@@ -203,22 +203,35 @@ class LlamaCpp(TokenizedModel):
         }  # fmt: skip
 
     @property
+    def files(self) -> list[Path]:
+        """The files that hold the model: one, or all parts of a split one, of which the path is the first."""
+        parts = int(self.weights.meta("split.count") or 1)
+        stem = self.path.stem.removesuffix(f"-00001-of-{parts:05}")  # llama.cpp refuses other names
+        names = [f"{stem}-{part:05}-of-{parts:05}.gguf" for part in range(1, parts + 1)]
+        return [self.path] if parts == 1 else [self.path.with_name(name) for name in names]
+
+    @property
     def digest(self) -> str:
         """Distinguishes files of the same name: a digest of the size, the header and samples of the data."""
-        size = self.path.stat().st_size
-        digest = hashlib.sha256(str(size).encode())
-        with open(self.path, "rb") as file:
-            digest.update(file.read(1 << 20))
-            for i in range(64):
-                file.seek(size * i // 64)
-                digest.update(file.read(1 << 12))
+        digest = hashlib.sha256()
+        for path in self.files:
+            size = path.stat().st_size
+            digest.update(str(size).encode())
+            with open(path, "rb") as file:
+                digest.update(file.read(1 << 20))
+                for i in range(64):
+                    file.seek(size * i // 64)
+                    digest.update(file.read(1 << 12))
         return digest.hexdigest()[:16]
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 of the file, in hexadecimal."""
-        with open(self.path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        """SHA-256 of the file, or of all parts in order, in hexadecimal."""
+        digest = hashlib.sha256()
+        for path in self.files:
+            with open(path, "rb") as file:
+                hashlib.file_digest(file, lambda: digest)
+        return digest.hexdigest()
 
     # -- running ----------------------------------------------------------------------------------
 
