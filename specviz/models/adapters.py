@@ -175,7 +175,7 @@ def load_adapter(
     fields : dict
         The contents of the folder's ``config.json``.
     device, dtype, kernels
-        See `specviz.load`; the default number format is float32.
+        See `specviz.load`. ``auto`` is what `fetch` makes of ``stored``: the target's own format.
 
     Raises
     ------
@@ -185,10 +185,10 @@ def load_adapter(
     from specviz.models.loading import load
 
     config, tensors = read(folder, name, fields)
-    number = torch.float32 if dtype == "auto" else dtype
+    number = "stored" if dtype == "auto" else dtype
     backend = "torch" if config["load"].startswith("gguf:") else None
     target = base(load(config["load"], device, number, kernels="plain", invariant=False, backend=backend))
-    if number == torch.float32 or target.path is not None:  # otherwise the hash is of rounded weights
+    if target.dtype == torch.float32 or target.path is not None:  # otherwise the hash is of rounded weights
         check_content(config, name, target.content)
     mask = config["mask_token_id"]
     if not 0 <= mask < target.vocabulary:

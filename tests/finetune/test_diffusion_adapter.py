@@ -67,6 +67,12 @@ def test_it_learns_and_its_folder_computes_what_was_trained(made: diffusion.Adap
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_the_stored_format_is_the_targets(made: diffusion.Adapted) -> None:
+    """The bundled town is stored in float16; without a dtype both are in float32."""
+    assert specviz.load(made.path, dtype="stored").dtype == torch.float16
+    assert specviz.load(made.path).dtype == torch.float32
+
+
 def test_ssd_writes_what_stepwise_writes_on_it(made: diffusion.Adapted) -> None:
     given = {"max_new_tokens": 16, "block": 8, "cache": "dual"}
     model = specviz.load(made.path)
