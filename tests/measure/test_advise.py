@@ -33,6 +33,8 @@ from specviz.metrics import speedups
 from specviz.metrics.costs import Shape
 from specviz.metrics.speedups import Drafter, PassTimes, Setting
 from specviz.models import loading
+from specviz.models.additions import Heads
+from specviz.models.heads import BlockwiseHeads
 from specviz.models.model import Model
 
 GREEDY = Sampling()
@@ -594,7 +596,7 @@ class TestAdvise:
         made = ask(models, tmp_path, confirm=True, tick=lambda *now: ticks.append(now[:2]))
         assert len(written) == 6  # the first four were saved
         assert not list(tmp_path.iterdir())
-        assert all(done <= of for done, of in ticks)
+        assert all(done <= of for done, of in ticks) and ticks[-1][0] == ticks[-1][1]
         assert len(made.confirmed) == 3 and made.setting["confirmed_on"] == 2
         by_label = {each.candidate.label: each for each in made.predictions}
         confirmed = [by_label[row["label"]] for row in made.confirmed]
@@ -610,6 +612,18 @@ class TestAdvise:
             "prompt_lookup",
             "speculative (tiny-small)",
         ]
+
+    @pytest.mark.parametrize("longest", [96, simulation.LONGEST + 4])  # the latter has one context
+    @pytest.mark.parametrize("confirm", [False, True])
+    def test_the_total_is_what_runs(self, models, tmp_path, quick, monkeypatch, longest, confirm):
+        monkeypatch.setattr(prices, "PILOTS", 4)  # two of four texts
+        target, small = models[0], tiny.llama(seed=4, max_length=longest, name="small")
+        net = BlockwiseHeads(1, 32, 12).requires_grad_(False)
+        heads = Heads(net, {"target": "tiny", "heads": 1, "width": 32}, "tiny-heads")  # blocks of two tokens
+        ticks = []
+        given = {"number": 4, "confirm": confirm, "tick": lambda *now: ticks.append(now[:2])}
+        ask((target, [small, heads]), tmp_path, **given)
+        assert {of for _, of in ticks} == {ticks[-1][0]}
 
     @pytest.mark.parametrize("content", ["{}", '{"texts": [], "prices": {"passes": []}}', "[" * 100_000])
     def test_kept_work_that_is_damaged_is_done_anew(self, models, tmp_path, quick, content):

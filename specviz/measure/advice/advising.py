@@ -395,10 +395,12 @@ class Work:
         self.stores = settings_of_stores() if job.stores else []
         self.listed += [*self.grown, *self.stores]
         count = len(job.answers or job.ids)
-        pilots = min(pricing.PILOTS, count)
         self.total = (WRITING + 1) * count
+        low, room = self._low([each.ids for each in job.answers] or job.ids)
+        contexts = [*range(1 + (low < room)), *job.contexts]  # texts end after `low` if there is room
+        self.priced = pricing.steps(self.listed, most, len(pilots(count)), job.batches, contexts)
         if job.elsewhere is None:
-            self.total += pricing.steps(self.listed, pilots, job.batches, job.contexts)
+            self.total += self.priced
         self.total += count * (len(self.grown) + len(self.stores))
         self.total += (CONFIRMED + 1) * (1 + len(job.others) * ROUNDS) if job.others else 0
         self.count = 0
@@ -547,12 +549,10 @@ class Work:
                 job.contexts, self._touched(texts),
             )  # fmt: skip
         if content["prices"] is not None:
-            self.done("measured before", pricing.steps(
-                self.listed, min(pricing.PILOTS, len(texts)), job.batches, job.contexts))  # fmt: skip
+            self.done("measured before", self.priced)
             return unpacked(content["prices"])
         by_length = sorted(texts, key=lambda text: len(text.ids))
-        every = np.linspace(0, len(texts) - 1, min(pricing.PILOTS, len(texts)) + 2).round().astype(int)[1:-1]
-        chosen = [by_length[i] for i in dict.fromkeys(every.tolist())] or by_length[:1]
+        chosen = [by_length[i] for i in pilots(len(texts))]
         options = {
             "max_new_tokens": min(pricing.PILOT_TOKENS, job.most), "temperature": job.sampling.temperature,
             "top_k": job.sampling.top_k, "top_p": job.sampling.top_p, "seed": job.seed,
@@ -593,12 +593,15 @@ class Work:
 
     def _between(self, texts: list[Text]) -> tuple[int, int]:
         """Two contexts that bracket most of the cycles and leave room for the longest pass."""
+        low, most = self._low([text.ids for text in texts])
+        ends = sorted(len(text.ids) + len(text.tokens) for text in texts)
+        return low, min(max(low, ends[(9 * len(ends)) // 10]), most)
+
+    def _low(self, ids: Sequence[list[int]]) -> tuple[int, int]:
+        """The context before most of the cycles after these prompts, and the longest that leaves room."""
         models = (self.job.model, *self.served.values())
         most = max(1, min(each.max_length for each in models) - LONGEST - 2)
-        prompts = sorted(len(text.ids) for text in texts)
-        ends = sorted(len(text.ids) + len(text.tokens) for text in texts)
-        low = min(max(1, prompts[len(prompts) // 10]), most)
-        return low, min(max(low, ends[(9 * len(ends)) // 10]), most)
+        return min(max(1, sorted(map(len, ids))[len(ids) // 10]), most), most
 
     def _with_memory(self, prediction: Prediction, texts: list[Text]) -> Prediction:
         name = prediction.candidate.draft
@@ -608,6 +611,8 @@ class Work:
     def _confirmed(self, predictions: list[Prediction]) -> tuple[list[Row], list[str]]:
         """Measure the best settings on other prompts and compare them with their predictions."""
         chosen = distinct(predictions)[:CONFIRMED]
+        missing = ROUNDS - len(self.state.content["rounds"])
+        self.total = self.count + (len(chosen) + 1) * ((missing > 0) + len(self.job.others) * missing)
         return confirm_on(
             self.job.model, self.served, chosen, self.job.others, self.job.most, ROUNDS,
             self.state.content["rounds"], self.state.keep, self.done,
@@ -662,6 +667,12 @@ class Work:
                 f"gain is smaller on texts that do not"
             )
         return lines
+
+
+def pilots(count: int) -> list[int]:
+    """Which of `count` texts, sorted by length, are decoded in the short runs."""
+    every = np.linspace(0, count - 1, min(pricing.PILOTS, count) + 2).round().astype(int)[1:-1]
+    return list(dict.fromkeys(every.tolist()))
 
 
 def without_threshold(predictions: Sequence[Prediction], best: Candidate) -> tuple[Candidate, float] | None:

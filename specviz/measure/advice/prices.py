@@ -375,14 +375,14 @@ def pass_sizes(candidates: Sequence[Candidate]) -> list[int]:
 
 
 def steps(
-    candidates: Sequence[Candidate], texts: int, batches: Sequence[int], contexts: Sequence[int]
-) -> int:
-    """How many times `measure` calls `done`."""
+    candidates: Sequence[Candidate], most: Mapping[str, int], texts: int, batches: Sequence[int],
+    contexts: Sequence[int],
+) -> int:  # fmt: skip
+    """How many times `measure` calls `done`; `most` holds block sizes, `contexts` are those of one row."""
     families = list(dict.fromkeys(each.family for each in candidates))
-    most = {draft: 4 for _, draft in families}
     runs = sum(1 for _ in pilots_of(families, most, candidates))
     models = 1 + sum(method == CHAIN for method, _ in families)
-    return runs * texts + ROUNDS * models * (2 + len([b for b in batches if b > 1]) + len(contexts))
+    return runs * texts + ROUNDS * models * (len([b for b in batches if b > 1]) + len(contexts))
 
 
 @dataclass(eq=False)
