@@ -271,7 +271,7 @@ def _bars(rows: dict[Side, Row], times: dict[Side, Timed], size: int) -> list[Ba
             bars.append(Bar(name, a / b, 1.0, "more than"))
     if "unispec" in best:
         own = best["unispec"]
-        others = [side for side in rows if side.method not in (BASELINE, "unispec")]
+        others = [side for side in rows if side.method not in (BASELINE, "unispec") and side.memory != "cold"]
         if others:
             first = max(others, key=lambda side: rows[side]["speedup"].median)
             over = times[own].over(times[first])
