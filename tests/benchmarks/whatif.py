@@ -8,7 +8,7 @@ have done, from a record of stepwise decoding (`canvases`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -346,20 +346,23 @@ def interval(table: Any, row: int) -> float | None:
 
 def enough(entries: list[dict[str, Any]], n: int) -> list[Any]:
     """Pick `n` distinct one-turn prompts: all turns of the suite, joined in pairs if those are too few."""
-    found: list[Any] = []
-    for entry in spread(entries, len(entries)):
-        found += entry["turns"] if "turns" in entry else [entry["prompt"]]
-    plain = [text for text in found if isinstance(text, str)]
-    if len(found) < n and len(plain) < 2:
+    turns = [turn for e in spread(entries, len(entries)) for turn in e.get("turns", [e.get("prompt")])]
+    plain = list(dict.fromkeys(text for text in turns if isinstance(text, str)))
+    pairs = (
+        f"{text}\n{plain[(i + gap) % len(plain)]}"
+        for gap in range(1, len(plain))
+        for i, text in enumerate(plain)
+    )
+    found: dict[str, Any] = {}
+    for text in chain(turns, pairs):
+        if len(found) == n:
+            break
+        found.setdefault(repr(text), text)
+    if len(found) < n:
         raise ParameterError(
             f"there are {len(found)} prompts, and {n} are wanted: give more, or a lower --number"
         )
-    for i in count():
-        if len(found) >= n:
-            return found[:n]
-        gap = 1 + i // len(plain)
-        found.append(f"{plain[i % len(plain)]}\n{plain[(i + gap) % len(plain)]}")
-    raise AssertionError
+    return list(found.values())
 
 
 def spell(values: dict[str, Any]) -> str:

@@ -71,8 +71,12 @@ def test_prompts():
     many = whatif.enough(ENTRIES, 8)
     assert len(set(many)) == len(many) == 8
     assert many[3] == "Hello there\nAnd now?"
-    with pytest.raises(ParameterError, match="2 are wanted"):
-        whatif.enough([{"prompt": "alone"}], 2)
+    assert whatif.enough([*ENTRIES, ENTRIES[0]], 9) == whatif.enough(ENTRIES, 9)
+    for prompt in ("alone", [1, 2]):
+        with pytest.raises(ParameterError, match="there are 1 prompts, and 2 are wanted"):
+            whatif.enough([{"prompt": prompt}] * 2, 2)
+    with pytest.raises(ParameterError, match="there are 9 prompts, and 10 are wanted"):
+        whatif.enough(ENTRIES, 10)
     with pytest.raises(ParameterError, match="pass --draft"):
         whatif.bench(None, [], ENTRIES)
 
