@@ -231,7 +231,7 @@ def _stretches(passes: Sequence[Pass]) -> list[tuple[int, int, int]]:
     """Consecutive passes with the same current block: (block, start, stop)."""
     stretches: list[tuple[int, int, int]] = []
     for y, one in enumerate(passes):
-        if stretches and stretches[-1][0] == one.block:
+        if stretches and stretches[-1][::2] == (one.block, y):
             stretches[-1] = (one.block, stretches[-1][1], y + 1)
         elif one.block >= 0:
             stretches.append((one.block, y, y + 1))

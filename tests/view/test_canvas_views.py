@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import matplotlib
 import matplotlib.pyplot as pyplot
@@ -107,6 +108,12 @@ def test_the_lattice_has_a_row_a_pass_and_a_sign_a_state():
     ]
     few = view.lattice(trace, most=3)
     assert f"{len(shown.passes) - 3} more passes" in few.get_xlabel()
+
+
+def test_frames_skip_passes_whose_block_was_not_recorded():
+    one = canvas(of("stepwise")).passes[0]
+    passes = [replace(one, block=block) for block in (0, 0, -1, 0, 1)]
+    assert lattices._stretches(passes) == [(0, 0, 2), (0, 3, 4), (1, 4, 5)]
 
 
 def test_each_cell_of_a_pass_has_one_state():
