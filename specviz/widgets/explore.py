@@ -457,11 +457,19 @@ class Explorer(Decoding):
         self.panel.chosen = 0
 
     def contest(self) -> LiveRace:
-        """Create a live race of the chosen settings against the baseline (or the first other method)."""
+        """Create a live race of the chosen settings against the baseline (or the first other method).
+
+        Raises
+        ------
+        ParameterError
+            If the model runs no method but the baseline.
+        """
         moved = {p.name: p.default for p in self._parameters.values()}
         moved = {name: value for name, value in self.values.items() if value != moved[name]}
         own = ":".join(filter(None, [self.method, ",".join(f"{k}={v}" for k, v in moved.items())]))
         others = [name for name in self._decoder.methods(self.panel.model) if name != BASELINE]
+        if not others:
+            raise ParameterError(f"{self.panel.model} runs no method but {BASELINE}: race on another model")
         entrants = [BASELINE, own if self.method != BASELINE else others[0]]
         return LiveRace(self._decoder, self.panel.model, self.panel.prompt, entrants, self.panel.theme)
 

@@ -306,6 +306,14 @@ def test_a_result_opens_in_the_player_and_all_of_them_race():
     assert [lane.method for lane in one.children[1].fields[0].lanes] == ["speculative", "autoregressive"]
 
 
+def test_a_race_needs_a_second_method():
+    decoder = Decoder()
+    decoder.methods = lambda model: ["autoregressive"]
+    one = explorer(decoder, "autoregressive")
+    one._on_message(one.panel, {"do": "live"}, [])
+    assert one.panel.error == "town runs no method but autoregressive: race on another model"
+
+
 def test_a_bad_value_is_not_kept_with_its_method():
     one = explorer()
     first, other = one.method, next(name for name in one.panel.methods if name != one.method)
