@@ -106,14 +106,30 @@ def test_runs_without_prompts_or_times_are_joined_too(tmp_path):
 
 
 def test_stores_that_began_empty_each_are_no_store_of_all_texts(tmp_path):
-    """A joined run's UniSpec store would have to be filled by the earlier texts, but none was."""
+    """A joined run's UniSpec store is not filled by the earlier texts, as with ``keep="prompt"``."""
     target = llama(seed=1, vocabulary=24, eos=(), name="target")
-    for number, prompt in enumerate(([5, 6, 7, 8], [9, 10, 11])):
-        out = tmp_path / f"{number}.parquet"
-        sv.generate(target, [prompt], "unispec", max_new_tokens=12, record="all", out=out)
+    prompts = [5, 6, 7, 8], [9, 10, 11], [5, 6, 8]
+    given = {"max_new_tokens": 12, "record": "all"}
+    for number, prompt in enumerate(prompts):
+        sv.generate(target, [prompt], "unispec", **given, out=tmp_path / f"{number}.parquet")
     joined = sv.open(tmp_path).join()
-    assert joined.run["memory"] is None and len(joined.prompts) == 2
-    assert sv.whatif(joined).unispec().table["badge"].tolist() == ["needs a rerun"]
+    whole = sv.generate(target, prompts, "unispec", keep="prompt", **given)
+    assert joined.run["memory"] == {"start": whole.run["memory"]["start"]}
+    assert metrics.learnt(joined).iloc[:, 1:].equals(metrics.learnt(whole).iloc[:, 1:])
+    both = [sv.whatif(trace).unispec(draft_size=(4, 24)).table for trace in (joined, whole)]
+    assert both[0].equals(both[1]) and both[0]["badge"].iloc[1] == "exact"
+    later = sv.generate(target, prompts, "unispec", **given).select(prompt=[1, 2])
+    assert later.join().run["memory"] is None, "the first text filled the store"
+    later.save(tmp_path / "later.parquet")
+    assert sv.open(tmp_path / "later.parquet").join().run["memory"] is not None, "this is a run as it is"
+
+
+def test_a_selection_keeps_no_piece_of_other_texts():
+    whole = sv.generate(llama(seed=1, vocabulary=24), [[22, 23], [5, 6]], "autoregressive", max_new_tokens=1)
+    alone = whole.select(prompt=1).join()
+    assert alone.text == whole.select(prompt=1).text
+    assert {1, 5, 6, *alone.outputs["token"]} <= set(alone.pieces) < set(whole.pieces)
+    assert 23 not in alone.pieces
 
 
 def test_another_round_is_no_further_text(tmp_path):

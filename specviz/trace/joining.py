@@ -13,6 +13,7 @@ from specviz import schema
 from specviz.errors import TraceError
 from specviz.trace.files import Record, encode_pieces
 from specviz.trace.reading import StoredRun
+from specviz.trace.trace import pieces_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,7 @@ def join(runs: Sequence[Trace]) -> StoredRun:
     name = f"{first['method']}-{mark}"
     prompts: list[Record] = []
     pieces: dict[int, bytes] = {}
+    first_only = True  # whether each run is its first text alone
     tables, clock = [], 0.0
     for run in runs:
         own = sorted(set(run.cycles["prompt"].tolist()))
@@ -58,6 +60,7 @@ def join(runs: Sequence[Trace]) -> StoredRun:
         tables.append(_set(_set(table, "start", start + clock), "pass_start", begun))
         clock += max(0.0, float(np.nanmax(start + duration, initial=0.0)))
         pieces |= run.pieces
+        first_only &= own == [0]
         every = run.run["prompts"] or [{}] * (1 + max(own, default=0))
         prompts += [every[number] for number in own]
     _check_once(prompts, first["method"])
@@ -65,9 +68,18 @@ def join(runs: Sequence[Trace]) -> StoredRun:
         "run": name, "prompts": prompts, "pieces": encode_pieces(pieces),
         "complete": all(run.run["complete"] for run in runs), "peak_memory": None,
     }  # fmt: skip
-    if len(runs) > 1:
-        about["memory"] = None  # each run had its own memory
-    return StoredRun(about, table=pa.concat_tables(tables).unify_dictionaries())
+    if len(runs) > 1 or own != list(range(len(own))):  # otherwise it is one run from its start
+        about["memory"] = _memory(runs, first_only)
+    table = pa.concat_tables(tables).unify_dictionaries()
+    return StoredRun(about | {"pieces": pieces_in(about, table)}, table=table)
+
+
+def _memory(runs: Sequence[Trace], first_only: bool) -> Record | None:
+    """The memory with which every text of the runs began; None if it is not the same for all."""
+    start, *others = [(run.run["memory"] or {}).get("start") for run in runs]
+    if not start or any(other != start for other in others):
+        return None
+    return {"start": start | {"keep": "prompt"}} if first_only or start.get("keep") == "prompt" else None
 
 
 def _set(table: pa.Table, name: str, values: Column) -> pa.Table:

@@ -217,7 +217,8 @@ class Trace:
         -------
         Trace
             One run per method, models, settings and machine; a joined run has a name of its own, and its
-            clock continues from text to text.
+            clock continues from text to text. It states a drafter's memory only if every text began with
+            the same one; its ``keep`` is then ``prompt``.
 
         Raises
         ------
@@ -803,12 +804,16 @@ def _chosen(run: Record, prompts: frozenset[int] | None, table: pa.Table) -> Rec
     every = run["prompts"] or []
     if prompts is None or prompts >= set(range(len(every))):
         return run
-    kept = [prompt if i in prompts else dict(UNSELECTED) for i, prompt in enumerate(every)]
-    used = _used(table).union(run["eos"] or (), *(prompt.get("tokens") or () for prompt in kept))
+    kept = run | {"prompts": [p if i in prompts else dict(UNSELECTED) for i, p in enumerate(every)]}
+    return kept | {"pieces": pieces_in(kept, table)}
+
+
+def pieces_in(run: Record, table: pa.Table) -> Record:
+    """The token pieces, as in the metadata, of the tokens in the run's cycles and prompts."""
+    used = _used(table).union(run["eos"] or (), *(p.get("tokens") or () for p in run["prompts"]))
     if (mask := (run["canvas"] or {}).get("mask")) is not None:
         used.add(mask)
-    pieces = {token: text for token, text in (run["pieces"] or {}).items() if int(token) in used}
-    return run | {"prompts": kept, "pieces": pieces}
+    return {token: text for token, text in (run["pieces"] or {}).items() if int(token) in used}
 
 
 def _redact(run: Record, table: pa.Table) -> Record:

@@ -608,7 +608,8 @@ class WhatIf:
     def _begin(self, method: str, setting: Setting) -> Callable[..., Walk]:
         """The replay of a setting: a function of a text, its end tokens and the rounding."""
         if method == "unispec":
-            return Trees(self.texts, *self._lessons, self._run["parameters"] | setting)
+            kept = {"keep": self._run["memory"]["start"].get("keep")}  # a joined run's is not its parameter's
+            return Trees(self.texts, *self._lessons, self._run["parameters"] | kept | setting)
         if method not in GAPS:
             return lambda *text: REPLAYS[method](*text, **setting).walk()
         if method == "specdec":  # it is CM-ASD with nothing adaptive
