@@ -18,6 +18,7 @@ from specviz.errors import ModelError, ParameterError
 from specviz.loop import reduce
 from specviz.loop.batch import decode_batch
 from specviz.loop.cycle import decode
+from specviz.measure.demo import SMALLER
 from specviz.methods import eagle, tree
 from specviz.methods.eagle import Eagle
 from specviz.methods.sampling import DRAFT, Sampling
@@ -27,6 +28,11 @@ from specviz.view.picture import picture
 
 V = 12
 PROMPTS = [[3, 4, 5], [7], [1, 2, 3, 4, 5, 6, 7, 8, 9]]
+
+
+def test_its_size_names_what_the_demo_takes_on_a_cpu():
+    words = "{draft_size} with depth={depth} and branches={branches}".format(**SMALLER["eagle"])
+    assert words in Eagle.parameters[0].meaning
 
 
 @pytest.fixture(scope="module")
