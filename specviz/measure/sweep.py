@@ -208,6 +208,27 @@ def _named(point: Point) -> Point:
     return replace(point, method=name, values=values)
 
 
+def packed(results: dict[str, Measured]) -> Settings:
+    """Convert the results of a sweep to plain data."""
+
+    def plain(each: Measured) -> Settings:
+        sums = {name: array.tolist() for name, array in each.sums.items()}
+        return {"sums": sums, "texts": each.texts, "phases": each.phases}
+
+    return {label: plain(each) for label, each in results.items()}
+
+
+def unpacked(content: Settings, points: Sequence[Point], entries: list[Entry]) -> dict[str, Measured]:
+    """Restore the results of a sweep of these points and texts from the plain data of `packed`."""
+    score = Score(entries)
+    results: dict[str, Measured] = {}
+    for point in map(_named, points):
+        saved = content[point.label]
+        sums = {name: np.array(column) for name, column in saved["sums"].items()}
+        results[point.label] = Measured(point, sums, list(saved["texts"]), score, list(saved["phases"]))
+    return results
+
+
 def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
     """Combine measurements of the same settings on several sets of texts into one of all texts."""
     results = {}

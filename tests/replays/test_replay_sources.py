@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from tiny import llama
 
 from specviz import metrics
 from specviz.errors import ParameterError
@@ -328,6 +329,25 @@ def test_two_suites_that_number_their_prompts_alike_are_measured_each(how):
     options = how()
     made = [options.once(("sweep", "c"), [{"id": 1, "prompt": text}], lambda: [0]) for text in "aba"]
     assert made[0] is made[2] and made[0] is not made[1]
+
+
+def test_a_finished_sweep_outlives_a_kill(how, monkeypatch):
+    model, entries = llama(seed=1), [{"prompt": [3, 4, 5]}, {"prompt": [7, 8]}]
+    points = [Point(BASELINE, BASELINE, model=model), Point("copy", "prompt_lookup", model=model)]
+    again, ticks = replace(how(), model=model), []
+    made = thresholds.swept(points, "task", entries, again)
+    monkeypatch.setattr(thresholds, "sweep", None)
+    saved = thresholds.swept(points, "task", entries, replace(again, tick=lambda *now: ticks.append(now)))
+    assert list(saved) == list(made) == [BASELINE, "copy", AGAIN] and ticks == [
+        (1, 1, "task: measured before")
+    ]
+    for mine, other in zip(saved.values(), made.values()):
+        assert (mine.point, mine.texts, mine.phases) == (other.point, other.texts, other.phases)
+        assert mine.sums.keys() == other.sums.keys()
+        assert all(np.array_equal(mine.sums[name], other.sums[name], equal_nan=True) for name in mine.sums)
+    for some, texts in ((points[:1], entries), (points, entries[:1])):
+        with pytest.raises(TypeError):  # it measures
+            thresholds.swept(some, "task", texts, again)
 
 
 def test_texts_without_references_have_a_reason(how, monkeypatch):
