@@ -1,4 +1,4 @@
-"""Tools' definitions of acceptance length, rate and speedup: by hand, and where they disagree."""
+"""The definitions of acceptance length, rate and speedup that tools use, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "below_budget"
 
 
 def decode(*texts: list[list[str]], method: str = "m", ends: tuple[int, ...] = (), **run) -> Trace:
-    """A run with one text per list of chain drafts; a step takes a second, a prefill half of one.
+    """Record a run with one text per list of chain drafts; a step takes a second, a prefill half a second.
 
     Every step emits its accepted tokens and one of its own, except the last step of a text in `ends`, which
     ended with an accepted end token.
@@ -46,8 +46,8 @@ def values(*args) -> dict[str, float]:
     return metrics.rosetta(*args)["value"].to_dict()
 
 
-# Two runs write the same texts, of 5 and 18 tokens: one is good at the short, the other at the long one.
-# (Walkthrough 13 uses these numbers. vLLM's and SpecForge's figures differed so: vllm-project/vllm#42508.)
+# Both runs write the same two texts, of 5 and 18 tokens. One is faster on the short text, one on the long.
+# (Walkthrough 13 uses these numbers. vLLM and SpecForge differed in this way: vllm-project/vllm#42508.)
 SPRINT = decode([[A] * 4], [[A, R]] * 9, method="sprint")
 STEADY = decode([[A, R], [A, R], [R]], [[A, A]] * 6, method="steady")
 PLAIN = decode([[]] * 5, [[]] * 18, method="autoregressive")
@@ -55,13 +55,13 @@ PLAIN = decode([[]] * 5, [[]] * 18, method="autoregressive")
 
 def test_pooled_and_per_request_averages_name_different_winners():
     sprint, steady = values(SPRINT), values(STEADY)
-    # Pooled: 1 + (4 + 9) / 10 against 1 + (2 + 12) / 9.
+    # Pooled over all drafts: sprint has 1 + (4 + 9) / 10, steady 1 + (2 + 12) / 9.
     assert sprint["1 + accepted a draft"] == pytest.approx(2.3)
     assert steady["1 + accepted a draft"] == pytest.approx(23 / 9)
-    # A mean over requests: (5 + 2) / 2 against (5/3 + 3) / 2.
+    # The mean over requests: sprint has (5 + 2) / 2, steady (5/3 + 3) / 2.
     assert sprint["1 + accepted a draft, by request"] == pytest.approx(3.5)
     assert steady["1 + accepted a draft, by request"] == pytest.approx(7 / 3)
-    # Tokens over passes, 1 and 9 of them against 3 and 6: 2.30 < 2.56, but 3.50 > 2.33.
+    # Sprint takes 1 and 9 passes, steady 3 and 6. Pooled: 2.30 < 2.56; the mean over requests: 3.50 > 2.33.
     assert (sprint["tokens a verify"], steady["tokens a verify"]) == pytest.approx((23 / 10, 23 / 9))
     each = sprint["tokens a verify, by request"], steady["tokens a verify, by request"]
     assert each == pytest.approx(((5 / 1 + 18 / 9) / 2, (5 / 3 + 18 / 6) / 2))
@@ -70,7 +70,7 @@ def test_pooled_and_per_request_averages_name_different_winners():
 
 def test_speedups_of_the_same_texts_flip_likewise():
     sprint, steady = values(SPRINT, PLAIN), values(STEADY, PLAIN)
-    # Seconds with prefill: 1.5 and 9.5 against 3.5 and 6.5; the baseline's are 5.5 and 18.5.
+    # Seconds with prefill: sprint 1.5 and 9.5, steady 3.5 and 6.5, the baseline 5.5 and 18.5.
     base = (5 / 5.5 + 18 / 18.5) / 2
     assert sprint["mean tokens/s"] == pytest.approx((5 / 1.5 + 18 / 9.5) / 2 / base)
     assert steady["mean tokens/s"] == pytest.approx((5 / 3.5 + 18 / 6.5) / 2 / base)
@@ -83,7 +83,7 @@ def test_speedups_of_the_same_texts_flip_likewise():
     assert values(SPRINT, other) == pytest.approx(sprint, nan_ok=True)
     assert sprint["decode tokens/s"] == pytest.approx(2.3)
     assert steady["decode tokens/s"] == pytest.approx(23 / 9)
-    # After the first step, at 1.5 s: 0 and 8 s for 4 and 17 tokens; 2 and 5 s; the baseline a second each.
+    # Seconds for the 4 and 17 tokens after the first step: sprint 0 and 8, steady 2 and 5, baseline 4 and 17.
     assert sprint["time per output token"] == pytest.approx(1 / ((0 / 4 + 8 / 17) / 2))
     assert steady["time per output token"] == pytest.approx(1 / ((2 / 4 + 5 / 17) / 2))
     for each in ("mean tokens/s", "paired latency"):
@@ -93,13 +93,14 @@ def test_speedups_of_the_same_texts_flip_likewise():
 
 
 def test_every_acceptance_definition_by_hand():
-    # No token cut: a step without a draft, 3 of 4, 1 of 4, 2 of 2, one unsent; 2 of 2, 0 of 1, 1 of 1.
+    # Accepted of sent in each step: none, 3 of 4, 1 of 4, 2 of 2; in the other text 2 of 2, 0 of 1, 1 of 1.
     trace = decode([[], [A, A, A, R], [A, R, U, U, P], [A, A, P]], [[A, A], [R], [A]])
     table = metrics.rosetta(trace)
     assert table["badge"].eq("exact").all()
     assert list(table.index) == [d.name for d in metrics.DEFINITIONS if not d.compares]
     found = table["value"].to_dict()
-    # S = 4 and 3, N = 3 and 3, D = 10 and 4, A = 6 and 3, E = O = 10 and 6, k = 4
+    # The two texts have 4 and 3 steps, 3 and 3 drafts, 10 and 4 sent tokens, 6 and 3 accepted ones, 10 and 6
+    # output tokens. The budget is 4.
     assert found == pytest.approx({
         "tau, whole steps": 16 / 7,
         "tau, emitted tokens": 16 / 7,
@@ -125,11 +126,12 @@ def test_every_acceptance_definition_by_hand():
 
 
 def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
-    # The second draft's first token is accepted and ends the text; the other two were not verified.
+    # The second draft's first token is accepted and ends the text. The other two tokens are not verified.
     trace = decode([[A, A, R], [A, C, C]], ends=(0,))
     table = metrics.rosetta(trace)
     value = table["value"]
-    # Emitted: 3 + 1. Whole steps: 3 + (1 to 3, and the target's own). S = N = 2, D = 6, A = 3 to 5, k = 3.
+    # The steps emit 3 + 1 tokens. Whole steps would emit 3 + (1 to 3, and the target's own). There are two
+    # steps with a draft each, 6 sent tokens, and 3 to 5 accepted ones. The budget is 3.
     whole = {
         "tau, whole steps": (5 / 2, 7 / 2),
         "1 + accepted a draft": (1 + 3 / 2, 1 + 5 / 2),
@@ -149,10 +151,10 @@ def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
     assert set(table.index[table["end"] == "whole steps"]) == {*whole, "nothing accepted"}
     assert value["tau, emitted tokens"] == 2.0
     assert value["accepted of output"] == 3 / 4
-    # transformers truncates a round first: 2 and 0 matches, and a mismatch in both.
+    # transformers truncates a round before it counts: 2 and 0 matches, and one mismatch in each round.
     assert (value["matches a round"], value["accepted of judged"]) == (2 / 2, 2 / 4)
     assert value["all accepted"] == 0
-    whole_draft = decode([[A, A]], ends=(0,))  # the last one counts as the target's own
+    whole_draft = decode([[A, A]], ends=(0,))  # the last token counts as the target's own
     assert values(whole_draft)["all accepted"] == 0
     assert metrics.tau(trace) == value["tau, emitted tokens"]
 
@@ -166,7 +168,7 @@ def test_a_draft_is_what_the_target_read():
 def test_what_a_later_step_took_back_is_no_output():
     recorder = Recorder({"run": "b", "method": "bild", "prompts": [{"tokens": [7]}]})
     recorder.add({"cycle": 0, "prompt": 0})
-    for cycle, keep in ((1, 0), (2, 1)):  # the second takes back one of the first's two tokens
+    for cycle, keep in ((1, 0), (2, 1)):  # the second cycle takes back one of the first cycle's two tokens
         recorder.add({
             "cycle": cycle, "prompt": 0, "keep": keep,
             "node_token": [5], "node_parent": [-1], "node_status": [A],
@@ -188,7 +190,8 @@ def test_canvases_and_streams_have_metrics_of_their_own():
 
 
 def test_steps_without_a_draft_are_what_vllm_does_not_see():
-    # vLLM's pull request 24344: 993 drafts, 3562 accepted, 821 tokens without a draft; 4.59 and 2.96.
+    # vLLM's pull request 24344 counts 993 drafts, 3,562 accepted tokens and 821 tokens without a draft, and
+    # reports 4.59 and 2.96.
     accepted = np.diff(np.linspace(0, 3562, 994).astype(int))
     trace = decode([[A] * n for n in accepted] + [[]] * 821)
     found = values(trace)

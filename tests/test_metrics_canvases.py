@@ -30,19 +30,22 @@ def run_of(method: str, length: int, block: int, cache: str = "none", **paramete
     }  # fmt: skip
 
 
-def cycle(number: int, keep: int, out: list[tuple], said: list[tuple], nodes: Any = (), **more) -> dict:
-    """A cycle; `out` of (cell, token, origin), `said` of (node, cell, odds, tokens), `nodes` of (cell, token,
-    parent, status)."""
+def cycle(number: int, keep: int, out: list[tuple], ranked: list[tuple], nodes: Any = (), **more) -> dict:
+    """A row of the record.
+
+    `out` holds (cell, token, origin), `ranked` (node, cell, odds, tokens), and `nodes` (cell, token, parent,
+    status).
+    """
     row = {
         "prompt": 0, "cycle": number, "keep": keep, "context": 2 + keep,
         "start": float(number), "duration": 0.5,
         "out_position": [c for c, *_ in out], "out_token": [t for _, t, _ in out],
         "out_origin": [o for *_, o in out], "out_odds": [1.0] * len(out), "out_p": [0.7] * len(out),
         "out_order": list(range(keep, keep + len(out))),
-        "pred_node": [n for n, *_ in said], "pred_position": [c for _, c, *_ in said],
-        "pred_odds": [o for _, _, o, _ in said], "pred_entropy": [1.0] * len(said),
-        "pred_top_token": [t for *_, top in said for t in top],
-        "pred_top_p": [p for _ in said for p in (0.6, 0.3)], "top_k": TOP,
+        "pred_node": [n for n, *_ in ranked], "pred_position": [c for _, c, *_ in ranked],
+        "pred_odds": [o for _, _, o, _ in ranked], "pred_entropy": [1.0] * len(ranked),
+        "pred_top_token": [t for *_, top in ranked for t in top],
+        "pred_top_p": [p for _ in ranked for p in (0.6, 0.3)], "top_k": TOP,
         "node_position": [n[0] for n in nodes], "node_token": [n[1] for n in nodes],
         "node_parent": [n[2] for n in nodes], "node_status": [n[3] for n in nodes],
         "node_source": ["self"] * len(nodes), "node_confidence": [0.55] * len(nodes),
@@ -63,20 +66,20 @@ def trace_of(run: dict[str, Any], *cycles: dict) -> Trace:
     return recorder.close()
 
 
-def stepwise(order: list[tuple[int, int]], said: list[dict[int, tuple]], length: int, block: int) -> Trace:
-    """One token per pass: `order` of (cell, token), and each pass's likeliest tokens by cell in `said`."""
+def stepwise(order: list[tuple[int, int]], ranked: list[dict[int, tuple]], length: int, block: int) -> Trace:
+    """Record one token per pass, by `order` (cell, token); `ranked`: each pass's likeliest tokens by cell."""
     rows = [
-        cycle(i + 1, i, [(*order[i], "plain")], [(-1, c, 1.0, top) for c, top in said[i].items()])
+        cycle(i + 1, i, [(*order[i], "plain")], [(-1, c, 1.0, top) for c, top in ranked[i].items()])
         for i in range(len(order))
     ]
     rows[-1]["end"] = "length"
     return trace_of(run_of("stepwise", length, block), *rows)
 
 
-# Five steps over a canvas of 5 cells in one block. The first pass likes 11 for cell 1, and 12 only second for
-# cell 2; of cell 3 it says what comes, of cell 4 nothing like it.
+# Five steps over a canvas of five cells in one block. The first pass ranks the token that a later step places
+# first in cells 1 and 3, second in cell 2, and not at all in cell 4.
 ORDER = [(0, 10), (2, 12), (1, 11), (3, 13), (4, 14)]
-SAID = [
+RANKED = [
     {0: (10, 1), 1: (11, 1), 2: (1, 12), 3: (13, 1), 4: (1, 2)},
     {1: (11, 1), 2: (12, 1), 3: (13, 1), 4: (1, 14)},
     {1: (11, 1), 3: (13, 1), 4: (14, 1)},
@@ -86,18 +89,18 @@ SAID = [
 
 
 def test_the_limit_by_hand() -> None:
-    trace = stepwise(ORDER, SAID, 5, 5)
+    trace = stepwise(ORDER, RANKED, 5, 5)
     table = metrics.acceptance_limit(trace, lengths=[2, 4], top=[1, 2]).set_index(["draft_length", "top"])
-    # N = 2: rounds 0 1 2 | 3 4. With one candidate step 1 misses (12 is second), 2 is matched; 4 misses.
+    # N = 2 gives the rounds 0 1 2 | 3 4. With one candidate, step 2 matches; 1 (12 is second) and 4 miss.
     row = table.loc[2, 1]
     assert (row["steps"], row["rounds"], row["matched"], row["unread"]) == (5, 2, 1, 0)
     assert row["reduction"] == pytest.approx(1 / 5)
-    # Rounds that end at a miss: 0 | 1 2 3 | 4, for the pass before step 1 has 11 and 13 first.
+    # If a round ends at a miss, they are 0 | 1 2 3 | 4, because the pass before step 1 ranks 11 and 13 first.
     assert (row["restarts"], row["restarted"]) == (3, pytest.approx(2 / 5))
-    # Two candidates: 12 counts. Rounds 0 1 2 | 3 | 4, for at 3 cell 4 has neither.
+    # With two candidates, 12 counts. The rounds are 0 1 2 | 3 | 4, because at step 3 cell 4 has no match.
     row = table.loc[2, 2]
     assert (row["matched"], row["restarts"]) == (2, 3)
-    # N = 4, all in one round: steps 2 and 3 match, step 4 never does.
+    # N = 4 gives a single round. Steps 2 and 3 match; step 4 never does.
     assert (
         table.loc[
             4,
@@ -111,14 +114,14 @@ def test_the_limit_by_hand() -> None:
 
 
 def test_a_cell_that_the_round_did_not_read_is_unread() -> None:
-    said = [dict(SAID[0]), *SAID[1:]]
-    del said[0][3]  # as beyond the next block, or outside of a cached pass' window
-    row = metrics.acceptance_limit(stepwise(ORDER, said, 5, 5), lengths=[4], top=[1]).iloc[0]
+    ranked = [dict(RANKED[0]), *RANKED[1:]]
+    del ranked[0][3]  # like a cell after the next block, or outside the window of a cached pass
+    row = metrics.acceptance_limit(stepwise(ORDER, ranked, 5, 5), lengths=[4], top=[1]).iloc[0]
     assert (row["matched"], row["unread"]) == (1, 1)
 
 
 def test_the_limit_refuses_in_one_line() -> None:
-    trace = stepwise(ORDER, SAID, 5, 5)
+    trace = stepwise(ORDER, RANKED, 5, 5)
     with pytest.raises(ParameterError, match="the record holds 2 candidates per cell, not 3"):
         metrics.acceptance_limit(trace, top=[3])
     with pytest.raises(ParameterError, match="at least 1"):
@@ -127,7 +130,7 @@ def test_the_limit_refuses_in_one_line() -> None:
         metrics.acceptance_limit(trace, lengths=3)
     rows = [
         cycle(
-            1, 0, [(0, 10, "plain"), (1, 11, "parallel")], [(-1, c, 1.0, top) for c, top in SAID[0].items()]
+            1, 0, [(0, 10, "plain"), (1, 11, "parallel")], [(-1, c, 1.0, top) for c, top in RANKED[0].items()]
         ),
         cycle(2, 2, [(2, 12, "plain")], [(-1, 2, 1.0, (12, 1))], end="length"),
     ]
@@ -136,7 +139,7 @@ def test_the_limit_refuses_in_one_line() -> None:
 
 
 def test_step_reduction_and_valid_tokens_by_hand() -> None:
-    # Six cells placed in three passes; the text is 20 21 and its end, and the block's padding is not text.
+    # Three passes fill six cells. The text is 20 21 and its end token; the block's padding is not text.
     read = [(-1, c, 1.0, (1, 2)) for c in range(6)]
     rows = [
         cycle(1, 0, [(0, 20, "plain"), (1, 21, "parallel")], read),
@@ -148,13 +151,13 @@ def test_step_reduction_and_valid_tokens_by_hand() -> None:
     assert (table["placed"], table["valid"], table["passes"], table["reduction"]) == (6, 2, 3, 0.5)
     assert metrics.step_reduction(trace).median == 0.5
     assert metrics.tau(trace) == 2  # placed tokens, padding included
-    assert metrics.output(trace) == 3  # the text with its end
+    assert metrics.output(trace) == 3  # the text and its end token
     assert metrics.seconds(trace) == 1.75
     assert metrics.valid_tokens_per_second(trace) == pytest.approx(2 / 1.75)
     assert metrics.tokens_per_second(trace) == pytest.approx(3 / 1.5)
     assert metrics.target_share(trace) == 1
     base = stepwise([(i, 20 + i) for i in range(4)], [{i: (20 + i, 1)} for i in range(4)], 6, 6)
-    assert metrics.step_reduction(trace, base).median == pytest.approx(1 / 4)  # the other text took four
+    assert metrics.step_reduction(trace, base).median == pytest.approx(1 / 4)  # that took four passes
     assert metrics.by_canvas(trace, base)["saved"].tolist() == [0.25]
     with pytest.raises(TraceError, match="stepwise"):
         metrics.step_reduction(base, trace)
@@ -164,7 +167,7 @@ def test_step_reduction_and_valid_tokens_by_hand() -> None:
 
 
 def test_canvases_are_compared_by_order_and_by_text() -> None:
-    base = stepwise(ORDER, SAID, 5, 5)
+    base = stepwise(ORDER, RANKED, 5, 5)
     swapped = [ORDER[0], ORDER[2], ORDER[1], *ORDER[3:]]  # the same text in another order
     read = [(-1, c, 1.0, (1, 2)) for c in range(5)]
     wide = trace_of(
@@ -173,7 +176,7 @@ def test_canvases_are_compared_by_order_and_by_text() -> None:
         cycle(2, 2, [(1, 99, "plain"), (3, 13, "parallel"), (4, 14, "parallel")], read, end="length"),
     )
     table = metrics.compare_canvases(
-        {"itself": base, "swapped": stepwise(swapped, SAID, 5, 5), "wide": wide}, base
+        {"itself": base, "swapped": stepwise(swapped, RANKED, 5, 5), "wide": wide}, base
     )
     assert table["same_order"].tolist() == [1, 0, 0]
     assert table["same_text"].tolist() == [1, 1, 0]
@@ -186,15 +189,15 @@ def test_canvases_are_compared_by_order_and_by_text() -> None:
         metrics.compare_canvases({"moved": moved}, base)
 
 
-# The previous pass's predictions for cells 1 to 5 (within a block of 4): the drafts below come from it.
+# The predictions of the previous pass, from which the drafts below come. A block has four cells.
 FIRST = [(-1, 0, 9.0, (10, 1)), (-1, 1, 3.0, (11, 1)), (-1, 2, 2.0, (12, 1)), (-1, 3, 1.0, (13, 1))]
 FIRST += [(-1, 4, 8.0, (14, 1)), (-1, 5, 7.0, (15, 1))]
 
 
-def broken(out: list[tuple], nodes: list[tuple], said: list[tuple], begin: int = 1, **more) -> str:
-    """The cause that breaks a second cycle's chain, after the first one placed the first `begin` cells."""
+def broken(out: list[tuple], nodes: list[tuple], ranked: list[tuple], begin: int = 1, **more) -> str:
+    """What breaks the second cycle's chain, if the first cycle placed the first `begin` cells."""
     first = cycle(1, 0, [(i, 10 + i, "plain" if not i else "parallel") for i in range(begin)], FIRST)
-    second = cycle(2, begin, out, said, nodes, **more)
+    second = cycle(2, begin, out, ranked, nodes, **more)
     table = metrics.failures(trace_of(run_of("ssd", 8, 4, draft_length=2), first, second))
     assert table["share"].sum() == pytest.approx(1)
     assert table["chains"].sum() == 1
@@ -222,14 +225,14 @@ def test_the_causes_of_failure_by_hand() -> None:
     assert broken([(2, 1, "correction")], early, root) == "token"
     skip = [(1, 11, -1, "rejected"), (2, 12, 0, "unjudged"), (2, 12, -1, "accepted")]
     assert broken([(2, 12, "draft"), (3, 13, "bonus")], skip, [*root, (2, 3, 1.0, (13, 1))]) == "order!"
-    # The block is full: drafts for the next one are from a pass that did not work on it.
+    # The block is full. The drafts for the next block come from a pass that did not decode it.
     border = [(4, 14, -1, "rejected"), (5, 15, 0, "unjudged")]
     assert broken([(6, 1, "correction")], border, [(-1, 6, 1.0, (1, 2))], begin=4) == "border"
 
 
 def test_failures_refuse_other_methods() -> None:
     with pytest.raises(TraceError, match="whatif"):
-        metrics.failures(stepwise(ORDER, SAID, 5, 5))
+        metrics.failures(stepwise(ORDER, RANKED, 5, 5))
 
 
 def test_what_is_no_canvas_is_refused(tmp_path: Path) -> None:
@@ -252,7 +255,7 @@ def test_a_damaged_canvas_is_refused() -> None:
 
 
 def test_nodes_of_canvases_are_rated_by_their_cells() -> None:
-    # The draft's second token was placed in its cell, but later than drafted; the third never was.
+    # The draft's second token is placed in its cell, but later than drafted. The third is never placed.
     nodes = [(2, 12, -1, "accepted"), (1, 11, 0, "rejected"), (3, 1, 1, "unjudged")]
     rows = [
         cycle(1, 0, [(0, 10, "plain")], FIRST),

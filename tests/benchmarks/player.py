@@ -1,4 +1,4 @@
-"""Measure the player in Chromium: bytes sent, time to open, time per step.
+"""Measure the player in Chromium: how many bytes it sends, and how long opening and a step take.
 
 The traces are synthetic: every cycle is a tree of tokens on ten levels, from several sources, with the
 target's candidates at each node. A step lasts from a key press until the page is laid out again; frames
@@ -66,7 +66,7 @@ STEPS = """async (count) => {
 
 
 def synthetic(cycles: int, nodes: int, tokens: int | None = None) -> Trace:
-    """A trace of `cycles` cycles, or up to `tokens` tokens, whose drafts are trees of `nodes` tokens."""
+    """Make up a trace of `cycles` cycles or up to `tokens` tokens; its drafts are trees of `nodes` tokens."""
     rng = np.random.default_rng(0)
     run = {
         "run": "synthetic", "method": "synthetic", "parameters": {"threshold": 0.05}, "sampling": {},
@@ -146,7 +146,7 @@ def chromium() -> str:
 
 
 def _spent(session: Any) -> dict[str, float]:
-    """CPU seconds of the page's main thread so far: total, and in scripts, styles and layout."""
+    """Return the page's CPU seconds so far: of its main thread, and of scripts, styles and layout."""
     found = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
     names = {"thread": ("ThreadTime",), "work": ("ScriptDuration", "RecalcStyleDuration", "LayoutDuration")}
     return {name: sum(found[part] for part in parts) for name, parts in names.items()}
@@ -187,7 +187,7 @@ def bench(
     rounds: int = 200,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """The player on a long trace of trees, on one of trees twice as large, and a page of 200 tokens.
+    """Measure the player on a long trace of trees, on one with trees twice as large, and on a short page.
 
     No model is loaded. Here `number` counts cycles, `max_new_tokens` the nodes of a tree, and `rounds` the
     steps.

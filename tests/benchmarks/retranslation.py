@@ -1,4 +1,4 @@
-"""Measure re-translation: Tables 2, 3 and 4 of Zeng et al. on our translators, and the paper's claims."""
+"""Measure re-translation on our translators: Tables 2 to 4 of Zeng et al., and the paper's claims."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NOTES = [
 
 
 def settings(betas: Sequence[float] = BETAS, masks: Sequence[int] = MASKS) -> list[Setting]:
-    """List RT, SSBD at each β, continuous decoding, both masks at each k, and the pass at the divergence.
+    """List the settings: RT, SSBD at each β, continuous decoding, both masks at each k, and Algorithm 1.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def settings(betas: Sequence[float] = BETAS, masks: Sequence[int] = MASKS) -> li
 
 
 def label(beta: float) -> str:
-    """The tables' label for a β."""
+    """Return the label of a β in the tables."""
     return f"β = {beta:g}"
 
 
@@ -183,7 +183,7 @@ def bench(
 
 
 def rows_of(found: dict[str, Decoded], quality: Quality, code: str) -> dict[str, dict[str, Any]]:
-    """Every setting's figures, with those of Tables 3 and 4 if they cover this language."""
+    """Return the figures of every setting, and the printed ones if Tables 3 and 4 cover this language."""
     rows = {}
     for name, decoded in found.items():
         sums = decoded.sums
@@ -212,7 +212,7 @@ def rows_of(found: dict[str, Decoded], quality: Quality, code: str) -> dict[str,
 
 
 def table_2(rows: dict[str, dict[str, Any]], code: str) -> list[dict[str, Any]]:
-    """The two rows of Table 2 for a language."""
+    """Return the two rows of Table 2 for a language."""
     return [
         rows[name] | {"method": said} | dict(zip(PUBLISHED, printed.pair(code, name)))
         for name, said in ((RT, RT), (label(BETA), "SSBD"))
@@ -220,7 +220,7 @@ def table_2(rows: dict[str, dict[str, Any]], code: str) -> list[dict[str, Any]]:
 
 
 def tables(rows: dict[str, dict[str, Any]], what: str) -> list[Part]:
-    """Tables 3 and 4 for a model and a language."""
+    """Return Tables 3 and 4 for a model and a language."""
     columns, main = [("method", "", ""), *FIGURES], rows[label(BETA)]
     masked = [row for name, row in rows.items() if name.startswith(("mask-", "display-"))]
     swept = [row for name, row in rows.items() if row not in masked and name != TWICE]
@@ -232,7 +232,7 @@ def tables(rows: dict[str, dict[str, Any]], what: str) -> list[Part]:
 
 
 def claims_of(where: str, code: str, found: dict[str, Decoded], quality: Quality) -> list[Claim]:
-    """What must hold of a model in a language: of a difference, its whole interval."""
+    """List the claims about a model and a language; a difference must hold over its whole interval."""
     rt, main, cd = found[RT], found[label(BETA)], found[CD]
     swept = sorted((d for d in found.values() if set(d.setting.values) == {"beta"}),
                    key=lambda d: d.setting.values["beta"])  # fmt: skip
@@ -278,7 +278,7 @@ def claims_of(where: str, code: str, found: dict[str, Decoded], quality: Quality
 
 
 def orders(where: str, whole: dict[str, dict[str, Decoded]]) -> list[Claim]:
-    """Claims across languages: the closer the word order to English, the less is erased and the more kept."""
+    """List the claims across languages: a word order closer to English means fewer erasures and more kept."""
     claims = []
     for near, far in (("xx", "de"), ("de", "ja")):
         if near in whole and far in whole:

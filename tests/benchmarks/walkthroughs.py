@@ -1,4 +1,4 @@
-"""Measure the memory of walkthroughs that need no torch: run each in a kernel, and read the kernel's peak.
+"""Run each walkthrough that needs no torch in a kernel, and measure the kernel's peak memory.
 
 ``python -m tests.benchmarks.walkthroughs`` prints the table. In these kernels ``import torch`` fails, as on a
 machine without torch. Needs nbclient (the test extra).
@@ -20,8 +20,8 @@ from specviz.site.books import runner
 
 LIMIT = 1.0  # GB, the limit of a free Binder
 FREE = "no torch"  # marks a walkthrough that needs no torch
-# The peak of the kernel's own process. Linux's ru_maxrss begins at that of the process that started it: there
-# the kernel's own count is read, in KiB. macOS' is in bytes.
+# Prints the peak memory of the kernel's process. On Linux, ru_maxrss starts at the peak of the parent, so
+# VmHWM (in KiB) is read instead. On macOS, ru_maxrss is in bytes and counts the process alone.
 PEAK = """
 import pathlib, resource, sys
 status = pathlib.Path("/proc/self/status")

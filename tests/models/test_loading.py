@@ -1,4 +1,4 @@
-"""From names, folders and models in memory to a model; and what is refused, by name."""
+"""Models load from names, folders and objects in memory; others are refused with a reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TINY = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_laye
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in transformers' format."""
+    """Save a tiny Llama in transformers' format, and return its folder."""
     path = tmp_path_factory.mktemp("models") / "village"
     tokenizer = byte_level()
     net = make("llama", vocab_size=len(tokenizer))
@@ -61,9 +61,9 @@ def test_a_folder(home: Path) -> None:
     assert model.plain
     assert load(str(home), dtype="bfloat16").dtype == torch.bfloat16
     ids = model.encode("the mill")
-    found = model.open([ids], 4).forward(Draft.empty()).logits[0][0]
+    logits = model.open([ids], 4).forward(Draft.empty()).logits[0][0]
     torch.testing.assert_close(
-        found, scores(make("llama", vocab_size=model.vocabulary), ids), atol=1e-4, rtol=0
+        logits, scores(make("llama", vocab_size=model.vocabulary), ids), atol=1e-4, rtol=0
     )
 
 
@@ -88,7 +88,7 @@ def test_a_model_in_memory_is_left_as_it_is(home: Path) -> None:
         load(net, tokenizer="nowhere")
 
 
-def test_what_is_downloaded_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloaded_models_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path))
     assert available() == bundled()
     file = DOWNLOADS["smollm2"].path
@@ -181,7 +181,7 @@ def test_an_uncached_hub_model_without_network(monkeypatch: pytest.MonkeyPatch) 
 
 
 def _cached(home: Path, cache: Path) -> Path:
-    """A model in a cache of the hub."""
+    """Put the model into a cache of the hub, and return the folder of its files."""
     shutil.rmtree(cache, ignore_errors=True)
     base = cache / "models--dale--village"
     (base / "refs").mkdir(parents=True)
@@ -295,7 +295,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_what_cannot_be_served_is_refused_by_name(reason: str) -> None:
+def test_an_unsupported_model_is_refused_by_name(reason: str) -> None:
     config, name = REFUSED[reason]
     torch.manual_seed(0)
     net = getattr(transformers, name)(config).eval()
@@ -303,18 +303,18 @@ def test_what_cannot_be_served_is_refused_by_name(reason: str) -> None:
         load(net)
 
 
-def test_a_family_not_tested_here_is_probed() -> None:
+def test_an_untested_family_is_probed() -> None:
     torch.manual_seed(0)
     config = PhiConfig(
         **TINY, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2, initializer_range=0.4
     )
     model = load(transformers.PhiForCausalLM(config).eval())
-    found = model.open([[1, 2, 3]], 4).forward(Draft.empty()).logits[0][0]
-    torch.testing.assert_close(found, scores(model.net, [1, 2, 3]), atol=1e-4, rtol=0)
+    logits = model.open([[1, 2, 3]], 4).forward(Draft.empty()).logits[0][0]
+    torch.testing.assert_close(logits, scores(model.net, [1, 2, 3]), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("layout", ["onednn", "fp16", "int8"])
-def test_a_layout_is_refused_where_no_matrix_is_laid(
+def test_a_layout_is_refused_if_transformers_runs_the_model(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -325,11 +325,11 @@ def test_a_layout_is_refused_where_no_matrix_is_laid(
             load(given, kernels=layout)
     before = load(str(tmp_path), "cpu", "float32").content
     assert load(str(tmp_path), "cpu", "float32", kernels="plain").content == before
-    monkeypatch.setenv("SPECVIZ_KERNELS", "fp16")  # which holds for every model that can
+    monkeypatch.setenv("SPECVIZ_KERNELS", "fp16")  # models without such a layout ignore it
     assert load(str(tmp_path), "cpu", "float32").content == before
 
 
-def test_what_a_tokenizer_does_not_know_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_characters_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     words = Tokenizer(WordLevel({"<unk>": 0, "<s>": 1, "a": 2, "b": 3}, unk_token="<unk>"))
     words.pre_tokenizer = Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", bos_token="<s>")
@@ -339,7 +339,7 @@ def test_what_a_tokenizer_does_not_know_is_said_once(capsys: pytest.CaptureFixtu
         specviz.generate(model, ["a b", "a z", "b", "z z"], "autoregressive", max_new_tokens=2)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("specviz: 2 prompts (2, 4) contain characters that ")
-    tokenizer.bos_token = "<unk>"  # as GPT-2's: it stands for a beginning, too
+    tokenizer.bos_token = "<unk>"  # GPT-2 also begins texts with this token
     specviz.generate(load(net, tokenizer=tokenizer), "a", "autoregressive", max_new_tokens=2)
     assert not capsys.readouterr().err
 
@@ -351,8 +351,8 @@ def test_a_sliding_window_bounds_the_context() -> None:
     model = Model(net)
     assert model.max_length == 8
     context = model.open([[1, 2, 3, 4, 5, 6]], 2)
-    found = context.forward(Draft.chain([7, 8])).logits[0][2]
-    torch.testing.assert_close(found, scores(net, [1, 2, 3, 4, 5, 6, 7, 8]), atol=1e-4, rtol=0)
+    logits = context.forward(Draft.chain([7, 8])).logits[0][2]
+    torch.testing.assert_close(logits, scores(net, [1, 2, 3, 4, 5, 6, 7, 8]), atol=1e-4, rtol=0)
     with pytest.raises(SpecvizError, match="at most 8"):
         model.open([[1] * 9], 2)
 
@@ -384,8 +384,8 @@ def test_the_plain_layout_copies_nothing() -> None:
     matrix = gate_up.product.matrices[1]
     assert matrix.data_ptr() == net.model.layers[0].mlp.up_proj.weight.data_ptr()
     ids = [1, 2, 3]
-    found = model.open([ids], 4).forward(Draft.empty()).logits[0][0]
-    torch.testing.assert_close(found, scores(net, ids), atol=1e-3, rtol=1e-4)
+    logits = model.open([ids], 4).forward(Draft.empty()).logits[0][0]
+    torch.testing.assert_close(logits, scores(net, ids), atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("number", "features", "warns"), [
@@ -394,7 +394,7 @@ def test_the_plain_layout_copies_nothing() -> None:
     ("float16", {"avx512_fp16": True}, False), ("bfloat16", {"amx_bf16": True}, False),
     ("float16", {}, False), ("float32", {"avx512_fp16": False}, False),
 ])  # fmt: skip
-def test_a_format_that_a_processor_emulates_is_named(number, features, warns, monkeypatch, capsys):
+def test_an_emulated_number_format_causes_a_warning(number, features, warns, monkeypatch, capsys):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
     specviz.load("town", dtype=number)
     line = capsys.readouterr().err
