@@ -458,17 +458,6 @@ print(
 # - Your next texts: another kind of work has another τ.
 # - What changes later: contexts, batches and other load change s.
 # - Whether to draft: the best size may still lose to no draft ([15](15_should_i_draft.ipynb)).
-#
-# **Questions for you.**
-#
-# 1. The calibration was greedy. Under sampling τ is smaller at every size. Does g* grow or shrink?
-# 2. The memory is cold at first. Calibrate with `warm_up=0`: what happens to τ, and to g*?
-#
-# <details><summary>Answers</summary>
-# (1) What counts is how steeply τ rises in proportion, τ'/τ. If sampling scales all of τ by one factor, g*
-# stays, whatever s is. If it shortens long paths most, g* shrinks. (2) τ falls. There are few candidates:
-# beyond some g trees are not filled and neither curve changes, so g* is no larger.
-# </details>
 
 # %% [markdown]
 # ## Five questions
@@ -478,22 +467,25 @@ print(
 # s(g), the time of a cycle with g nodes, and τ(g), the tokens it emits; the size with the largest τ(g)/s(g).
 # </details>
 #
-# <details><summary>2. At the best size, how do the two curves rise?</summary>
+# <details><summary>2. How do the two curves rise at the best size, and why is a small miss cheap?</summary>
 #
-# In the same proportion: one more node adds as many per cent of tokens as of time.
+# In the same proportion: one more node adds as many per cent of tokens as of time. Near a smooth peak that is
+# nearly so, too.
 # </details>
 #
-# <details><summary>3. Why can the paper's spline be wrong without large residuals?</summary>
-#
-# Between sparse points its coefficients are not determined, so it swings there and still fits the points.
-# </details>
-#
-# <details><summary>4. You calibrate on float32 and then decode in int8. What is wrong?</summary>
+# <details><summary>3. You calibrate on float32 and then decode in int8. What is wrong?</summary>
 #
 # s(g) belongs to a kernel and a format. Another format has another best size, which may be none.
 # </details>
 #
-# <details><summary>5. Why is a small miss of the best size cheap?</summary>
+# <details><summary>4. The calibration was greedy. Under sampling τ is smaller at every size. Does g* change?</summary>
 #
-# Near a smooth peak τ and s rise in nearly the same proportion.
+# What counts is how steeply τ rises in proportion, τ'/τ. If sampling scales all of τ by one factor, g* stays,
+# whatever s is. If it shortens long paths most, g* shrinks.
+# </details>
+#
+# <details><summary>5. The memory is cold at first. With `warm_up=0`, what happens to τ, and to g*?</summary>
+#
+# τ falls. There are few candidates: beyond some g trees are not filled and neither curve changes, so g* is no
+# larger.
 # </details>

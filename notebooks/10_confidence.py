@@ -32,8 +32,8 @@
 #
 # The pair is **SmolLM2** and `smollm2-draft` if `specviz models get smollm2` has downloaded it (dequantised,
 # 4-bit). Otherwise it is a pair of bundled translators from German into English, with one decoder layer in
-# the drafter and eight in the target. Speed against quality is measured on the translators in either case,
-# because their texts have known answers.
+# the drafter and eight in the target. Speed against quality is always measured on the translators, because
+# their texts have known answers.
 
 # %%
 import ipywidgets
@@ -72,8 +72,9 @@ trace
 # %% [markdown]
 # ## Three signals
 #
-# Let $q$ be the drafter's distribution at one place, $z$ its logits, and (1), (2) its two likeliest tokens. Section
-# III.B (1) defines
+# Let $q$ be the drafter's distribution at one place, $H(q)$ its entropy, $z$ its logits, and (1), (2) its two likeliest
+# tokens; σ is the logistic function. Section III.B (1) defines the *entropy*, *logit margin* and *softmax margin*
+# signals,
 #
 # $$ \tilde C^{ent} = \frac{H(q)}{\log |V|}, \qquad
 #    \tilde C^{margin} = \sigma\bigl(\beta\,(z^{(1)} - z^{(2)})\bigr), \qquad
@@ -134,12 +135,13 @@ print({name: [round(float(x), 4) for x in signal(cases)] for name, signal in our
 #
 # SpecDec (Xia et al. 2023) always sends the same number of tokens, here 10, so no signal has selected what is judged.
 # Each judged token has the drafter's signals and a verdict. The **AUROC** is the share of pairs (one accepted, one
-# rejected token) in which the accepted one has the larger signal; one half is guessing. There are two outcomes to
-# predict: that the method *accepts* the token (here: among the target's three likeliest, at most 1 nat below the
-# first), and that it is the target's *first choice*.
+# rejected token) in which the accepted one has the larger signal; one half is guessing. Two outcomes are
+# predicted: that the method *accepts* the token (here: among the target's three likeliest, with a log-probability at most 1
+# below the first), and that it is the target's *first choice*.
 #
-# **Predict** the best of: largest probability, 1 − entropy, logit margin, softmax margin, the variance of the logits,
-# and the ensemble of equal weights. How far is the ensemble ahead of the best single signal?
+# **Predict** the best of: the largest probability, $q^{(1)}$ (called `confidence` below); 1 − entropy; logit margin;
+# softmax margin; the variance of the logits, scaled to 0 … 1; and the *ensemble* of the three with equal weights. How
+# far is it ahead of the best single signal?
 
 # %%
 best_guess, lead_guess = "ensemble", 0.02
@@ -427,7 +429,7 @@ for name, each in measured.items():
 
 # %% [markdown]
 # A wider gap moves a point to the right, and at first barely down: texts change, but with several right answers a
-# changed text need not be worse. At 16 nats almost anything passes. Quality is then near the drafter's own, and the
+# changed text need not be worse. At 16 almost anything passes. Quality is then near the drafter's own, and the
 # drafter alone is much faster.
 #
 # Early stopping drafts fewer tokens, each a drafter pass. It was no faster when this was written: it must
@@ -466,8 +468,6 @@ paper
 #   an example). Ours are defaults, and every figure here depends on them.
 # - Confidence is the drafter's alone. A drafter that is sure and wrong gets a long window and, in the prose's reading,
 #   a wide gap.
-# - Looking ahead is free if the drafter fills all places in one pass. If it writes token by token, it costs the whole
-#   draft.
 
 # %% [markdown]
 # ## Five questions

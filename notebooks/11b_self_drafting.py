@@ -344,10 +344,11 @@ pd.concat(
 # `smollm2-diffusion` is SmolLM2 with thin matrices added to its own, trained for an hour on one core to fill
 # masked cells (`specviz models diffusion`). It has learnt what answers look like, but not to copy from the
 # prompt: **its text is poor**, and nothing here says how well such a model can write. Its passes cost what
-# those of a real model cost.
+# those of a real model cost. If SmolLM2 has not been downloaded, the cell below prints the command that does it,
+# and shows `town-diffusion` alone.
 #
-# **Predict.** On which model does SSD save the larger share of passes? And on which is the cost of a pass over five
-# canvases closer to that of one?
+# **Predict.** What share of the passes does SSD save, and what does a pass over five canvases cost in passes over one?
+# With both models: on which is the share larger, and on which the cost?
 
 # %%
 try:
@@ -376,10 +377,10 @@ pd.DataFrame(sides)
 
 # %% [markdown]
 # Drafting pays if a pass takes less than $1/(1-s)$ times as long, where $s$ is the share of passes saved:
-# compare the rows. The share depends on how often the model's own guesses hold, and on how much of the canvas
-# is left after the text and is filled with end tokens. The cost of five canvases depends on model *and*
-# device. `specviz bench canvases -m smollm2-diffusion --prompts narrow` measures both. It also gives the
-# speedup on a device where five canvases would cost as much as one.
+# compare the last three rows of a column. The share depends on how often the model's own guesses hold, and on how
+# much of the canvas is left after the text and is filled with end tokens. The cost of five canvases depends on
+# model *and* device. `specviz bench canvases -m smollm2-diffusion --prompts narrow` (or `-m town-diffusion`)
+# measures both. It also gives the speedup on a device where five canvases would cost as much as one.
 
 # %% [markdown]
 # ## What SSD cannot do

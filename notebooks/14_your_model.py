@@ -486,35 +486,25 @@ for part in order:
 #   ones.
 # - An exact method can only be slow. A lossy one (`bild`, `cm_asd`) can also be wrong, and its decision needs a measure
 #   of quality ([03](03_bild.ipynb)).
-#
-# **Questions for you.**
-#
-# 1. A method has τ = 4.7 and a speedup of 0.75. What is its $c$? Which τ would it need?
-# 2. You may train. The rule prefers a method that needs less where intervals overlap. Which cost does the rule not see?
-# 3. Why the paired speedup and not the pooled one? When would you write the rule with the pooled one?
-#
-# <details><summary>Answers</summary>
-# (1) $c$ is 6.3, so τ must exceed 6.3; its tree's depth may not even allow that. (2) The cost of training,
-# once for every new target, spread over all tokens you will ever decode. (3) It weights prompts alike, and
-# one slow moment cannot move a median. If you pay by the hour, all tokens over all seconds is your number.
-# </details>
 
 # %% [markdown]
 # ## Five questions
 #
-# <details><summary>1. Which four questions come before speed?</summary>
-#
-# Must the text be the target's own? Do you sample? Can you train, or is there a small model? Is there memory?
-# </details>
-#
-# <details><summary>2. Why is the rule written down before the numbers?</summary>
+# <details><summary>1. Why is the rule written down before the numbers?</summary>
 #
 # Otherwise the numbers decide which rule is chosen.
 # </details>
 #
-# <details><summary>3. When does the rule say not to draft?</summary>
+# <details><summary>2. When does the rule say not to draft, and which cost does it not see?</summary>
 #
-# When no method's 95 % interval of paired speedups is above 1.
+# When no method's 95 % interval of paired speedups is above 1. It does not see the cost of training, which you pay
+# once for every new target and spread over all tokens you will ever decode.
+# </details>
+#
+# <details><summary>3. A method has τ = 4.7 and a speedup of 0.75. What is its c, and which τ would it need?</summary>
+#
+# $c$ is 6.3, so τ must exceed 6.3; its tree's depth may not even allow that. (τ is the same on every machine; $c$
+# belongs to the one that will run.)
 # </details>
 #
 # <details><summary>4. Two engines run one file with different speeds. What may be compared?</summary>
@@ -522,7 +512,8 @@ for part in order:
 # Speedups over the same file on the same library; between engines, tokens per second.
 # </details>
 #
-# <details><summary>5. What are the two numbers that decide, and which can be measured on another machine?</summary>
+# <details><summary>5. Why the paired speedup and not the pooled one? When would you use the pooled one?</summary>
 #
-# τ and the cost c of a cycle. τ, for the same model, drafter and texts; c belongs to the machine that will run.
+# It weights prompts alike, and one slow moment cannot move a median. If you pay by the hour, all tokens over all
+# seconds is your number.
 # </details>
