@@ -75,6 +75,7 @@ def test_help_and_version_need_nothing():
     assert done.returncode == 0, done.stderr
     for command in ("demo", "generate", "show", "audit", "bench", "models", "suites", "lab"):
         assert f"\n  {command}" in done.stdout
+    assert not re.search(r"^  .*\.\.\.$", done.stdout, re.M), "each command's first sentence fits into a line"
 
 
 def test_generate_show(here, say, folders):

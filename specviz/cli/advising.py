@@ -75,7 +75,7 @@ def advise(
     json: Json = None,
     force: Force = False,
 ) -> None:
-    """Advise which method, drafter and draft size are worth deploying for these texts, if any.
+    """Advise whether to draft your texts, with what, and how far.
 
     The target writes its texts once. All settings are then simulated from one more pass over these texts and
     from passes that are timed for about a minute. After Ctrl-C, run the same command again to continue.

@@ -131,7 +131,7 @@ def audit(
     envelope: Envelope = None,
     sibling: Sibling = None,
 ) -> None:
-    """Check that every exact method writes the target's own text; exit status 1 if one does not.
+    """Check that every exact method writes the target's own text. Exit status 1 if one does not.
 
     For a diffusion model, check for the same cells, tokens and order as in stepwise decoding with the same
     cache policy.

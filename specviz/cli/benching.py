@@ -91,7 +91,7 @@ bench_app = typer.Typer(cls=Benches, invoke_without_command=True, rich_markup_mo
 
 @bench_app.callback()
 def benches(context: typer.Context) -> None:
-    """Measure with your own run (bench run) or a named bench (bench NAME; bench NAME --help)."""
+    """Measure with your own plan, or with a named bench. Without a name, list the benches."""
     if context.invoked_subcommand is not None:
         return
     for name, meaning in _commands().items():

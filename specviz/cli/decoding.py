@@ -79,7 +79,7 @@ def demo(
     invariant: Invariant = None,
     force: Force = False,
 ) -> None:
-    """Decode a few prompts of each kind of task with several methods; write a table, traces and a page.
+    """Decode a few prompts of each kind of task by several methods. Write a table, traces and a page.
 
     SmolLM2 (specviz models get smollm2) runs the methods that need no training, and others with the drafters
     in this package, in about three minutes on two cores. --model town runs every method on a toy model that
@@ -208,7 +208,7 @@ def generate(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Decode your own prompts with one method and print what happened; --out also writes trace and page."""
+    """Decode your own prompts with one method. Print what happened; --out also writes a trace and a page."""
     source = _source({"--prompt": prompt, "--prompts": prompts, "--text": text, "--stream": stream})
     streamed = source in ("--text", "--stream")
     if number is not None and source != "--prompts":

@@ -10,7 +10,7 @@ from specviz.files import write_text
 
 
 def doctor(model: Model = "town", json: Json = None, force: Force = False) -> None:
-    """Check this installation: packages, kernels, downloads and a decode; exit status 1 on a fault."""
+    """Check packages, kernels, downloads and a decode. Exit status 1 on a fault."""
     if json is not None:
         writable(json, force)
     from specviz.measure.doctor import doctor as examined

@@ -28,8 +28,7 @@ def lab(
     browser: Annotated[bool, option("Open a browser.")] = True,
     force: Force = False,
 ) -> None:
-    """Open JupyterLab on a copy of the walkthroughs; options that are not listed here are passed to
-    JupyterLab."""
+    """Open JupyterLab on a copy of the walkthroughs. Other options are passed to JupyterLab."""
     from importlib.util import find_spec
 
     words = arguments or []
@@ -80,7 +79,7 @@ def exercises(
     folder: Annotated[Path, argument("Folder for the students' copy.")] = Path("specviz-exercises"),
     force: Force = False,
 ) -> None:
-    """Write the exercises for students, with hints and checks but no solutions."""
+    """Write the students' copy of the exercises. It has hints and checks, but no solutions."""
     from specviz.check.students import copy_exercises
 
     for path in copy_exercises(folder, force):

@@ -86,7 +86,7 @@ def metrics(
     aiperf: AIPerf = None,
     force: Force = False,
 ) -> None:
-    """Print a trace's acceptance length, rate and speedup as each tool defines them; needs no torch."""
+    """Print a trace's metrics as each tool defines them. Needs no torch."""
     if csv and aiperf is not None:
         raise ParameterError("--csv prints only a table: drop --aiperf")
     if aiperf is not None:
@@ -167,7 +167,7 @@ def explain(
     json: Json = None,
     force: Force = False,
 ) -> None:
-    """Explain why a run is slow or fast: the cost of each factor and the break-even point; needs no torch."""
+    """Explain why a run is slow or fast. Show each factor's cost and the break-even point. Needs no torch."""
     for file in filter(None, (png, page, json)):
         writable(file, force)
     from specviz.explanations import explain as explained
@@ -204,7 +204,7 @@ def import_counts(
     aiperf: AIPerf = None,
     force: Force = False,
 ) -> None:
-    """Read another tool's speculation counts, check them, and print the metrics as each tool defines them."""
+    """Read another tool's speculation counts. Check them, and print the metrics as each tool defines them."""
     if aiperf is not None:
         writable(aiperf, force)
     from specviz.metrics import by_position

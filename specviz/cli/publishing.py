@@ -16,7 +16,7 @@ def site(
     archive: Annotated[bool, option("Also write OUT.zip, the course as one file.", "--zip")] = False,
     force: Force = False,
 ) -> None:
-    """Build walkthroughs, players, methods, papers and reference as files for any static host."""
+    """Build the site as files for any static host. It has walkthroughs, methods, papers and the reference."""
     from specviz.site.build import build
 
     out = out.resolve()

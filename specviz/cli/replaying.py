@@ -54,8 +54,8 @@ def replay(
     workers: Annotated[
         int | None,
         option(
-            "With --all: processes that measure side by side. Default: 1, or of a quick run on a CPU one for "
-            "each core, at most 2.",
+            "With --all: processes that measure side by side. Default: 1; for --quick on a CPU one "
+            "per core, at most 2.",
             min=1,
         ),
     ] = None,
@@ -91,7 +91,7 @@ def replay(
         option("Output folder; finished parts are kept. Default: specviz-replays/.", "--out", "-o"),
     ] = None,
 ) -> None:
-    """Measure a paper's printed table on this machine and compare the two, cell by cell."""
+    """Measure a paper's table on this machine. Compare it with the printed one, cell by cell."""
     from specviz.replays import running, terminal
 
     if workers is not None and not every:

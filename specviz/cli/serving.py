@@ -118,7 +118,7 @@ def app(
     ] = "127.0.0.1",
     browser: Annotated[bool, option("Open a browser.")] = True,
 ) -> None:
-    """Decode, race and open traces in a browser, without a notebook; Ctrl-C stops it.
+    """Decode, race and open traces in a browser, without a notebook. Ctrl-C stops the app.
 
     The address contains a token, which every request needs. Dropped files are checked and are kept only if
     saved.

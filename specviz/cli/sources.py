@@ -42,7 +42,7 @@ def suites(
         Path | None, argument("A local copy in its authors' format; default: fetch it once.")
     ] = None,
 ) -> None:
-    """List the prompt suites or show the contents of one; every --prompts option takes their names."""
+    """List the prompt suites, or show the contents of one. Every --prompts option takes their names."""
     from specviz.escape import visible
     from specviz.measure.report import Column, print_table
     from specviz.suites import list_suites, suite
