@@ -120,7 +120,7 @@ def bench_command(name: str) -> Any:
     checks = {name: note[1] for name, note in notes.items() if len(note) > 1}  # called before any work
 
     def command(
-        model: Model = "town",
+        model: Model = "town-diffusion" if name == "canvases" else "town",
         draft: Drafts = None,
         prompts: Prompts = "town",
         threads: OneThread = 1,
@@ -156,7 +156,8 @@ def bench_command(name: str) -> Any:
     command.__signature__ = Signature([*common[:3], *own, *common[3:]])  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in (*common, *own)}
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(name, cls=BenchCommand, help=f"{BENCHES[name]}. Exit status 1 if a limit is missed.")(command)
+    about = f"{BENCHES[name][0].upper()}{BENCHES[name][1:]}. Exit status 1 if a limit is missed."
+    app.command(name, cls=BenchCommand, help=about)(command)
     return typer.main.get_command(app)
 
 
@@ -171,7 +172,7 @@ def _option(parameter: Parameter) -> Parameter:
     if any(get_origin(each) is Sequence for each in (kind, *kinds)):  # repeated, or separated by commas
         several = option(f"{help_text} May be repeated.".strip(), name)
         return parameter.replace(annotation=Annotated[list[str] | None, several], default=None)
-    least = 1 if kinds[0] is int else None
+    least = (0 if "0: " in help_text else 1) if kinds[0] is int else None  # the help says what 0 does
     return parameter.replace(annotation=Annotated[kind, option(help_text, name, *short, min=least)])
 
 

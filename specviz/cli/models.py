@@ -312,7 +312,9 @@ def diffusion(
     target: Annotated[str, argument("The model that learns to fill masked cells; it is not changed.")],
     texts: Annotated[Path, option("JSON lines with prompt and answer.", "--texts")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
-    answers: AnswersFile = None,
+    answers: Annotated[
+        Path | None, option("Also learn these answers, made by specviz models answers.", "--answers")
+    ] = None,
     start: Annotated[
         str | None, option("An adapter of this target to train further: a folder, or a bundled one's name.")
     ] = None,

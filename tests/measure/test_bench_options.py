@@ -54,7 +54,11 @@ def test_how_many_is_a_number(capsys):
     [
         (("batches", "--sizes", "1,x"), "batch sizes must be whole numbers of at least 1, got 'x'"),
         (("batches", "--sizes", "1,0"), "batch sizes must be whole numbers of at least 1, got '0'"),
-        (("canvases", "--model", "town-diffusion", "--cells", "64,big"), "lengths of canvases must be whole"),
+        (
+            ("canvases", "--cells", "64,big"),
+            "lengths of canvases must be whole",
+        ),  # its default writes canvases
+        (("drafters", "--sums", "0", "--only", "no"), "no contender 'no'"),  # 0 is allowed: none
     ],
 )
 def test_a_list_of_numbers_has_numbers(words, line, capsys):

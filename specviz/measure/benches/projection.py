@@ -46,7 +46,7 @@ def bench(
     drafts: list[Model],
     entries: Sequence[Entry],
     *,
-    number: Annotated[int, "How many of them."] = 8,
+    number: Annotated[int, "How many prompts."] = 8,
     max_new_tokens: Annotated[int, "Maximum tokens per prompt."] = 64,
     rounds: Annotated[int, "Passes of each size."] = 15,
     tick: Tick = lambda done, of, name: None,

@@ -51,7 +51,7 @@ NOTES = [
 def bench(
     model: Model,
     *,
-    text: Annotated[Path | None, "A text file with one text per line."] = None,
+    text: Annotated[Path | None, "A text file with one text per line. Default: bundled."] = None,
     words: Annotated[int, "Words per update."] = 1,
     language: Annotated[str, "The output language, as named in the prompt."] = "German",
     number: Annotated[int, "Texts."] = 30,
