@@ -66,7 +66,7 @@ def calibrate(
     ] = None,
     force: Annotated[bool, option("Measure again; replace existing files.", "--force", "-f")] = False,
 ) -> None:
-    """Find a method's best draft size on this device. Use it by --set draft_size=calibrated."""
+    """Find a method's best draft size on this device. Use it with --set draft_size=calibrated."""
     for path in filter(None, (png, pages and pages / "index.html")):
         writable(path, force)
     draft_sizes = _whole_numbers(sizes)

@@ -130,7 +130,7 @@ def gguf(
     type_: Annotated[str, option("f32, f16, q8_0 or q4_k_m.", "--type")] = "f16",
     force: Force = False,
 ) -> None:
-    """Write a model as a GGUF file for llama.cpp. Use it by --model gguf:FILE."""
+    """Write a model as a GGUF file for llama.cpp. Use it with --model gguf:FILE."""
     writable(out, force)
     with loading():
         from specviz.models.llamacpp import write_gguf
@@ -438,7 +438,7 @@ def datastore(
     model: Model = "town",
     force: Force = False,
 ) -> None:
-    """Build a datastore for spectra from a text, in a model's tokens. Use it by --set datastore=FILE."""
+    """Build a datastore for spectra from a text, in a model's tokens. Use it with --set datastore=FILE."""
     writable(out, force)
     with loading():
         from specviz.methods.datastore import Datastore
