@@ -625,6 +625,21 @@ class TestAdvise:
         ask((target, [small, heads]), tmp_path, **given)
         assert {of for _, of in ticks} == {ticks[-1][0]}
 
+    def test_timed_passes_are_kept_part_by_part(self, models, tmp_path, quick):
+        def stop(done, of, what):
+            if what == "passes after 10 tokens":
+                raise KeyboardInterrupt
+
+        given = {"batch": 2, "context": (8, 10)}
+        with pytest.raises(KeyboardInterrupt):
+            ask(models, tmp_path, **given, tick=stop)
+        ticks = []
+        made = ask(models, tmp_path, **given, tick=lambda *now: ticks.append(now))
+        timed = [what for *_, what in ticks if what.startswith(("short runs", "passes"))]
+        assert timed == ["passes after 10 tokens"] * 4  # two rounds of two models
+        assert ticks[-1][0] == ticks[-1][1] and len({of for _, of, _ in ticks}) == 1
+        assert {row["where"] for row in made.changes} >= {"context 8", "context 10", "batch 2"}
+
     @pytest.mark.parametrize("content", ["{}", '{"texts": [], "prices": {"passes": []}}', "[" * 100_000])
     def test_kept_work_that_is_damaged_is_done_anew(self, models, tmp_path, quick, content):
         def stop(done, of, what):

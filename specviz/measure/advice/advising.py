@@ -387,7 +387,7 @@ class Work:
         self.left_out = {
             name: why for name, each in job.drafters.items() if (why := self._why_left_out(each)) is not None
         }
-        most = {name: int(getattr(each, "most", 1)) for name, each in self.served.items()}
+        most = self.most = {name: int(getattr(each, "most", 1)) for name, each in self.served.items()}
         kinds = {name: each.kind for name, each in self.served.items()}
         self.trees = {name: each for name, each in self.served.items() if each.kind == "eagle"}
         self.listed = list(candidates(kinds, most, job.sampling.greedy))
@@ -548,22 +548,27 @@ class Work:
                 job.elsewhere, job.model, self.served, self.listed, self._between(texts), job.batches,
                 job.contexts, self._touched(texts),
             )  # fmt: skip
-        if content["prices"] is not None:
-            self.done("measured before", self.priced)
-            return unpacked(content["prices"])
+        saved = None if content["prices"] is None else unpacked(content["prices"])
+        if saved is not None:
+            rows = [each for each in job.batches if each not in saved.batches]
+            further = [each for each in job.contexts if each not in saved.contexts]
+            lacking = pricing.steps(self.listed, self.most, 0, rows, further)
+            self.done("measured before", self.priced - lacking)
+
+        def keep(measured: Prices) -> None:
+            content["prices"] = packed(measured)
+            self.state.keep()
+
         by_length = sorted(texts, key=lambda text: len(text.ids))
         chosen = [by_length[i] for i in pilots(len(texts))]
         options = {
             "max_new_tokens": min(pricing.PILOT_TOKENS, job.most), "temperature": job.sampling.temperature,
             "top_k": job.sampling.top_k, "top_p": job.sampling.top_p, "seed": job.seed,
         }  # fmt: skip
-        measured = pricing.measure(
+        return pricing.measure(
             job.model, self.served, self.listed, [text.ids for text in chosen], self._between(texts),
-            job.batches, job.contexts, options, self.done,
+            job.batches, job.contexts, options, self.done, saved, keep,
         )  # fmt: skip
-        content["prices"] = packed(measured)
-        self.state.keep()
-        return measured
 
     @property
     def _shape(self) -> Shape | None:

@@ -463,7 +463,7 @@ def passes_of(opened: Sequence[Timing]) -> dict[str, Passes]:
 def measure(
     model: Model, drafters: Mapping[str, Model], candidates: Sequence[Candidate], texts: Sequence[list[int]],
     between: tuple[int, int], batches: Sequence[int], contexts: Sequence[int], options: Settings,
-    done: Timed,
+    done: Timed, saved: Prices | None = None, keep: Callable[[Prices], None] = lambda made: None,
 ) -> Prices:  # fmt: skip
     """Time passes and short runs.
 
@@ -484,26 +484,35 @@ def measure(
     options : mapping
         Options of the short runs.
     done : callable
+    saved : Prices, optional
+        Those measured so far. Only further batch sizes and contexts may be lacking, because short runs are
+        compared with passes of the same minute.
+    keep : callable
+        Called with all prices so far whenever a part is measured.
     """
     families = list(dict.fromkeys(each.family for each in candidates))
     chains = {draft for method, draft in families if method == CHAIN}
     models = {TARGET: model} | {name: drafters[name] for name in drafters if name in chains}
     timed = Stopwatch(models, pass_sizes(candidates), done, [token for text in texts for token in text])
-    with ExitStack() as stack:
-        opened = timed.open(stack, sorted(set(between)))
-        counts = np.diff(np.linspace(0, ROUNDS, len(texts) + 2).round().astype(int)).tolist()
-        turns = iter(counts)
+    if saved is None:
+        with ExitStack() as stack:
+            opened = timed.open(stack, sorted(set(between)))
+            counts = np.diff(np.linspace(0, ROUNDS, len(texts) + 2).round().astype(int)).tolist()
+            turns = iter(counts)
 
-        def time_passes() -> None:
-            count = next(turns)
-            for each in opened:
-                each(count)
+            def time_passes() -> None:
+                count = next(turns)
+                for each in opened:
+                    each(count)
 
-        pilots = run_pilots(model, drafters, candidates, texts, options, done, time_passes)
-        made = {(name, 1): each for name, each in passes_of(opened).items()}
-    for rows in (rows for rows in batches if rows > 1):
-        made |= {(name, rows): each for name, each in timed([sum(between) // 2], rows).items()}
-    elsewhere: dict[tuple[str, int], Passes] = {}
-    for context in contexts:
-        elsewhere |= {(name, context): each for name, each in timed([context]).items()}
-    return Prices(made, elsewhere, pilots, clock_of(model)[1])
+            pilots = run_pilots(model, drafters, candidates, texts, options, done, time_passes)
+            made = {(name, 1): each for name, each in passes_of(opened).items()}
+        saved = Prices(made, pilots=pilots, clock=clock_of(model)[1])
+        keep(saved)
+    for rows in (rows for rows in batches if rows not in saved.batches):
+        saved.passes |= {(name, rows): each for name, each in timed([sum(between) // 2], rows).items()}
+        keep(saved)
+    for context in (context for context in contexts if context not in saved.contexts):
+        saved.elsewhere |= {(name, context): each for name, each in timed([context]).items()}
+        keep(saved)
+    return saved
