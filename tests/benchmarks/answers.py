@@ -156,8 +156,10 @@ def _stock(target: Any, messages: list[Line], limit: int, **sampling: Any) -> Li
 def _llama(path: Path) -> Any:
     from llama_cpp import Llama
 
+    threads = torch.get_num_threads()
     with special_kernels(not ends_the_process(whole=False)):
-        return Llama(str(path), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False)
+        # Without n_threads_batch, prompts are read on all cores, and threads that wait for a busy core spin.
+        return Llama(str(path), n_ctx=512, n_threads=threads, n_threads_batch=threads, verbose=False)
 
 
 def _asked(llama: Any, messages: list[Line], limit: int) -> Line:
