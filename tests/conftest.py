@@ -7,7 +7,10 @@ import os
 import sys
 
 import pytest
-from checkpoints import write
+
+# Set before torch is imported. Two workers share the cores, where waiting threads would otherwise spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(autouse=True)
@@ -78,5 +81,6 @@ def smollm2(smollm2_file):
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     """A target, a good draft of it, and one with another vocabulary."""
-    root = tmp_path_factory.mktemp("models")
-    return write(root)
+    from checkpoints import write
+
+    return write(tmp_path_factory.mktemp("models"))
