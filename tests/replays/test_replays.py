@@ -12,7 +12,7 @@ import sys
 import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from io import StringIO
 from types import SimpleNamespace
@@ -499,12 +499,30 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     assert not missing.complete
 
 
-def test_papers_are_measured_side_by_side_as_in_turn(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def pool():
+    """Replaces `processes` by the pool of its first call: starting two processes takes ten seconds."""
+    from specviz.measure.running import processes
+
+    pools = []
+    with ExitStack() as stack:
+
+        @contextmanager
+        def kept(*given):
+            if not pools:
+                pools.append(stack.enter_context(processes(*given)))
+            yield pools[0]
+
+        yield kept
+
+
+def test_papers_are_measured_side_by_side_as_in_turn(tmp_path, monkeypatch, pool):
     """Two real processes take a paper each; finished tables are kept, and other settings are refused."""
     tables = ["ssd/table2", "cm_asd/table2"]
     monkeypatch.setattr(running, "RECIPES", {table: RECIPES[table] for table in tables})
     monkeypatch.setattr(running, "CURVES", {})
     monkeypatch.setattr(work, "cores", lambda: 2)
+    monkeypatch.setattr("specviz.measure.running.processes", pool)
     options = {"quick": True, "number": 2, "max_new_tokens": 4}
     seen = []
     found = running.replay_all(
@@ -534,8 +552,9 @@ def test_papers_are_measured_side_by_side_as_in_turn(tmp_path, monkeypatch):
         running.replay_all(tmp_path / "two", workers=2, **{**options, "number": 3})
 
 
-def test_a_table_that_cannot_be_measured_side_by_side_is_listed(tmp_path, monkeypatch):
+def test_a_table_that_cannot_be_measured_side_by_side_is_listed(tmp_path, monkeypatch, pool):
     monkeypatch.setattr(work, "cores", lambda: 2)
+    monkeypatch.setattr("specviz.measure.running.processes", pool)
     options = {"quick": True, "number": 2, "max_new_tokens": 4, "model": "no-such-model"}
     found = running.replay_all(tmp_path / "two", workers=2, **options)
     assert found.complete and not found.tables
