@@ -9,7 +9,7 @@ from models.seq2seq import make
 from tiny import llama
 
 from specviz import audit, cli
-from specviz.audit import law, text
+from specviz.audit import law, text, updates
 from specviz.errors import ModelError, ParameterError
 from specviz.methods import find
 from specviz.models import load
@@ -29,6 +29,7 @@ def say(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     # The laws use toy vocabularies, whatever the model.
     monkeypatch.setattr(text, "_enumerated", lambda make: [])
+    monkeypatch.setattr(updates, "check", lambda make: [])
 
     def call(*arguments):
         status = cli.run(["audit", *map(str, arguments)])
