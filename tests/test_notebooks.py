@@ -69,11 +69,16 @@ SMALLER = {
         ('"max_new_tokens": 128}', '"max_new_tokens": 48}'),
     ],
     "08": [
-        ('sv.calibrate(model, "unispec")', 'sv.calibrate(model, "unispec", number=2, rounds=2)'),
+        (
+            'sv.calibrate(model, "unispec")',
+            'sv.calibrate(model, "unispec", sizes=(1, 8, 16, 24, 32), number=2, rounds=2)',
+        ),
         ("sizes=range(1, 50, 4), warm_up=8,", "sizes=(1, 9, 24, 49), warm_up=2, number=2,"),
-        ('"town": (25, 128)', '"town": (41, 32)'),
+        ('"town": (25, 128)', '"town": (8, 32)'),
+        ('if target == "smollm2" else None', 'if target == "smollm2" else learnt + 3'),
         ("for n in (1, 2, 5)", "for n in (1, 2)"),
-        ("few = (1, 2, 3, 4, 6, 8, 12, 16, 24)", "few = (1, 2, 4, 8, 16)"),
+        ("few = (1, 2, 3, 4, 6, 8, 12, 16, 24)", "few = (1, 4, 8, 16)"),
+        ("sizes=few, warm_up=8", "sizes=few, warm_up=2"),
         ('"town": 31}[target]', '"town": 3}[target]'),
     ],
     "09": [
@@ -82,8 +87,14 @@ SMALLER = {
         ("(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)", "(0.0, 0.2, 0.5, 1.0)"),
     ],
     "10": [('suite("de-en", 120)', 'suite("de-en", 16)'), ("translations[:16]", "translations[:4]")],
-    "11c": [('"ssd", of=texts[:4], cells=64', '"ssd", of=texts[:2], cells=48')],
+    "11c": [
+        ('startswith("translations")]', 'startswith("translations")][:4]'),
+        ('"ssd", of=texts[:4], cells=64', '"ssd", of=texts[:2], cells=48'),
+        ("for refresh in (1, 4, 8, 16, 48)", "for refresh in (4, 8, 48)"),
+        ("for cells in (48, 96)", "for cells in (24, 48)"),
+    ],
     "14": [('group, length = "language", 48', 'group, length = "language", 16')],
+    "15": [('"town-draft-aligned"], 8)', '"town-draft-aligned"], 6)'), ("LENGTH = 40", "LENGTH = 16")],
 }
 
 
