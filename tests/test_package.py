@@ -190,8 +190,10 @@ def test_published_numbers_come_with_the_wheel(wheel, tmp_path):
 
 def test_demo_runs_from_the_wheel(wheel, tmp_path):
     _, site = wheel
-    where = run("import specviz; print(specviz.__file__)", tmp_path, PYTHONPATH=str(site))
+    code = "import json, specviz as sv; print(sv.__file__); print(json.dumps(sv.suite('town')[0]))"
+    where, prompt = run(code, tmp_path, PYTHONPATH=str(site)).splitlines()
     assert where.startswith(str(site)), "the installed copy must be the one that runs"
+    (tmp_path / "one.jsonl").write_text(prompt)
     done = subprocess.run(
         [
             sys.executable,
@@ -200,8 +202,8 @@ def test_demo_runs_from_the_wheel(wheel, tmp_path):
             "demo",
             "--model",
             "town",
-            "--number",
-            "1",
+            "--prompts",
+            "one.jsonl",
             "--max-new-tokens",
             "12",
             "--out",
