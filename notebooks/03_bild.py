@@ -437,7 +437,8 @@ for name in ("unaligned", "aligned"):
 # tokens are not the large model's first choice? And how many *sums*, whose answers are known, come out right?
 #
 # Again there are two small models: the first section's drafter (`smollm2-draft` learnt *sampled* answers) and
-# one **aligned** with greedy answers. Speculative decoding with the first is the third method.
+# one **aligned**, that is, trained further on greedy answers. Speculative decoding with the first is the third
+# method.
 #
 # **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2)
 # Which of the three is fastest? (3) Of the sums that the large model gets right, how many does BiLD lose?
@@ -490,7 +491,8 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # shows which counts more on this machine. With so few sums, intervals are wide; `specviz bench drafters`
 # counts forty.
 #
-# `smollm2-draft` is partly aligned already.
+# On SmolLM2 this is not a test of alignment alone: `smollm2-draft` is partly aligned already, and
+# `smollm2-draft-aligned` has also seen more kinds of prompts.
 #
 # ## What BiLD cannot do
 #
