@@ -433,12 +433,11 @@ for name in ("unaligned", "aligned"):
 #
 # ## On a language model: what is lost, and what is gained
 #
-# Back to the first pair. Two measures replace BLEU. How many of the kept
-# tokens are not the large model's first choice? And how many *sums*, whose answers are known, come out right?
+# Back to the first pair. Two measures replace BLEU: how many kept tokens are not the large model's first choice,
+# and how many *sums*, whose answers are known, come out right.
 #
 # Again there are two small models: the first section's drafter (`smollm2-draft` learnt *sampled* answers) and
-# one **aligned**, that is, trained further on greedy answers. Speculative decoding with the first is the third
-# method.
+# one **aligned** with greedy answers. Speculative decoding with the first is the third method.
 #
 # **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2)
 # Which of the three is fastest? (3) Of the sums that the large model gets right, how many does BiLD lose?
@@ -491,8 +490,7 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # shows which counts more on this machine. With so few sums, intervals are wide; `specviz bench drafters`
 # counts forty.
 #
-# On SmolLM2 this is not a test of alignment alone: `smollm2-draft` is partly aligned already, and
-# `smollm2-draft-aligned` has also seen more kinds of prompts.
+# `smollm2-draft` is partly aligned; the other learnt longer.
 #
 # ## What BiLD cannot do
 #
