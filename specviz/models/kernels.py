@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import platform
-import sys
 import time
 import warnings
 import weakref
@@ -401,8 +400,7 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     layout_name : str or None
         One of `LAYOUTS` or `WHOLE_NUMBERS`, or `FP16` or `W8A8`. ``auto`` and None use the environment
         variable ``SPECVIZ_KERNELS``, else a measurement, which considers ``fp16`` only if it changes no
-        weight. A model that does not fit the variable uses `PLAIN`; for integers, a line on stderr says
-        so. If the variable is ``int4``, weights that were not stored in four bits use eight.
+        weight. If the variable is ``int4``, weights that were not stored in four bits use eight.
     net : transformers model
         On its device, in its format.
     groups : iterable of sequences of linear layers
@@ -460,19 +458,13 @@ def _whole_numbers(
     layout_name: str | None, pinned: str | None, net: PreTrainedModel,
     groups: Iterable[Sequence[torch.nn.Linear]],
 ) -> str:  # fmt: skip
-    """The integer layout that was requested, or that the environment variable pins for the models it fits."""
-    name, fault = layout_name or pinned, ""
-    shown = f"kernels={layout_name!r}" if layout_name else f"{VARIABLE}={pinned}"
+    """The integer layout that was requested, or that the environment variable pins for every model."""
+    name = layout_name or pinned
     if net.device.type != "cpu" or net.dtype != torch.bfloat16:
         here = f"{str(net.dtype).removeprefix('torch.')} on {net.device}"
-        fault = f"{shown} computes in bfloat16 on a CPU; this model is in {here}"
-    elif not _multiplies_whole_numbers():
-        fault = f"torch has no products for {shown} on this machine"
-    if fault and layout_name:
-        raise ModelError(f"{fault}: drop it")
-    if fault:
-        print(f"specviz: {fault} and uses {PLAIN} kernels", file=sys.stderr)
-        return PLAIN
+        raise ModelError(f"kernels={name!r} computes in bfloat16 on a CPU; this model is in {here}")
+    if not _multiplies_whole_numbers():
+        raise ModelError(f"torch has no products for kernels={name!r} on this machine: drop it")
     if name == INT8 or any(four_bits(part.weight) for group in groups for part in group):
         return INT8 if name == INT8 else INT4
     if layout_name is None:  # for example a drafter's weights, with the variable set for the target
