@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from specviz import escape
 from specviz.cli.arguments import writable
-from specviz.cli.options import CSV, AIPerf, Baseline, Force, Json, argument, option
+from specviz.cli.options import CSV, AIPerf, Baseline, Force, Json, Since, argument, option
 from specviz.cli.terminal import screen, show_trace
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
@@ -155,6 +155,7 @@ def explain(
             "The tool that wrote the file, as for specviz import; default: detected from the file.", "--from"
         ),
     ] = None,
+    since: Since = None,
     png: Annotated[Path | None, option("Write the waterfall to this file as a picture.")] = None,
     page: Annotated[
         Path | None,
@@ -172,7 +173,7 @@ def explain(
         writable(file, force)
     from specviz.explanations import explain as explained
 
-    result = explained(source, plain, origin=origin)
+    result = explained(source, plain, origin=origin, since=since)
     print(result.text())
     if png is not None:
         print(f"picture: {result.to_png(png, force=True)}")
@@ -196,10 +197,7 @@ def import_counts(
             "--from",
         ),
     ],
-    since: Annotated[
-        Path | None,
-        option("For vllm-metrics: an earlier page of the same server; count only what came after it."),
-    ] = None,
+    since: Since = None,
     baseline: Baseline = None,
     aiperf: AIPerf = None,
     force: Force = False,
@@ -209,6 +207,7 @@ def import_counts(
         writable(aiperf, force)
     from specviz.metrics import by_position
     from specviz.trace import read_counts
+    from specviz.trace.counts import UNDRAFTED
     from specviz.trace.foreign import COUNTERS
     from specviz.trace.vllm_log import DRAFTING_ONLY, VLLM_LOG
 
@@ -222,6 +221,8 @@ def import_counts(
             print("steps: those with a draft; they and the prefills account for all generated tokens")
         if counts.origin == VLLM_LOG:
             print(f"not counted: {DRAFTING_ONLY}")
+    if counts.least_steps:
+        print(f"steps: {UNDRAFTED}")
     _print_definitions(counts, base)
     for side in filter(None, (counts, base)):
         for line, why in side.left_out.to_numpy():

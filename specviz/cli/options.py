@@ -113,6 +113,10 @@ Baseline = Annotated[
     Path | None,
     option("The same prompts without speculation, in the same kind of file; adds speedups."),
 ]
+Since = Annotated[
+    Path | None,
+    option("For vllm-metrics: an earlier page of the same server; count only what came after it."),
+]
 Json = Annotated[Path | None, option("Write the result to this file as JSON.")]
 Settings = Annotated[
     list[str] | None, option("A parameter of the method; may be repeated.", "--set", metavar="NAME=VALUE")

@@ -130,20 +130,20 @@ def of_trace(trace: Trace) -> Costs:
 
 
 def of_counts(counts: Counts) -> Costs:
-    """The mean costs of steps that another tool counted.
+    """The mean costs of steps that another tool counted; NaN if it does not say how many there were.
 
     Raises
     ------
     TraceError
-        If it does not say how many steps there were.
+        If there were none.
     """
     steps, tokens = counts.total("steps"), counts.total("emitted")
     if steps == 0 and counts.plain:
         raise TraceError(
             f"{counts.where}: its answers have one token each, the prefill's, so no step is timed"
         )
-    if not steps > 0:
-        raise TraceError(f"{counts.where}: {counts.origin} does not say how many verify steps there were")
+    if steps == 0:
+        raise TraceError(f"{counts.where} counts no verify step: explain needs answers of several tokens")
     table = counts.requests
     texts = table[["steps", "emitted"]].astype("float64").rename(columns={"emitted": "tokens"})
     first = table["first"].where(table["first"].notna(), table["prefill"])

@@ -113,6 +113,8 @@ class Explanation:
     def sentence(self) -> str:
         """The explanation in a few sentences."""
         tau, cycle = self.costs.tau, self.costs.cycle
+        if np.isnan(tau):
+            return "The record does not say how many cycles there were, nor what one writes or costs."
         if self.plain is None or np.isnan(self.cost):
             if np.isnan(cycle):
                 return f"A cycle writes {tau:.2f} tokens; the record does not say how long it takes."
@@ -181,7 +183,10 @@ class Explanation:
         """The whole explanation, for a terminal."""
         version = f" ({self.version})" if self.version else ""
         about = self.plain
-        head = [f"{self.name}{version}: {self.costs.steps:,.0f} cycles, {self.costs.tokens:,.0f} tokens"]
+        size = f"{self.costs.steps:,.0f} cycles, {self.costs.tokens:,.0f} tokens"
+        if np.isnan(self.costs.tau):
+            size = "unknown number of cycles"
+        head = [f"{self.name}{version}: {size}"]
         if about is not None:
             spread = "" if np.isnan(about.low) else f", {about.low * 1e3:.2f} to {about.high * 1e3:.2f}"
             head.append(

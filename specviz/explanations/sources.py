@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specviz.errors import ParameterError, TraceError
+from specviz.errors import ParameterError, TraceError, plural
 from specviz.explanations import acceptance, costs
 from specviz.explanations.costs import PARTS, PLAIN, Costs, Plain
 from specviz.explanations.explanation import Explanation
 from specviz.metrics import Estimate, contenders
 from specviz.trace import Counts, Trace, read_counts
+from specviz.trace.counts import UNDRAFTED
 from specviz.trace.engines import origin_of
+from specviz.trace.foreign import COUNTERS
 from specviz.trace.vllm_log import DRAFTING_ONLY, VLLM_LOG
 
 if TYPE_CHECKING:
     import pandas as pd
 
 WORST = 5  # cycles to list
+LISTED = 3  # skipped lines to list
 RECORDS = (".parquet", ".partial")
 NO_PLAIN = (
     "the cost of a plain step: decode the same prompts with method 'autoregressive' and pass that trace as "
@@ -31,6 +34,11 @@ NO_PLAIN_LOG = (
     "the cost of a plain step: pass a file of the same format, with the same requests without speculation, "
     "as plain (--plain)"
 )
+NO_STEPS = "how many steps had no draft, and so what a step writes and costs"
+COUNTS_STEPS = {  # how another file of the same tool would tell
+    COUNTERS: "keep vllm:generation_tokens_total and vllm:time_to_first_token_seconds_count in the page",
+    "aiperf": "the records need the server's completion_tokens",
+}
 
 
 def explain(
@@ -38,6 +46,7 @@ def explain(
     plain: Trace | Counts | str | Path | None = None,
     *,
     origin: str | None = None,
+    since: str | Path | None = None,
 ) -> Explanation:
     """Explain why a run is slow or fast: speedup = τ / (s(g) + drafter + fixed), factor by factor.
 
@@ -52,6 +61,8 @@ def explain(
         are any.
     origin : str, optional
         The tool that wrote the file, as in `specviz.trace.read_counts`. Default: detected from the file.
+    since : str or Path, optional
+        For a page of vLLM's counters: an earlier page of the same server; only what came after it counts.
 
     Returns
     -------
@@ -63,9 +74,11 @@ def explain(
     TraceError
         If the file cannot be read, holds several methods, a stream or a canvas, or has no drafts.
     ParameterError
-        If one of `source` and `plain` is a trace and the other a log.
+        If one of `source` and `plain` is a trace and the other a log, or `source` takes no `since`.
     """
-    given = _opened(source, origin)
+    given = _opened(source, origin, since=since)
+    if since is not None and (isinstance(given, Trace) or given is source):
+        raise ParameterError(f"since works only for a file of a server's counters ({COUNTERS}): drop it")
     if isinstance(given, Counts):
         other = None if plain is None else _opened(plain, origin or given.origin, True)
         if isinstance(other, Trace):
@@ -96,13 +109,16 @@ def explain(
     return _of_trace(given, base, path)
 
 
-def _opened(source: Trace | Counts | str | Path, origin: str | None, plain: bool = False) -> Trace | Counts:
+def _opened(
+    source: Trace | Counts | str | Path, origin: str | None, plain: bool = False,
+    since: str | Path | None = None,
+) -> Trace | Counts:  # fmt: skip
     if not isinstance(source, str | Path):
         return source
     path = Path(source).expanduser()
     if origin is None and (path.is_dir() or path.suffix in RECORDS):
         return Trace.open(path)
-    return read_counts(path, origin or origin_of(path), plain=plain)
+    return read_counts(path, origin or origin_of(path), plain=plain, since=since)
 
 
 def _draft(part: Trace) -> str:
@@ -141,12 +157,17 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     own = costs.of_counts(counts)
     plain = None if base is None else costs.of_plain_counts(counts, base)
     missing = []
-    if np.isnan(own.cycle):
-        missing.append("how long decoding took, without the prefill")
-    if np.isnan(own.draft):
-        missing.append("how long drafting took, and so how the cost of a step splits")
-    if plain is None:
-        missing.append(NO_TIMES if np.isnan(own.cycle) else NO_PLAIN_LOG)
+    if np.isnan(own.steps):
+        missing.append(": ".join(filter(None, (NO_STEPS, COUNTS_STEPS.get(counts.origin)))))
+    else:
+        if np.isnan(own.cycle):
+            missing.append("how long decoding took, without the prefill")
+        if np.isnan(own.draft):
+            missing.append("how long drafting took, and so how the cost of a step splits")
+        if plain is None:
+            missing.append(NO_TIMES if np.isnan(own.cycle) else NO_PLAIN_LOG)
+        if counts.least_steps:
+            missing.append(f"the exact number of steps: {UNDRAFTED}")
     positions = acceptance.positions(counts)
     if positions is None:
         unknown = "which steps had a draft" if len(counts.steps) else "how many tokens each step accepted"
@@ -161,7 +182,11 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
         missing.append(DRAFTING_ONLY)
     if counts.column("drafted").sum() != counts.column("drafted").sum():
         missing.append("how many tokens were drafted")
-    missing += [f"line {line} is skipped: {why}" for line, why in counts.left_out.to_numpy()[:3].tolist()]
+    skipped = counts.left_out.to_numpy().tolist()
+    missing += [f"line {line} is skipped: {why}" for line, why in skipped[:LISTED]]
+    if len(skipped) > LISTED:
+        more = plural(len(skipped) - LISTED, "more line")
+        missing.append(f"{more} skipped; specviz import lists all of them")
     depths = counts.each("depth")
     times = counts.each("times")
     all_depths = len(depths) > 0 and not np.isnan(depths).any()
@@ -183,7 +208,7 @@ def _explained(
     speedup = costs.ratio(own, plain) if timed and plain is not None else Estimate(nan, nan, nan, 0)
     factors = _factors(own, plain if timed else None)
     even = rate = nan
-    if depths is not None:
+    if depths is not None and not np.isnan(own.tau):
         rate = acceptance.even_rate(depths, own.tau, times)
         if timed and plain is not None:
             even = acceptance.even_rate(depths, own.cycle / plain.cycle, times)

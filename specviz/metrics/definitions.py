@@ -87,7 +87,8 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
     of = {symbol: counts.column(name) for symbol, name in SYMBOLS.items()}
     a, m, d = counts.each("accepted"), counts.each("emitted") - 1, counts.each("depth")
     beyond, w = np.nan_to_num(counts.each("beyond")), counts.each("times")
-    all_drafted = of["N"].sum() == w.sum()  # then every step had a draft, even if its depth is unknown
+    # If there are as many drafts as steps that may have had one, each of these steps had one.
+    all_drafted = of["N"].sum() >= w[d != 0].sum()
     had = np.where(np.isnan(d), 1.0 if all_drafted else np.nan, d > 0)
     if whole and len(a):
         at = counts.steps["request"].to_numpy(np.int64)

@@ -182,7 +182,8 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
         One row per definition, by its name: ``who`` uses it and what it is called there; ``quantity``;
         ``value``; ``high``, the upper end if the ``badge`` says ``bounded``. The other badges are ``exact``,
         and ``as counted`` if another tool counted to the end of the last step and this definition does not,
-        or (for a server's sums) if steps with a draft stand for all steps;
+        or (for a server's sums) if steps with a draft stand for all steps, or if the steps without a draft
+        follow from the lengths of the answers (`specviz.trace.Counts.least_steps`);
         ``average``, pooled or a mean over requests; ``end``, what is counted at a text's end; ``counts``,
         what is counted, in words; ``formula`` (symbols: `specviz.metrics.definitions`); ``source``, where it
         was read. ``value`` is NaN if something is missing; ``why`` says what.
@@ -211,7 +212,7 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
             own.origin != "specviz"
             and definition.end == EMITTED
             and {"accepted", "emitted"} & {*definition.needs}
-        ) or (own.pooled and "steps" in definition.needs)
+        ) or ((own.pooled or own.least_steps) and "steps" in definition.needs)
         row["badge"] = "" if value != value else "bounded" if bounded else "as counted" if loose else "exact"
         row["why"] = "" if value == value else _why(definition, own, base)
         rows.append(row)

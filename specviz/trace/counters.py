@@ -70,8 +70,8 @@ def read_counters(path: Path, since: Path | None = None, plain: bool = False) ->
     """Sums over all requests from the page `path`, a row per engine; minus those of an earlier page, `since`.
 
     Arguments and errors are those of `specviz.trace.read_counts`. Steps without a draft are not counted: if
-    more tokens were generated than drafts and prefills account for, ``steps`` and ``emitted`` are not
-    known.
+    more tokens were generated than drafts and prefills account for, these steps wrote the others. Without the
+    counters of generated tokens and prefills, ``steps`` and ``emitted`` are not known.
     """
     if plain:
         raise ParameterError(
@@ -81,14 +81,20 @@ def read_counters(path: Path, since: Path | None = None, plain: bool = False) ->
     where = f"{path}" if since is None else f"{path} since {since}"
     if not any(engine.value[DRAFTS] for engine in engines):
         raise TraceError(f"{where} counts no drafts")
-    rows, steps = [], []
+    rows: list[Record] = []
+    steps: list[tuple[int | None, ...]] = []
+    least_steps = False
     for i, engine in enumerate(engines):
         drafts, drafted, accepted = (engine.value[name] for name in (DRAFTS, DRAFTED, ACCEPTED))
         output, prefills = (engine.value.get(name) for name in (OUTPUT, PREFILLS))
         row: Record = {"id": ", ".join(f"{label} {value[:80]}" for label, value in engine.labels)}
         row |= {"drafts": drafts, "drafted": drafted, "accepted": accepted, "output": output}
-        if output is not None and prefills is not None and output <= accepted + drafts + prefills:
-            row |= {"steps": drafts, "emitted": accepted + drafts}
+        if output is not None and prefills is not None:
+            undrafted = max(output - prefills - accepted - drafts, 0)
+            row |= {"steps": drafts + undrafted, "emitted": accepted + drafts + undrafted}
+            if undrafted:
+                least_steps = True
+                steps.append((i, 0, 0, 0, 1, 0, undrafted))
         rows.append(row)
         at = engine.positions()
         depth = len(at) if drafted == len(at) * drafts else None  # known only if all drafts were full
@@ -101,6 +107,7 @@ def read_counters(path: Path, since: Path | None = None, plain: bool = False) ->
         steps=step_table(dict(zip(STEP, zip(*steps)))),
         most=max(len(engine.positions()) for engine in engines),
         pooled=True,
+        least_steps=least_steps,
     )
 
 

@@ -25,7 +25,8 @@ REQUEST: dict[str, str] = {
     "id": "The request's name in its source; of a run, run and prompt.",
     "kind": "Its kind of task, or null.",
     "prompt_tokens": "Tokens of its prompt.",
-    "steps": "Verify steps: cycles after the prefill. vLLM and AIPerf count only those with a draft.",
+    "steps": "Verify steps: cycles after the prefill. vLLM and AIPerf count only those with a draft; the "
+    "others follow from the length of the answer.",
     "drafts": "Steps with a draft.",
     "drafted": "Draft tokens that the target read, including those after the end of the text.",
     "accepted": "How many of them were accepted.",
@@ -52,6 +53,10 @@ WHOLE = ("prompt_tokens", "steps", "drafts", "drafted", "accepted", "emitted", "
 REAL = ("seconds", "prefill", "first", "begin")
 SUMS = "sums over all requests"
 LACK = "says how many tokens were accepted, not which"
+UNDRAFTED = (
+    "those without a draft follow from the lengths of the answers; tokens that were cut off at an answer's "
+    "end hide some, so there may be more of them, and fewer tokens per step"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +91,9 @@ class Counts:
         Version of the tool, as it states it.
     drafting : float
         Seconds that all drafts took; NaN if not known.
+    least_steps : bool
+        Whether the number of steps is a lower bound: those without a draft follow from the lengths of the
+        answers, and tokens cut off at their ends hide some.
     """
 
     origin: str
@@ -99,6 +107,7 @@ class Counts:
     pooled: bool = False
     version: str | None = None
     drafting: float = math.nan
+    least_steps: bool = False
 
     def __post_init__(self) -> None:
         for names, table, what in (

@@ -41,6 +41,10 @@ def read_counts(
 ) -> Counts:
     """Read the counts that another tool recorded.
 
+    vLLM counts no verify step without a draft, and n-gram speculation has many. A step adds one token to the
+    draft tokens that it accepts, so the number of these steps follows from the length of the answer. It is a
+    lower bound (`Counts.least_steps`): a token that was cut off at an answer's end hides a step.
+
     Parameters
     ----------
     path : str or Path
@@ -55,8 +59,7 @@ def read_counts(
         ``vllm-metrics``: the output of ``curl HOST:8000/metrics``. It holds sums over all requests since the
         server was started: pooled definitions and `by_position` can be computed, means over requests and
         speedups cannot. Each row of `Counts.requests` is an engine. If drafts and prefills account for all
-        generated tokens, every verify step is assumed to have had a draft; tokens cut off at the ends of
-        texts can hide a few steps that had none.
+        generated tokens, every verify step is assumed to have had a draft.
         ``vllm-log``: the server's log, from its lines ``SpecDecoding metrics``; these are sums too: see
         `specviz.trace.vllm_log`.
         ``aiperf``: ``profile_export.jsonl``, written with ``--export-level records``, or only its acceptance
@@ -99,6 +102,7 @@ def read_counts(
     spans: list[tuple[float, float] | None] = []
     versions: set[str] = set()
     drafting: list[float] = []
+    least_steps = False
     if origin in engines.FILES:
         entries = engines.FILES[origin](path, plain)
     else:
@@ -111,13 +115,18 @@ def read_counts(
         name = request.row["id"]
         if origin == "spec-bench" and (before := seen.setdefault(name, line.number)) != line.number:
             line.fail(f"answers question {name}, and so does line {before}: keep one of them")
-        if len(steps["request"]) + len(request.accepted) > STEP_LIMIT:
+        if len(steps["request"]) + len(request.accepted) + request.undrafted > STEP_LIMIT:
             line.fail(f"is where the file exceeds {STEP_LIMIT:,} steps")
         steps["request"] += [len(requests)] * len(request.accepted)
         steps["accepted"] += request.accepted
         steps["drafted"] += request.drafted
         steps["depth"] += request.drafted if request.chain else [None] * len(request.accepted)
         steps["emitted"] += [a + 1 for a in request.accepted]
+        # They come last, because their order among the others is not recorded.
+        without = {"request": len(requests), "drafted": 0, "depth": 0, "accepted": 0, "emitted": 1}
+        for column, value in without.items():
+            steps[column] += [value] * request.undrafted
+        least_steps = least_steps or request.undrafted > 0
         requests.append(request.row)
         spans.append(request.span)
         if request.version is not None:
@@ -141,6 +150,7 @@ def read_counts(
         plain=plain,
         version=", ".join(sorted(versions)) or None,
         drafting=sum(drafting),
+        least_steps=least_steps,
     )
 
 
@@ -242,6 +252,7 @@ class Request:
     span: tuple[float, float] | None = None
     version: str | None = None  # of the tool, if it is given
     drafting: float = math.nan  # seconds that its drafts took
+    undrafted: int = 0  # steps without a draft, which the tool does not count
 
 
 def _vllm(line: Line, plain: bool) -> Request | str:
@@ -433,10 +444,12 @@ def _acceptance(
             f"has {output} completion tokens, but its steps emitted {emitted - last} before the last was cut"
         )
     request |= {"drafts": steps, "drafted": drafted, "accepted": accepted}
-    # Steps without a draft are not counted. An answer longer than these steps and the prefill had some.
-    if output is None or (output <= emitted + 1 and not short):
-        request |= {"steps": steps, "emitted": emitted}
-    return Request(request, each, of, chain, most, span)
+    # Steps without a draft are not counted. Each wrote one token; the answer's first token is the prefill's.
+    undrafted = max((output or 0) - 1 - emitted, 0)
+    if not counted_there and (undrafted or short):
+        return Request(request, each, of, chain, most, span)
+    request |= {"steps": steps + undrafted, "emitted": emitted + undrafted}
+    return Request(request, each, of, chain, most, span, undrafted=undrafted)
 
 
 def _per_step(
