@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import specviz
 from specviz import cli, metrics
 from specviz.errors import ParameterError, TraceError
+from specviz.explanations import explain
 from specviz.trace import read_counts
 
 # As vLLM's server answers, with the page's other metrics shortened. 100 drafts of 3: 20 accepted none, 30
@@ -154,16 +156,33 @@ def test_a_server_of_years_needs_no_more_memory(tmp_path):
     assert metrics.by_position(found)["accepted"].tolist() == [1_600_000_000, 1_000_000_000, 800_000_000]
 
 
-def test_steps_without_a_draft_and_short_drafts_leave_less_to_tell(tmp_path):
-    assert metrics.steps(read(tmp_path, page(output="274"))) == 100  # 170 + 100, and a token of each prefill
-    table = metrics.rosetta(read(tmp_path, page(output="275")))
-    assert table["why"]["accepted a step"] == "vllm-metrics does not say how many verify steps there were"
-    assert table["why"]["nothing accepted"] == "vllm-metrics does not say how many verify steps there were"
+def test_steps_without_a_draft_wrote_what_drafts_and_prefills_did_not(tmp_path):
+    """295 tokens: 4 of prefills, 170 accepted ones, and one of each of 121 steps; 100 had a draft."""
+    whole = read(tmp_path, page(output="274"))  # 170 + 100, and a token of each prefill
+    assert metrics.steps(whole) == 100 and not whole.least_steps
+    counts = read(tmp_path, page(output="295"))
+    assert (metrics.steps(counts), counts.total("drafts"), counts.total("emitted")) == (121, 100, 291)
+    assert counts.least_steps and metrics.tau(counts) == 291 / 121
+    table = metrics.rosetta(counts)
+    assert table["value"]["accepted a step"] == 170 / 121 and table["value"]["nothing accepted"] == 41 / 121
+    assert table["badge"]["accepted a step"] == table["badge"]["nothing accepted"] == "as counted"
     assert table["value"]["1 + accepted a draft"] == 2.7 and table["value"]["at the second position"] == 0.5
+    places = metrics.by_position(counts)
+    assert places["rate"].tolist() == [0.8, 0.5, 0.4]
+    assert places["given"].tolist() == [80 / 100, 50 / 80, 40 / 50]
+    short = metrics.by_position(read(tmp_path, page(output="295", drafted="299")))
+    assert short["rate"].tolist() == [0.8, 0.5, 0.4] and short["given"].isna().all()
+
+
+def test_missing_counters_and_short_drafts_leave_less_to_tell(tmp_path):
     for lacks in ("generation_tokens_total", "time_to_first_token_seconds_count"):
         cut = re.sub(rf"(?m)^vllm:{lacks}.*\n", "", PAGE)
         told = metrics.rosetta(read(tmp_path, cut))["value"].notna()
         assert told.sum() == 6 + (lacks[0] == "t") and told["accepted of output"] == (lacks[0] == "t")
+        why = explain(tmp_path / "after")
+        assert why.positions["rate"].tolist() == [0.8, 0.5, 0.4]
+        assert "unknown number of cycles" in why.text() and not re.search(r"\bnan\b", why.text())
+        assert "keep vllm:generation_tokens_total" in why.missing[0]
     short = read(tmp_path, page(drafted="299"))  # which step's draft was shorter is unknown
     table = metrics.rosetta(short)
     assert (
@@ -207,7 +226,7 @@ def test_two_pages_give_what_lies_between(tmp_path):
     # Prefills did not go on, so one token more than the drafts' had a step without one.
     more = page(LATER, output="423")
     assert found.requests["steps"].tolist() == [60]
-    assert read(tmp_path, more, since=PAGE).requests["steps"].isna().all()
+    assert read(tmp_path, more, since=PAGE).requests["steps"].tolist() == [61]
     # A counter missing from one of the pages is unknown for the interval between them.
     cut = re.sub(r"(?m)^vllm:generation_tokens_total.*\n", "", PAGE)
     assert read(tmp_path, LATER, since=cut).requests[["output", "steps"]].isna().all(axis=None)
@@ -319,5 +338,21 @@ def test_the_command_line_reads_a_page_and_two(tmp_path, capsys):
     assert "\nsteps: those with a draft;" in out
     assert "speedups: unknown: the file holds sums over all requests" in out
     assert "unknown: AIPerf (draft acceptance rate): the file holds sums over all requests" in out
+    (tmp_path / "c.txt").write_text(page(LATER, output="430"), "utf8")
+    assert cli.run(["import", str(tmp_path / "c.txt"), "--from", "vllm-metrics"]) == 0
+    assert "\nsteps: those without a draft follow from" in capsys.readouterr()[0]
     assert cli.run([*after, "--baseline", str(tmp_path / "a.txt")]) == 2
     assert "speedups compare requests" in capsys.readouterr()[1]
+
+
+def test_explain_subtracts_an_earlier_page_too(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text(PAGE, "utf8")
+    (tmp_path / "b.txt").write_text(LATER, "utf8")
+    assert cli.run(["explain", str(tmp_path / "b.txt"), "--since", str(tmp_path / "a.txt")]) == 0
+    out, _ = capsys.readouterr()
+    assert "vllm-metrics: 60 cycles, 150 tokens" in out and "1: 0.67 (0.67)  2: 0.50 (0.75)" in out
+    trace = str(specviz.example("prompt_lookup"))
+    assert cli.run(["explain", trace, "--since", str(tmp_path / "a.txt")]) == 2
+    assert "since works only for a file of a server's counters (vllm-metrics)" in capsys.readouterr()[1]
+    with pytest.raises(ParameterError, match="since works only for a file of a server's counters"):
+        explain(read(tmp_path, PAGE), since=tmp_path / "a.txt")

@@ -218,6 +218,7 @@ def test_a_request_for_which_nothing_was_drafted(tmp_path):
     entry = changed("vllm", ("metrics", "speculative_decoding"), none)
     found = read_counts(write(tmp_path / "r.jsonl", VLLM, entry), "vllm")
     assert found.requests["drafts"].tolist() == [4, 0]
+    assert found.requests["steps"].tolist() == [4, 10]  # 11 tokens, one of them the prefill's
     value = metrics.rosetta(found)["value"]
     assert value["1 + accepted a draft"] == value["1 + accepted a draft, by request"] == 2.5
 
@@ -262,14 +263,28 @@ def test_half_a_surrogate_pair_in_a_category_is_replaced(tmp_path):
 
 
 def test_an_answer_longer_than_its_steps_had_steps_without_a_draft(tmp_path):
-    path = write(tmp_path / "r.jsonl", changed("vllm", ("usage", "completion_tokens"), 30))
-    found = read_counts(path, "vllm")
-    assert found.requests["steps"].isna().all()
-    table = metrics.rosetta(found)
-    assert table["why"]["tokens a verify"] == "vllm does not say how many verify steps there were"
-    assert table["why"]["nothing accepted"] == "vllm does not say how many verify steps there were"
-    assert table["value"]["1 + accepted a draft"] == 2.5
-    assert np.isnan(metrics.tau(found))
+    """30 tokens: the prefill's, 6 accepted ones, and one of each of 23 steps, 4 of which had a draft."""
+    path = tmp_path / "r.jsonl"
+    assert not read_counts(write(path, VLLM), "vllm").least_steps
+    longer = changed("vllm", ("usage", "completion_tokens"), 30)
+    counts = read_counts(write(path, longer), "vllm")
+    assert counts.requests[["steps", "drafts", "emitted"]].iloc[0].tolist() == [23, 4, 29]
+    assert counts.least_steps and metrics.tau(counts) == 29 / 23
+    table = metrics.rosetta(counts)
+    assert table["value"]["tokens a verify"] == 30 / 23 and table["value"]["nothing accepted"] == 20 / 23
+    assert table["value"]["1 + accepted a draft"] == 2.5 and table["value"]["at the second position"] == 2 / 4
+    assert table["badge"]["tau, whole steps"] == "as counted"
+    assert table["badge"]["1 + accepted a draft"] == "exact"
+    # Without the draft of each step, it is still known that the counted steps had one.
+    for name in ("per_step_accepted", "per_step_drafted"):
+        del longer["metrics"]["speculative_decoding"][name]
+    places = metrics.by_position(read_counts(write(path, longer), "vllm"))
+    assert places["rate"].tolist() == [3 / 4, 2 / 4, 1 / 4] and places["given"].isna().all()
+    # A record of this package has no token of the prefill, so its length says less.
+    again = read_counts(counts.to_aiperf(tmp_path / "p.jsonl"), "aiperf")
+    assert again.total("drafts") == 4 and again.requests["steps"].isna().all()
+    huge = changed("vllm", ("usage", "completion_tokens"), 2**31 - 1)
+    assert "is where the file exceeds 20,000,000 steps" in refused(write(path, huge), "vllm")
 
 
 def test_one_response_or_a_list_of_them(tmp_path):
@@ -618,6 +633,10 @@ def test_the_command_line_reads_checks_and_writes(tmp_path, capsys):
     out, _ = capsys.readouterr()
     assert "Counts of 1 request from vllm" in out and "1 + ΣA / ΣN" in out and "2.500" in out
     assert f"skipped: {path}, line 2: no metrics.speculative_decoding" in out
+    assert "steps: those without a draft" not in out
+    longer = write(tmp_path / "l.jsonl", changed("vllm", ("usage", "completion_tokens"), 30))
+    assert cli.run(["import", str(longer), "--from", "vllm"]) == 0
+    assert "steps: those without a draft follow from the lengths of the answers" in capsys.readouterr()[0]
     assert isinstance(read_counts(tmp_path / "p.jsonl", "aiperf"), Counts)
     assert cli.run(["import", str(path), "--from", "vllm", "--aiperf", str(tmp_path / "p.jsonl")]) == 2
     assert cli.run(["import", str(path), "--from", "tgi"]) == 2

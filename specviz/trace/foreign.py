@@ -444,9 +444,11 @@ def _acceptance(
             f"has {output} completion tokens, but its steps emitted {emitted - last} before the last was cut"
         )
     request |= {"drafts": steps, "drafted": drafted, "accepted": accepted}
-    # Steps without a draft are not counted. Each wrote one token; the answer's first token is the prefill's.
+    # Steps without a draft are not counted. Each wrote one token; the answer's first token is the prefill's,
+    # but not in this package's own records, whose answers may also hold tokens that no step verified.
+    follows = counted_there and spec.get("engine") != "specviz"
     undrafted = max((output or 0) - 1 - emitted, 0)
-    if not counted_there and (undrafted or short):
+    if not follows and (undrafted or short):
         return Request(request, each, of, chain, most, span)
     request |= {"steps": steps + undrafted, "emitted": emitted + undrafted}
     return Request(request, each, of, chain, most, span, undrafted=undrafted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from test_engines import ENGINES, LOG, PLAIN_LOG, write
+from test_foreign import AIPERF
 
 import specviz as sv
 import traces
@@ -270,6 +272,73 @@ def test_a_plain_requests_first_token_is_the_prefills(tmp_path):
     why = sv.explain(*files, origin="vllm")
     assert (why.plain.cycle, why.costs.cycle) == pytest.approx((0.02, 0.02))
     assert why.speedup.median == pytest.approx(2.0)
+
+
+def ngram(output, histogram, seconds):
+    """A vLLM server's response with n-gram drafts of three tokens; `output` includes the prefill's token."""
+    steps, accepted = sum(histogram), sum(j * n for j, n in enumerate(histogram))
+    spec = {
+        "mean_acceptance_length": 1 + accepted / max(steps, 1), "num_spec_steps": steps, "num_spec_tokens": 3,
+        "num_draft_tokens": 3 * steps, "num_accepted_draft_tokens": accepted,
+        "acceptance_histogram": histogram,
+    }  # fmt: skip
+    times = {"time_to_first_token_ms": 50.0, "generation_time_ms": 1e3 * seconds}
+    return {
+        "choices": [{"index": 0, "finish_reason": "length", "stop_reason": None}],
+        "usage": {"prompt_tokens": 40, "completion_tokens": output},
+        "metrics": times | {"speculative_decoding": spec},
+    }
+
+
+def test_n_gram_drafts_leave_most_steps_without_a_draft(tmp_path):
+    """128 tokens after the prefill's: 112, 128 and 119 steps of 10 ms, of which 8, 0 and 4 had a draft."""
+    entries = [
+        ngram(129, [2, 1, 0, 5], 1.12),
+        ngram(129, [0, 0, 0, 0], 1.28),
+        ngram(129, [1, 0, 0, 3], 1.19),
+    ]
+    drafted = write(tmp_path / "s.jsonl", *entries)
+    for entry in entries:
+        del entry["metrics"]["speculative_decoding"]
+        entry["metrics"]["generation_time_ms"] = 1280.0
+    why = sv.explain(drafted, write(tmp_path / "p.jsonl", *entries), origin="vllm")
+    assert (why.costs.steps, why.costs.tokens) == (359, 384)
+    assert (why.costs.cycle, why.plain.cycle) == pytest.approx((0.01, 0.01))
+    assert why.speedup.median == pytest.approx(384 / 359)
+    assert why.positions["rate"].tolist() == [9 / 12, 8 / 12, 8 / 12]
+    assert 12 * (why.rate + why.rate**2 + why.rate**3) == pytest.approx(25)  # as many as were accepted
+    assert any("those without a draft follow from the lengths" in each for each in why.missing)
+    # If every step had a draft, the number of steps is the server's own.
+    whole = sv.explain(write(tmp_path / "a.jsonl", ngram(17, [2, 1, 0, 3], 0.06)))
+    assert whole.costs.steps == 6 and not any("those without a draft" in each for each in whole.missing)
+
+
+def test_positions_are_shown_where_the_number_of_steps_is_not_known(tmp_path):
+    """AIPerf counted the answer in its own tokens, which say nothing about the server's steps."""
+    entry = copy.deepcopy(AIPERF)
+    del entry["spec_decode_acceptance"]["completion_tokens"]
+    entry["metrics"]["output_sequence_length"]["value"] = 30
+    why = sv.explain(write(tmp_path / "a.jsonl", entry))
+    assert why.positions["rate"].tolist() == [3 / 4, 2 / 4, 1 / 4]
+    assert np.isnan(why.costs.tau) and np.isnan(why.rate)
+    assert "aiperf: unknown number of cycles" in why.text() and "does not say how many cycles" in why.sentence
+    assert "how many steps had no draft" in why.missing[0] and "completion_tokens" in why.missing[0]
+    assert json.loads(why.to_json())["tau"] is None
+
+
+def test_a_file_without_a_step_is_refused(tmp_path):
+    path = write(tmp_path / "a.jsonl", ngram(1, [0, 0, 0, 0], 0.0))
+    with pytest.raises(TraceError, match="counts no verify step: explain needs answers of several tokens"):
+        sv.explain(path)
+
+
+def test_skipped_lines_that_are_not_listed_are_counted(tmp_path):
+    none = {"timings": {"predicted_n": 9}}
+    for number, words in ((3, None), (4, "1 more line skipped"), (5, "2 more lines skipped")):
+        why = sv.explain(write(tmp_path / "l.jsonl", *[none] * number, ENGINES["llama.cpp"]))
+        assert len([each for each in why.missing if "is skipped: it reports no drafts" in each]) == 3
+        rest = [each for each in why.missing if "more line" in each]
+        assert rest == ([] if words is None else [f"{words}; specviz import lists all of them"])
 
 
 def test_texts_are_paired_only_in_one_order(plain):
