@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
@@ -16,16 +16,27 @@ from ..files import checked, parsed, whole_text
 from ..models.protocols import Model, Prompt
 from ..suites.files import load
 from ..suites.schema import Message
+from ..trace.engines import CONTEXT_FULL, CUT, ENDED
 from ..trace.files import Record
 
 Text = Annotated[str, AfterValidator(whole_text)]
 Ids = list[Annotated[int, Field(ge=0, lt=2**31)]]
+Setting = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 Given: TypeAlias = "str | Path | Sequence[Record]"  # a file, or the objects on its lines
 
-# Engines' names for an answer that ended by itself, and for one that was cut off.
-STOPPED = ("stop", "eos", "end_turn", "eosFound")
-CUT = ("length", "max_tokens", "maxPredictedTokensReached")
 REPLACED = "\ufffd"  # replaces bytes that are not a character
+
+# Settings that change what the target chooses but are not computed here, and the values that switch them off.
+NEUTRAL = {
+    "min_p": 0.0, "typical_p": 1.0, "repetition_penalty": 1.0, "repeat_penalty": 1.0, "presence_penalty": 0.0,
+    "frequency_penalty": 0.0, "dry_multiplier": 0.0, "xtc_probability": 0.0, "dynatemp_range": 0.0,
+    "mirostat": 0.0, "no_repeat_ngram_size": 0.0, "min_tokens": 0.0,
+}  # fmt: skip
+# The same; empty, null, false and the type "text" switch them off.
+CONSTRAINTS = (
+    "logit_bias", "bad_words", "ignore_eos", "grammar", "json_schema", "response_format",
+    "structured_outputs",
+)  # fmt: skip
 
 
 class Line(TypedDict, total=False):
@@ -45,6 +56,25 @@ class Line(TypedDict, total=False):
     temperature: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None
     top_p: Annotated[float, Field(gt=0, le=1)] | None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None
+    min_p: Setting | None
+    typical_p: Setting | None
+    repetition_penalty: Setting | None
+    repeat_penalty: Setting | None
+    presence_penalty: Setting | None
+    frequency_penalty: Setting | None
+    dry_multiplier: Setting | None
+    xtc_probability: Setting | None
+    dynatemp_range: Setting | None
+    mirostat: Setting | None
+    no_repeat_ngram_size: Setting | None
+    min_tokens: Setting | None
+    logit_bias: Any
+    bad_words: Any
+    ignore_eos: Any
+    grammar: Any
+    json_schema: Any
+    response_format: Any
+    structured_outputs: Any
 
 
 @dataclass(frozen=True)
@@ -70,6 +100,8 @@ class Answer:
     engine : str
     temperature, top_p : float
     top_k : int
+    altered : str
+        Settings stated besides these that change what the target chooses; empty if there are none.
     """
 
     where: str
@@ -85,6 +117,7 @@ class Answer:
     top_k: int = 0
     name: str = ""
     kind: str = ""
+    altered: str = ""
 
 
 def read(given: Given) -> list[Answer]:
@@ -96,7 +129,8 @@ def read(given: Given) -> list[Answer]:
         Each has ``messages`` or ``turns`` (only the first turn is answered), which go through the chat
         template, or ``prompt`` (a text, used unchanged, or ids); and ``answer`` or ``token_ids``, or both.
         Optional: ``finish_reason``, ``max_tokens``, ``engine``, ``temperature``, ``top_p``, ``top_k``,
-        ``stop`` (texts that end an answer), ``id`` and ``kind`` (of work).
+        ``stop`` (texts that end an answer), ``id`` and ``kind`` (of work); and the settings in `NEUTRAL` and
+        `CONSTRAINTS`, with which an answer cannot be judged.
 
     Raises
     ------
@@ -133,7 +167,7 @@ def _answer(where: str, entry: Record) -> Answer:
     if text is None and ids is None:
         raise PromptError(f"{where} lacks 'answer' (a string) or 'token_ids'")
     reason = line.get("finish_reason")
-    end = "" if reason is None else "stop" if reason in STOPPED else "length" if reason in CUT else "other"
+    end = "" if reason is None else "stop" if reason in ENDED else "length" if reason in CUT else "other"
     if end == "stop" and line.get("stop"):
         end = "other"  # it may have ended at one of these texts
     if prompt == "" or prompt == []:
@@ -146,14 +180,27 @@ def _answer(where: str, entry: Record) -> Answer:
         text or "",
         ids,
         end,
-        line.get("max_tokens"),
+        None if reason == CONTEXT_FULL else line.get("max_tokens"),
         line.get("engine") or "",
         line.get("temperature") or 0.0,
         1.0 if line.get("top_p") is None else float(line["top_p"] or 1.0),
         line.get("top_k") or 0,
         "" if name is None else str(name),
         line.get("kind") or "",
+        _altered(line),
     )
+
+
+def _altered(line: Line) -> str:
+    """Name the stated settings that change what the target chooses and are not computed here."""
+    stated: Record = {**line}
+    names = []
+    for name, neutral in NEUTRAL.items():
+        # min-p keeps the likeliest token, which a greedy answer takes.
+        if stated.get(name) not in (None, neutral) and (name != "min_p" or line.get("temperature")):
+            names.append(f"{name} {stated[name]:g}")
+    names += [name for name in CONSTRAINTS if stated.get(name) and stated[name] != {"type": "text"}]
+    return ", ".join(names)
 
 
 def tokenised(answer: Answer, model: Model) -> tuple[list[int], list[int], str]:

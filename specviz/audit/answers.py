@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,9 +49,14 @@ from .answer_report import (
 from .reference import Reference, Stepwise, reference_of
 
 DEFAULT = 0.5  # logits, if no honest answers of the engine are given
-# For engines with more noise. llama.cpp rounds the inputs of products to 8 bits; one of 100 honest answers
-# had a margin of 0.518. The value was set after that answer and was not tried on others.
-DEFAULTS = {"llama.cpp": 0.75}
+# The same for llama.cpp, which rounds the inputs of products to 8 bits; one of 100 honest answers had a
+# margin of 0.518. The value was set after that answer and was not tried on others.
+LLAMA_CPP = 0.75
+# A part of the names of engines that run llama.cpp, in small letters and with hyphens.
+RUN_LLAMA_CPP = (
+    "llama.cpp", "llama-server", "llama-cpp-python", "llamafile", "koboldcpp", "lm-studio", "lmstudio",
+    "ollama",
+)  # fmt: skip
 FACTOR = 2.0  # the envelope is this many times the largest margin of the honest answers ...
 FOREIGN = 2.0  # margin above which an answer cannot be honest
 HONEST = 8  # minimum number of honest answers for an envelope
@@ -85,8 +91,8 @@ def run(
         Greedy answers that are certainly this model's, at least 8 of each engine: twice their largest margin
         is the engine's envelope.
     envelope : float, optional
-        In logits, for engines without honest answers. Default: 0.5, and 0.75 for llama.cpp, which rounds the
-        inputs of products to 8 bits.
+        In logits, for engines without honest answers. Default: 0.5, and 0.75 for llama.cpp and engines that
+        run it, which round the inputs of products to 8 bits.
     sibling : Model, what `specviz.load` takes, or ``template:FILE``, optional
         Another quantisation of the weights, or another chat template, to test which one the set is nearer to.
     dtype, device : str, optional
@@ -116,8 +122,8 @@ def run(
         envelopes = judge.measured(sure, tick)
         if envelope is None:
             measured = {each.engine for each in envelopes}
-            named = dict.fromkeys(line.engine for line in lines if line.engine in DEFAULTS)
-            envelopes += [Envelope(name, DEFAULTS[name]) for name in named if name not in measured]
+            named = dict.fromkeys(line.engine for line in lines if _runs_llama_cpp(line.engine))
+            envelopes += [Envelope(name, LLAMA_CPP) for name in named if name not in measured]
         envelopes.append(Envelope("", DEFAULT if envelope is None else envelope))
         by_engine = {each.engine: each.value for each in envelopes}
         texts, readings = [], []
@@ -141,6 +147,12 @@ def run(
             "prompts were sent as chat messages, give them as 'messages'"
         )
     return AnswersResult(against, envelopes, texts, drawn, compared)
+
+
+def _runs_llama_cpp(engine: str) -> bool:
+    """Whether an engine's name says that it runs llama.cpp; LM Studio also runs MLX."""
+    name = re.sub(r"[\s_]", "-", engine.lower())
+    return "mlx" not in name and any(part in name for part in RUN_LLAMA_CPP)
 
 
 @dataclass
@@ -372,6 +384,7 @@ class _Judge:
                 raise PromptError(f"{answer.where} was sampled: honest answers must be greedy")
             answer, past = to_its_end(answer, self.target)
             prompt, ids, why = tokenised(answer, self.target)
+            why = why or _uncomputed(answer)
             if past is not None:
                 why = why or "it goes on after its end token"
             if why:
@@ -412,6 +425,7 @@ class _Judge:
     def _judged(self, answer: Answer, envelope: float) -> tuple[TextVerdict, Reading | None]:
         """The verdict on an answer that has no token after its end token."""
         prompt, ids, why = tokenised(answer, self.target)
+        why = why or _uncomputed(answer)
         blank = TextVerdict(answer.where, UNSURE, why, answer.engine, len(ids))
         if why:
             return blank, None
@@ -497,6 +511,16 @@ class _Judge:
         sure = answer.ids is not None
         why = why if sure else f"{why}, if these are its tokens: token_ids would settle it"
         return replace(blank, verdict=OTHER if sure else UNSURE, reason=why, place=place), reading
+
+
+def _uncomputed(answer: Answer) -> str:
+    """Why an answer's settings prevent a verdict; empty if they do not."""
+    if not answer.altered:
+        return ""
+    return (
+        f"it was decoded with {answer.altered}, but only temperature, top_p and top_k are computed: switch "
+        "the rest off"
+    )
 
 
 def _differs(result: TextVerdict) -> str:

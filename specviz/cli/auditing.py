@@ -95,7 +95,7 @@ Envelope = Annotated[
     float | None,
     option(
         "With --answers: how many logits below the top token noise may put a token. "
-        "Default: 0.5, and 0.75 for llama.cpp."
+        "Default: 0.5, and 0.75 for llama.cpp and engines that run it."
     ),
 ]
 Sibling = Annotated[

@@ -42,8 +42,10 @@ from specviz.trace.vllm_log import SIGN, VLLM_LOG
 if TYPE_CHECKING:
     from specviz.trace.foreign_schema import Token
 
-CUT = ("length", "limit", "maxPredictedTokensReached", "contextLengthReached")
-ENDED = ("stop", "eos", "eosFound")
+# Engines' names for an answer that was cut off, and for one that ended by itself.
+CONTEXT_FULL = "contextLengthReached"
+CUT = ("length", "limit", "max_tokens", "maxPredictedTokensReached", CONTEXT_FULL)
+ENDED = ("stop", "eos", "end_turn", "eosFound")
 SPECULATED = "used speculation, so it cannot be the baseline"
 NO_DRAFTS = "it reports no drafts"
 

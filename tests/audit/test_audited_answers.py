@@ -209,6 +209,54 @@ def test_what_cannot_be_told_is_not_guessed(town, honest):
     assert verdicts([{k: v for k, v in bad.items() if k != "finish_reason"}], town) == [OTHER]
 
 
+def test_an_engines_name_for_a_cut_answer_does_not_matter(town, honest):
+    line = next(each for each in honest if each["finish_reason"] == "length")
+    for reason in ("limit", "max_tokens", "maxPredictedTokensReached", "contextLengthReached"):
+        assert verdicts([line | {"finish_reason": reason}], town) == [OWN], reason
+    # A full context may cut an answer before it has as many tokens as it could have.
+    more = line | {"max_tokens": 64}
+    assert verdicts([more | {"finish_reason": "contextLengthReached"}], town) == [OWN]
+    assert verdicts([more | {"finish_reason": "limit"}], town) == [UNSURE]
+
+
+NEUTRAL = {
+    "min_p": 0, "typical_p": 1.0, "repetition_penalty": 1, "repeat_penalty": 1.0, "presence_penalty": 0.0,
+    "frequency_penalty": 0, "logit_bias": {}, "response_format": {"type": "text"}, "ignore_eos": False,
+    "grammar": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("typical_p", 0.9, "typical_p 0.9"),
+        ("repetition_penalty", 1.05, "repetition_penalty 1.05"),
+        ("repeat_penalty", 1.1, "repeat_penalty 1.1"),
+        ("presence_penalty", -0.5, "presence_penalty -0.5"),
+        ("frequency_penalty", 1, "frequency_penalty 1"),
+        ("logit_bias", {"5": -100}, "logit_bias"),
+        ("logit_bias", [[5, False]], "logit_bias"),
+        ("response_format", {"type": "json_object"}, "response_format"),
+        ("grammar", 'root ::= "a"', "grammar"),
+    ],
+)
+def test_a_setting_that_is_not_computed_leaves_the_answer_unjudged(town, honest, name, value, words):
+    bad, _ = replaced(town, next(line for line in honest if len(line["token_ids"]) > 6), 3, 1.0)
+    assert verdicts([honest[0] | NEUTRAL, bad | NEUTRAL], town) == [OWN, OTHER]
+    for line in (honest[0], bad):
+        (text,) = audit([line | {name: value}], town).texts
+        assert text.verdict == UNSURE and f"it was decoded with {words}, but only" in text.reason
+    with pytest.raises(PromptError, match="is not an honest answer: it was decoded with"):
+        audit(honest[:1], town, honest=[line | {name: value} for line in honest])
+
+
+def test_min_p_matters_only_when_sampling(town, honest, drawn):
+    assert verdicts([honest[0] | {"min_p": 0.05}], town) == [OWN]
+    result = audit([line | {"min_p": 0.05} for line in drawn], town)
+    assert result.drawn == [] and not result.holds
+    assert all("it was decoded with min_p 0.05" in text.reason for text in result.texts)
+
+
 def test_a_model_without_a_template_reads_no_messages(tmp_path):
     from checkpoints import checkpoint
 
@@ -301,6 +349,11 @@ def test_an_engine_that_rounds_more_has_a_wider_envelope(town, honest):
     ]
     assert [each.value for each in audit(lines, town, envelope=0.3).envelopes] == [0.3]
     assert [each.value for each in audit(lines[1:], town).envelopes] == [0.5]
+    for engine in ("llama-server", "llama.cpp b9235", "LM Studio", "Ollama", "llama_cpp_python"):
+        own, _ = audit([honest[0] | {"engine": engine}], town).envelopes
+        assert (own.engine, own.value) == (engine, 0.75)
+    for engine in ("LM Studio mlx-engine 0.9", "SGLang", ""):
+        assert [each.value for each in audit([honest[0] | {"engine": engine}], town).envelopes] == [0.5]
 
 
 # -- sampled answers ------------------------------------------------------------------------------------
@@ -414,6 +467,7 @@ BAD = [
     ('{"prompt": "a", "answer": 1}', "answer should be a string, not 1"),
     ('{"prompt": "a", "answer": "b", "temperature": -1}', "temperature"),
     ('{"prompt": "a", "answer": "b", "top_p": 0}', "top_p"),
+    ('{"prompt": "a", "answer": "b", "repeat_penalty": "1.1"}', "repeat_penalty should be a number"),
     ('{"prompt": "a", "token_ids": [-1]}', "token_ids[0]"),
     ("[", "is not JSON"),
     ("3", "should be an object"),

@@ -493,7 +493,7 @@ class Answers:
         self.sound = {
             "id": 1, "messages": [{"role": "user", "content": "Why?"}], "answer": "So.", "token_ids": [5, 6],
             "finish_reason": "stop", "max_tokens": 8, "engine": "e", "temperature": 0.5, "top_p": 0.9,
-            "stop": None,
+            "stop": None, "min_p": 0.05, "repeat_penalty": 1, "logit_bias": {"5": 1.0},
         }  # fmt: skip
 
     def attempt(self, random: Random) -> None:
