@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
@@ -68,13 +68,13 @@ class Line(TypedDict, total=False):
     mirostat: Setting | None
     no_repeat_ngram_size: Setting | None
     min_tokens: Setting | None
-    logit_bias: Any
-    bad_words: Any
-    ignore_eos: Any
-    grammar: Any
-    json_schema: Any
-    response_format: Any
-    structured_outputs: Any
+    logit_bias: dict[str | int, float | bool] | list[list[float | bool | str]] | None
+    bad_words: list[Text] | None
+    ignore_eos: bool | None
+    grammar: Text | None
+    json_schema: Record | Text | None
+    response_format: Record | Text | None
+    structured_outputs: Record | None
 
 
 @dataclass(frozen=True)
