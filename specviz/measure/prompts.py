@@ -19,8 +19,12 @@ def first_turns(model: Model, entries: Sequence[Entry]) -> list[list[int]]:
 
 
 def first_turn_key(entry: Entry) -> str:
-    """A key that is equal for entries with the same first turn."""
-    return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
+    """A key that is equal for entries with the same first turn, be it a text or a chat of one message."""
+    prompt = entry["turns"][0] if "turns" in entry else entry["prompt"]
+    match prompt:
+        case [{"role": "user", "content": str(words)}]:
+            prompt = words
+    return json.dumps(prompt)
 
 
 def check_room(models: Sequence[Model], entries: Sequence[Entry], texts: Sequence[Sequence[int]]) -> None:

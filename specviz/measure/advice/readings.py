@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -75,7 +74,7 @@ class Reading:
     ----------
     text : Text
     own : array of bool [tokens]
-        Whether each token is the target's most likely one; all true for a sampled text.
+        Whether each token is the target's most likely one; all true for a sampled text, which is not checked.
     close : bool
         Whether the target's two best tokens are ever closer than the rounding between passes of different
         shape.
@@ -123,35 +122,33 @@ def write_text(model: Model, prompt: Prompt, ids: list[int], name: str, most: in
     return Text(name, str(prompt.get("kind") or ""), ids, tokens, end, limit, frozenset(model.eos))
 
 
-def read_answers(path: Path, model: Model) -> list[Text]:
-    """Read finished texts: JSON lines of a prompt with its answer, in the format of an audit.
+def texts_of(answers: Sequence[Answer], model: Model) -> list[Text]:
+    """Finished texts as token ids.
 
     Raises
     ------
     PromptError
-        If the file cannot be read (`specviz.audit.answer_files.read`), or an answer is empty or has no tokens
-        that `model` could have written; the message names its line.
+        If an answer is empty or has no tokens that `model` could have written; the message names its line.
     """
-    return [_text(answer, model, number) for number, answer in enumerate(answer_files.read(path))]
+    return [_text(answer, model, number) for number, answer in enumerate(answers)]
 
 
-def sampling_of(path: Path, number: int | None = None) -> Sampling:
-    """Sampling of the first `number` finished texts, as their lines record it; greedy if they record none.
+def sampling_of(answers: Sequence[Answer]) -> Sampling:
+    """Sampling of finished texts, as their lines record it; greedy if they record none.
 
     Raises
     ------
     PromptError
-        If the file cannot be read, or its lines were sampled differently.
+        If they were sampled differently.
     """
     settings = sorted({
-        (each.temperature, each.top_k, each.top_p) if each.temperature else (0.0, 0, 1.0)
-        for each in answer_files.read(path)[:number]
+        (each.temperature, each.top_k, each.top_p) if each.temperature else (0.0, 0, 1.0) for each in answers
     })  # fmt: skip
     if len(settings) > 1:
         ways = "; ".join(f"temperature {t:g}, top_k {k}, top_p {p:g}" for t, k, p in settings[:3])
         raise PromptError(
-            f"{path} holds answers of {len(settings)} kinds of sampling ({ways}): keep answers of one kind "
-            "in the file, or pass a temperature, which is then taken for all"
+            f"the file holds answers of {len(settings)} kinds of sampling ({ways}): keep answers of one kind "
+            "in it, or pass a temperature, which is then taken for all"
         )
     return Sampling(*settings[0])
 
