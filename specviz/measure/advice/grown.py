@@ -24,7 +24,8 @@ from .readings import Text
 from .simulation import TREE, Candidate, Cycles
 
 States = dict[int, torch.Tensor]  # by layer: [tokens, width]
-SIZES = ((2, 2, 1), (4, 3, 2), (8, 4, 2))  # nodes, levels, children
+# Nodes, levels, children. The first three are chains, which every engine with EAGLE heads can draft.
+SIZES = ((2, 2, 1), (3, 3, 1), (4, 4, 1), (4, 3, 2), (8, 4, 2))
 
 
 def settings(draft: str) -> list[Candidate]:
@@ -45,9 +46,9 @@ def grow(
     made = {}
     for candidate in candidates:
         rows = list(_cycles(text, model, drafter, candidate, before, states))
-        at, sent, accepted = np.array(rows, np.int64).reshape(-1, 3).T
+        at, sent, levels, accepted = np.array(rows, np.int64).reshape(-1, 4).T
         full = ((accepted == sent) & (sent > 0)).astype(float)
-        made[candidate] = Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full, accepted)
+        made[candidate] = Cycles(at, np.ones(len(at)), sent, levels, full, accepted)
         done()
     return made
 
@@ -72,8 +73,8 @@ def _prefill(context: Branching, layers: tuple[int, ...]) -> States:
 
 def _cycles(
     text: Text, model: Model, drafter: Model, candidate: Candidate, before: States, states: States
-) -> Iterator[tuple[int, int, int]]:
-    """Yield each cycle's start, its number of nodes, and how many of them match the text."""
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each cycle's start, its numbers of nodes and levels, and how many nodes match the text."""
     method, tokens = Eagle(**dict(candidate.values)), text.tokens
     session = Session(
         list(text.ids), Sampling(), model, drafter, text.eos, text.limit,
@@ -87,7 +88,8 @@ def _cycles(
         draft = method.draft(text.limit - at)
         written = draft.tokens.tolist()
         path = _path(draft, written, tokens[at:])
-        yield at, len(draft), len(path)
+        levels = 0 if method.growth is None else len(method.growth.levels)
+        yield at, len(draft), levels, len(path)
         new = tokens[at : at + len(path) + 1]
         at += len(new)
         if at < len(tokens):

@@ -2,7 +2,7 @@
 
 A cycle costs the target's pass over its draft, the drafter's passes, and the rest: selecting, verifying,
 committing. The passes are timed alone, between the texts of short runs. The rest is the time of these runs'
-cycles beyond their passes, as a constant plus a slope per drafted token.
+cycles beyond their passes, as a constant plus a slope per drafted token, or per level of a tree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from specviz.measure.timing import Texts, clock_of, settled, synchroniser
 from specviz.methods import find
 from specviz.models.protocols import Model
 
-from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, Candidate, Cycles, Family
+from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, TREE, Candidate, Cycles, Family
 
 TARGET = ""  # the target's name among the priced models
 ROUNDS = 15
@@ -90,7 +90,9 @@ class Pilot:
     ----------
     ms : array
         Time of each cycle.
-    sent, drafted, context : arrays of int
+    sent, context : arrays of int
+    drafted : array of int
+        Passes of the drafter: one for each token of a chain, or for each level of a tree.
     two : array of int
         1 if the previous draft was accepted in full: the drafter's first pass then reads two tokens.
     """
@@ -165,7 +167,7 @@ class Prices:
             self._add(out, draft, one, prompt + cycles.at, -second)
         at = self.fixed[family]
         out[at] += cycles.weight.sum()
-        out[at + 1] += (cycles.weight * np.maximum(cycles.sent, cycles.drafted)).sum()
+        out[at + 1] += (cycles.weight * _steps(method, cycles.sent, cycles.drafted)).sum()
         return out
 
     def _add(
@@ -194,7 +196,7 @@ class Prices:
             shared += one * float(p @ np.arange(len(p))) + (two - one) * (1 - (1 - whole) ** rows)
         constant, slope = self.usual[self.fixed[family] :][:2].tolist()
         loop = max(0.0, float(self.usual[self.fixed[BASELINE, ""]]))  # noise can push it below 0
-        each = slope * float((weight * np.maximum(sent, drafted)).sum()) / count
+        each = slope * float((weight * _steps(family[0], sent, drafted)).sum()) / count
         own = max(0.0, constant - loop) + max(0.0, each)
         return float(count * ((shared + loop) / rows + own))
 
@@ -231,8 +233,8 @@ class Prices:
         plain = self.passes
         medians = {name: plain[name, 1].medians() for name in self.models}
         for family, pilot in self.pilots.items():
-            at = self.fixed[family]
-            out[at : at + 2] = _line(pilot, self._residuals(family, pilot, medians), draw)
+            at, steps = self.fixed[family], _steps(family[0], pilot.sent, pilot.drafted)
+            out[at : at + 2] = _line(steps, self._residuals(family, pilot, medians), draw)
         return out
 
     def _residuals(self, family: Family, pilot: Pilot, medians: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -267,16 +269,20 @@ def _largest(values: np.ndarray, weight: np.ndarray, rows: int) -> np.ndarray:
     return np.diff(below**rows, prepend=0.0)
 
 
-def _line(pilot: Pilot, left: np.ndarray, draw: np.random.Generator | None) -> tuple[float, float]:
-    """Fit a constant and a slope per drafted token to the median time at each number of drafted tokens."""
-    drafted = np.maximum(pilot.sent, pilot.drafted)
+def _steps(method: str, sent: np.ndarray, drafted: np.ndarray) -> np.ndarray:
+    """What the rest of a cycle grows with: the levels of a tree, or the tokens of any other draft."""
+    return drafted if method == TREE else np.maximum(sent, drafted)
+
+
+def _line(steps: np.ndarray, left: np.ndarray, draw: np.random.Generator | None) -> tuple[float, float]:
+    """Fit a constant and a slope per step of drafting to the median time at each number of steps."""
     if draw is not None:
         chosen = draw.integers(len(left), size=len(left))
-        left, drafted = left[chosen], drafted[chosen]
+        left, steps = left[chosen], steps[chosen]
     if not len(left):  # every text ended with its first token
         return 0.0, 0.0
-    sizes, counts = np.unique(drafted, return_counts=True)
-    medians = np.array([np.median(left[drafted == size]) for size in sizes])
+    sizes, counts = np.unique(steps, return_counts=True)
+    medians = np.array([np.median(left[steps == size]) for size in sizes])
     if len(sizes) < 2:
         return float(medians[0]), 0.0
     slope, constant = np.polyfit(sizes, medians, 1, w=np.sqrt(counts))
@@ -297,12 +303,10 @@ class TimedRun(Texts):
         now = self.clock()
         if cycle.number:
             sent = 0 if cycle.draft is None else len(cycle.draft)
-            unsent = accepted = 0
-            if cycle.verdict is not None:
-                accepted = len(cycle.verdict.path)
-                unsent = 0 if cycle.verdict.unsent is None else len(cycle.verdict.unsent.tokens)
+            accepted = 0 if cycle.verdict is None else len(cycle.verdict.path)
+            drafted = sum(name == "draft" for name, *_ in cycle.passes)
             took = 1e3 * (now - self.last)
-            self.rows.append((took, sent, sent + unsent, cycle.context, int(self.whole)))
+            self.rows.append((took, sent, drafted, cycle.context, int(self.whole)))
             self.whole = accepted == sent > 0
         else:
             self.whole = False

@@ -116,7 +116,7 @@ class Cycles:
         Probability that a cycle starts there; 1 in a greedy text.
     sent : array of int
     drafted : array
-        Mean of the bounds on the drafted tokens.
+        Passes of the drafter: the mean of the bounds on a chain's tokens, or the levels of a tree.
     full : array
         Probability that all sent tokens are accepted; 0 if none is sent.
     accepted : array

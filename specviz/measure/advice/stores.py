@@ -42,3 +42,11 @@ def decoded(
         made.append(Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full, accepted))
         done()
     return made
+
+
+def table_bytes(model: Model, candidate: Candidate) -> int:
+    """Bytes of the table that a store keeps for a model's vocabulary; it has this size from the start."""
+    method = find(candidate.method)(**dict(candidate.values))
+    method.prepare(model)
+    assert method.memory is not None
+    return int(method.memory["bytes"])
