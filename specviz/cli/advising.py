@@ -47,6 +47,9 @@ def advise(
         float | None,
         option("Temperature of the texts; 0 is greedy. Default: that of the answers' lines, or 0."),
     ] = None,
+    top_k: Annotated[int, option("0 is off.")] = 0,
+    top_p: Annotated[float, option("1 is off.")] = 1.0,
+    seed: Annotated[int, option("Seed of the random numbers.")] = 0,
     confirm: Annotated[
         bool, option("Run the best three settings on as many other prompts.", "--confirm")
     ] = False,
@@ -90,19 +93,20 @@ def advise(
     for texts in filter(None, (prompts, confirm_prompts)):
         suite(texts)  # refuse a wrong file before the model is loaded
     with loading():
-        from specviz.measure.advice.advising import advise as made
+        from specviz.measure.advice.advising import Request
         from specviz.models import load
 
+        request = Request(
+            draft, prompts, answers=answers, number=number, batch=batches, context=contexts,
+            temperature=temperature, top_k=top_k, top_p=top_p, max_new_tokens=max_new_tokens, seed=seed,
+            confirm=confirm_prompts if confirm_prompts is not None else confirm, stores=stores,
+            as_device=as_device,
+        )  # fmt: skip
         target = load(model, device, dtype, revision=revision)
     with on_threads(threads):
         try:
             with progress() as tick:
-                advice = made(
-                    target, draft, prompts, answers=answers, number=number, batch=batches, context=contexts,
-                    temperature=temperature, max_new_tokens=max_new_tokens, as_device=as_device,
-                    stores=stores,
-                    confirm=confirm_prompts if confirm_prompts is not None else confirm, tick=tick,
-                )  # fmt: skip
+                advice = request.advise(target, model, revision=revision, tick=tick)
         except KeyboardInterrupt as error:
             raise Interrupted(str(error)) from None
     advice.show(screen())

@@ -9,11 +9,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from specviz.arguments import check_int
+from specviz.arguments import SEED, check, check_int
+from specviz.audit import answer_files
+from specviz.audit.answer_files import Answer
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
 from specviz.loop import generate
@@ -33,6 +35,7 @@ from specviz.methods.sampling import Sampling
 from specviz.metrics.costs import Shape
 from specviz.metrics.loops import cut_loop
 from specviz.models import experts
+from specviz.models.loading import find as find_model
 from specviz.models.protocols import Model
 from specviz.models.zoo import bundled
 from specviz.paths import home
@@ -49,14 +52,14 @@ from .prices import Passes, Pilot, Prices
 from .ranking import Prediction, Ranking, distinct
 from .readings import Reading, Text
 from .result import Advice, fastest_of, kinds_differ
-from .simulation import BASELINE, LONGEST, Candidate, Cycles, Simulation, candidates
-from .stores import decoded
+from .simulation import BASELINE, LONGEST, STORES, Candidate, Cycles, Simulation, candidates
+from .stores import decoded, table_bytes
 from .stores import settings as settings_of_stores
 
 NUMBER = 24
 NOISE = 0.05  # how far below zero a cycle's rest may be, in plain cycles, before a warning
 CONFIRMED, ROUNDS = 3, 2  # settings to confirm, and rounds over the confirming prompts
-SCHEMA = 1
+SCHEMA = 2
 ROUTED = 8  # texts on which a mixture's experts are counted
 WRITING = 5  # progress steps for writing a text; reading it counts as one
 Packed: TypeAlias = list[list[Any]]  # rows of plain data
@@ -137,55 +140,158 @@ def advise(
     KeyboardInterrupt
         Progress is kept; repeat the call to continue.
     """
-    most = check_int("max_new_tokens", max_new_tokens, 2)
-    sampling = Sampling(temperature or 0.0, top_k, top_p)
-    batches, contexts = _sizes(batch, context)
-    if number is not None:
-        check_int("number", number, 1)
-    if answers is not None and suite is not None:
-        raise ParameterError("texts come either from answers or from a suite: drop one of them")
-    if confirm is not False and as_device is not None:
-        raise ParameterError("advice can be confirmed only on this device: drop confirm or --as")
-    elsewhere = None if as_device is None else device_of(as_device)
-    if stores and (answers is not None or not sampling.greedy):
-        raise ParameterError(
-            "stores decode greedily: drop answers and leave temperature at 0, or drop stores"
-        )
-    if answers is not None and temperature is None and (top_k, top_p) == (0, 1.0):
-        sampling = reading.sampling_of(Path(answers), number)
-    if confirm is not False and not sampling.greedy:
-        raise ParameterError("--confirm decodes greedily: leave temperature at 0, or drop confirm")
+    request = Request(
+        draft, suite, answers, number, batch, context, temperature, top_k, top_p, max_new_tokens, seed,
+        confirm, stores, as_device,
+    )  # fmt: skip
     target = load_if_needed(model, device, dtype)
-    reading.check_served(target)
-    check_processors(target)
-    drafters, given_as = _drafters(target, draft, device, dtype)
-    if isinstance(model, str | Path):
-        given_as[""] = str(model)
-    chosen, others = _prompts(target, suite, answers, number, confirm)
-    texts = reading.read_answers(Path(answers), target)[:number] if answers is not None else []
-    _check_sizes(target, drafters, batches, contexts)
-    ids = first_turns(target, chosen) if answers is None else []
-    check_room([target], chosen if ids else [], ids)
-    speed.encoded(target, others, most)
-    job = Job(
-        target,
-        drafters,
-        chosen,
-        ids,
-        texts,
-        others,
-        most,
-        sampling,
-        seed,
-        batches,
-        contexts,
-        elsewhere,
-        stores,
-        given_as,
-    )
-    shown = bar() if tick is None else nullcontext(tick)
-    with shown as progress:
-        return Work(job, State.of(job, folder), progress)()
+    given_as = str(model) if isinstance(model, str | Path) else None
+    return request.advise(target, given_as, device=device, dtype=dtype, folder=folder, tick=tick)
+
+
+@dataclass(eq=False)
+class Request:
+    """What `advise` takes apart from the model, checked as far as possible without one.
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError
+        With one line that says what to do.
+    """
+
+    draft: Loadable | None = None
+    suite: Prompts | None = None
+    answers: str | Path | None = None
+    number: int | None = None
+    batch: int | Sequence[int] = ()
+    context: int | Sequence[int] = ()
+    temperature: float | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    max_new_tokens: int = 128
+    seed: int = 0
+    confirm: Prompts = False
+    stores: bool = False
+    as_device: str | None = None
+
+    def __post_init__(self) -> None:
+        self.most = check_int("max_new_tokens", self.max_new_tokens, 2)
+        check("seed", self.seed, Annotated[int, SEED])
+        self.sampling = Sampling(self.temperature or 0.0, self.top_k, self.top_p)
+        self.batches, self.contexts = _sizes(self.batch, self.context)
+        if self.number is not None:
+            check_int("number", self.number, 1)
+        if self.confirm is None:
+            self.confirm = False
+        if self.answers is not None and self.suite is not None:
+            raise ParameterError("texts come either from answers or from a suite: drop one of them")
+        if self.answers is not None and self.confirm is True:
+            raise ParameterError(
+                "with answers there are no prompts to confirm on: name some (--confirm-prompts, confirm=)"
+            )
+        if self.confirm is not False and self.as_device is not None:
+            raise ParameterError("advice can be confirmed only on this device: drop confirm or --as")
+        self.elsewhere = None if self.as_device is None else device_of(self.as_device)
+        if self.stores and (self.answers is not None or not self.sampling.greedy):
+            raise ParameterError(
+                "stores decode greedily: drop answers and leave temperature at 0, or drop stores"
+            )
+        for each in self.draft if isinstance(self.draft, list | tuple) else [self.draft]:
+            if isinstance(each, str | Path):
+                find_model(str(each))  # refuse an unknown name
+        self.lines: list[Answer] = []
+        if self.answers is not None:
+            self._read_answers(Path(self.answers))
+        if self.confirm is not False and not self.sampling.greedy:
+            if self.temperature is None:
+                raise ParameterError(
+                    "these answers were sampled, and confirming decodes greedily: drop --confirm-prompts "
+                    "(confirm=)"
+                )
+            raise ParameterError("confirming decodes greedily: leave temperature at 0, or drop confirm")
+
+    def _read_answers(self, path: Path) -> None:
+        self.lines = answer_files.read(path)[: self.number]
+        if self.temperature is not None:
+            return
+        if (self.top_k, self.top_p) != (0, 1.0):
+            raise ParameterError(
+                "the lines of answers say how they were sampled: drop top_k and top_p, or pass a temperature"
+            )
+        self.sampling = reading.sampling_of(self.lines)
+
+    def advise(
+        self, target: Model, given_as: str | None = None, *, revision: str | None = None,
+        device: str | None = None, dtype: str | None = None, folder: str | Path | None = None,
+        tick: Tick | None = None,
+    ) -> Advice:  # fmt: skip
+        """Advise on a loaded model.
+
+        Parameters
+        ----------
+        target : Model
+        given_as, revision : str, optional
+            How a command names the model.
+        device, dtype : str, optional
+            For drafters that are not loaded yet.
+        folder, tick
+            As for `advise`.
+
+        Raises
+        ------
+        ParameterError, ModelError, PromptError
+            Before any work.
+        """
+        reading.check_served(target)
+        check_processors(target)
+        drafters, names = _drafters(target, self.draft, device, dtype)
+        if given_as is not None:
+            names[""] = given_as
+        chosen, others = self.prompts(target)
+        texts = reading.texts_of(self.lines, target)
+        _check_sizes(target, drafters, self.batches, self.contexts)
+        ids = first_turns(target, chosen)
+        check_room([target], chosen, ids)
+        speed.encoded(target, others, self.most)
+        job = Job(
+            target, drafters, chosen, ids, texts, others, self.most, self.sampling, self.seed, self.batches,
+            self.contexts, self.elsewhere, self.stores, names, revision,
+        )  # fmt: skip
+        shown = bar() if tick is None else nullcontext(tick)
+        with shown as progress:
+            return Work(job, State.of(job, folder), progress)()
+
+    def prompts(self, target: Model) -> tuple[list[Entry], list[Entry]]:
+        """Prompts to advise on, none if there are answers, and prompts to confirm on; none is in both.
+
+        Raises
+        ------
+        PromptError
+            If none is left to confirm on.
+        """
+        entries: list[Entry] = []
+        if self.answers is not None:
+            taken = {first_turn_key({"prompt": each.prompt}) for each in self.lines}
+        else:
+            usual = "town" if target.name == "town" else "everyday"
+            unique = _unique(usual if self.suite is None else self.suite)
+            entries, taken = list(unique.values()), set(unique)
+        count = self.number or NUMBER
+        if self.confirm is False:
+            return entries[:count], []
+        if self.confirm is not True:
+            left = [entry for key, entry in _unique(self.confirm).items() if key not in taken]
+            if not left:
+                raise PromptError(
+                    "the prompts to confirm on are the same as those of the advice: name others"
+                )
+            return entries[:count], left[:count]
+        count = self.number or min(NUMBER, len(entries) // 2)
+        if len(entries) < 2 or len(entries) <= count:
+            raise PromptError(
+                f"of {len(entries)} prompts none is left to confirm on: lower --number or name others"
+            )
+        return entries[:count], entries[count : 2 * count]
 
 
 # ---------------------------------------------------------------- the job
@@ -209,6 +315,12 @@ class Job:
     elsewhere: Device | None
     stores: bool = False
     given_as: dict[str, str] = field(default_factory=dict)  # name or path of each drafter; "": of the target
+    revision: str | None = None  # of the target on the hub
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether the texts are answers that were sampled: nothing shows that the target wrote them."""
+        return bool(self.answers) and not self.sampling.greedy
 
     @property
     def digest(self) -> str:
@@ -249,41 +361,13 @@ def _drafters(
     return {each.name: each for each in loaded}, specs
 
 
-def _prompts(
-    target: Model, suite: Prompts | None, answers: str | Path | None, number: int | None, confirm: Prompts
-) -> tuple[list[Entry], list[Entry]]:
-    """Choose the prompts to advise on and those to confirm on; no prompt is in both."""
-    other = confirm not in (True, False, None)
-    if answers is not None:
-        if confirm is True:
-            raise ParameterError(
-                "with answers there are no prompts to confirm on: name some (--confirm-prompts, confirm=)"
-            )
-        return [], list(_entries(confirm))[: number or NUMBER] if other else []
-    if suite is None:
-        suite = "town" if target.name == "town" else "everyday"
+def _unique(given: Prompts) -> dict[str, Entry]:
+    """Prompts by their first turn, each once, spread over the kinds of work."""
+    entries = list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
     unique: dict[str, Entry] = {}
-    for entry in spread(_entries(suite), 1 << 30):
+    for entry in spread(entries, 1 << 30):
         unique.setdefault(first_turn_key(entry), entry)
-    entries = list(unique.values())
-    if other:
-        first = {first_turn_key(entry) for entry in entries}
-        left = [entry for entry in spread(_entries(confirm), 1 << 30) if first_turn_key(entry) not in first]
-        if not left:
-            raise PromptError("the prompts to confirm on are the same as those of the advice: name others")
-        return entries[: number or NUMBER], left[: number or NUMBER]
-    if not confirm:
-        return entries[: number or NUMBER], []
-    count = number or min(NUMBER, len(entries) // 2)
-    if len(entries) < 2 or len(entries) <= count:
-        raise PromptError(
-            f"of {len(entries)} prompts none is left to confirm on: lower --number or name others"
-        )
-    return entries[:count], entries[count : 2 * count]
-
-
-def _entries(given: Prompts) -> list[Entry]:
-    return list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
+    return unique
 
 
 def _sizes(batch: int | Sequence[int], context: int | Sequence[int]) -> tuple[list[int], list[int]]:
@@ -431,7 +515,9 @@ class Work:
         with self._kept():
             measured = self._prices(texts)
             wide = str(self.job.model.dtype).endswith("float64")
-            simulation = Simulation(readings, self.listed, self.job.sampling.greedy, self._grown(texts), wide)
+            simulation = Simulation(
+                readings, self.listed, self.job.sampling.greedy, self._grown(texts), wide, self.job.unchecked
+            )
             ranking = Ranking(simulation, measured)
             predictions = [self._with_memory(each, texts) for each in ranking.predictions()]
             confirmed, more = self._confirmed(predictions) if self.job.others else ([], [])
@@ -442,7 +528,7 @@ class Work:
             self._setting(texts, measured), predictions,
             ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere() + ranking.sampled(),
             flags_of(
-                best, best.draft or "DRAFT", without_threshold(predictions, best),
+                best, best.draft or "DRAFT", fastest_chain(predictions, best),
                 getattr(self.trees.get(best.draft), "generation", 3),
             ),
             self._warnings(readings) + noisy(predictions) + more, confirmed,
@@ -609,9 +695,14 @@ class Work:
         return min(max(1, sorted(map(len, ids))[len(ids) // 10]), most), most
 
     def _with_memory(self, prediction: Prediction, texts: list[Text]) -> Prediction:
-        name = prediction.candidate.draft
-        longest = max(len(text.ids) + len(text.tokens) for text in texts)
-        return replace(prediction, memory=memory_of(self.served[name], longest) if name else 0)
+        candidate = prediction.candidate
+        memory: int | None = 0
+        if candidate.method in STORES:
+            memory = table_bytes(self.job.model, candidate)
+        elif candidate.draft:
+            longest = max(len(text.ids) + len(text.tokens) for text in texts)
+            memory = memory_of(self.served[candidate.draft], longest)
+        return replace(prediction, memory=memory)
 
     def _confirmed(self, predictions: list[Prediction]) -> tuple[list[Row], list[str]]:
         """Measure the best settings on other prompts and compare them with their predictions."""
@@ -631,9 +722,9 @@ class Work:
             as_device=None if job.elsewhere is None else job.elsewhere.words, texts=len(texts),
             tokens=sum(len(text.tokens) for text in texts), max_new_tokens=job.most,
             between=measured.passes["", 1].contexts[:1] + measured.passes["", 1].contexts[-1:],
-            temperature=job.sampling.temperature, kernels=getattr(job.model, "kernels", None),
-            answers=bool(job.answers), confirmed_on=len(job.others), left_out=self.left_out,
-            experts=self._experts(texts), given_as=job.given_as,
+            **vars(job.sampling), kernels=getattr(job.model, "kernels", None), answers=bool(job.answers),
+            confirmed_on=len(job.others), left_out=self.left_out, experts=self._experts(texts),
+            given_as=job.given_as, revision=job.revision,
             prompts=[{"id": text.name, "kind": text.kind} for text in texts],
             others=[{"id": str(entry.get("id", i)), "kind": entry.get("kind")}
                     for i, entry in enumerate(job.others)],
@@ -658,6 +749,11 @@ class Work:
                 f"{wrong} tokens of {len(foreign)} texts differ from what {self.job.model.name} writes: τ "
                 f"is for these texts, not for the target's own"
             )
+        if self.job.unchecked:
+            lines.append(
+                f"whether {self.job.model.name} wrote these sampled answers was not checked: τ is for these "
+                "texts, and for the target's own only if it did (specviz audit --answers tests that)"
+            )
         close = sum(each.close for each in readings)
         if close:
             lines.append(
@@ -680,10 +776,11 @@ def pilots(count: int) -> list[int]:
     return list(dict.fromkeys(every.tolist()))
 
 
-def without_threshold(predictions: Sequence[Prediction], best: Candidate) -> tuple[Candidate, float] | None:
-    """The fastest setting of the same method and drafter that has no threshold, and its speedup."""
+def fastest_chain(predictions: Sequence[Prediction], best: Candidate) -> tuple[Candidate, float] | None:
+    """The fastest setting of the same method and drafter without threshold and branches, and its speedup."""
     for each in predictions:
-        if each.candidate.family == best.family and "stop" not in dict(each.candidate.values):
+        values = dict(each.candidate.values)
+        if each.candidate.family == best.family and "stop" not in values and values.get("branches", 1) == 1:
             return each.candidate, each.speedup
     return None
 

@@ -176,13 +176,18 @@ class Advice(Page):
 
     @property
     def command(self) -> str:
-        """The command of this package that decodes with the setting `advised`."""
+        """The command of this package that decodes with the setting `advised`, sampled like the texts."""
         made = next(each.candidate for each in self.predictions if each.candidate.label == self.advised)
-        given_as = self.setting["given_as"]
+        s = self.setting
+        given_as = s["given_as"]
         words = ["specviz", "generate", made.method, "-m", given_as.get("", "MODEL")]
+        words += ["--revision", s["revision"]] if s["revision"] else []
         words += ["--draft", given_as.get(made.draft, made.draft)] if made.draft else []
         for name, value in made.values:
             words += ["--set", f"{name}={value}" if isinstance(value, str) else f"{name}={value:g}"]
+        for name, usual in (("temperature", 0), ("top_k", 0), ("top_p", 1)):
+            if s[name] != usual:
+                words += [f"--{name.replace('_', '-')}", str(s[name])]
         return shlex.join([*words, "--prompts", "FILE"])
 
     @property
@@ -485,7 +490,7 @@ class Advice(Page):
         """Everything as plain data, ready for JSON: NaN becomes null."""
         plain: Row = plain_data({
             "schema": SCHEMA, "answer": self.answer, "sentence": self.sentence, "setting": self.setting,
-            "advised": self.advised, "best": self.best.as_dict(),
+            "advised": self.advised, "command": self.command, "best": self.best.as_dict(),
             "predictions": [each.as_dict() for each in self.predictions],
             "oracle": self.oracle, "changes": self.changes, "loads": self.loads,
             "flags": [asdict(each) | {"source": each.source} for each in self.flags],

@@ -287,14 +287,16 @@ class Simulation:
         Cycles of trees, which were grown along the texts, and of stores, which decoded them.
     wide : bool
         Whether models compute in float64, in which no two nodes of a tree count as a tie.
+    unchecked : bool
+        Whether the texts are sampled answers, which need not be the target's own.
     """
 
     def __init__(
         self, readings: Sequence[Reading], listed: Sequence[Candidate], greedy: bool = True,
-        grown: Mapping[Candidate, list[Cycles]] | None = None, wide: bool = False,
+        grown: Mapping[Candidate, list[Cycles]] | None = None, wide: bool = False, unchecked: bool = False,
     ) -> None:  # fmt: skip
         self.readings, self.candidates, self.greedy = list(readings), list(listed), greedy
-        self.wide = wide
+        self.wide, self.unchecked = wide, unchecked
         self.places: dict[tuple[Family, Values], list[Places]] = {}
         self.cycles = dict(grown or {})
         for each in listed:
@@ -366,11 +368,13 @@ class Simulation:
     def badge(self, candidate: Candidate) -> str:
         """How certain τ is: exact, bounded, modelled, or counted in a run.
 
-        Modelled if a text is not the target's own, and for trees unless in float64, as nodes may nearly tie.
+        Modelled if a text is not, or need not be, the target's own, and for trees unless in float64, as nodes
+        may nearly tie.
         """
         if candidate.method in STORES:
             return COUNTED
-        if not all(each.own.all() for each in self.readings) or (candidate.method == TREE and not self.wide):
+        own = not self.unchecked and all(each.own.all() for each in self.readings)
+        if not own or (candidate.method == TREE and not self.wide):
             return MODELLED
         low, high = self.tau_bounds(candidate)
         return EXACT if low == high else BOUNDED
