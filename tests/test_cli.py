@@ -565,14 +565,35 @@ def test_a_demo_of_a_translator_names_its_bench(here, say):
     assert not list(here.iterdir())
 
 
-def test_advise_refuses_wrong_prompts_before_it_loads_the_model(say, monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--prompts", "missing.jsonl"], "no prompts 'missing.jsonl'"),
+        (["--confirm-prompts", "missing.jsonl"], "no prompts 'missing.jsonl'"),
+        (["--as", "h200x"], "a device is one of"),
+        (["--as", "h100", "--confirm"], "confirmed only on this device"),
+        (["--stores", "--answers", "greedy.jsonl"], "stores decode greedily"),
+        (["--answers", "broken.jsonl"], "broken.jsonl, line 2 lacks 'answer'"),
+        (["--answers", "greedy.jsonl", "--confirm"], "no prompts to confirm on"),
+        (["--answers", "sampled.jsonl", "--confirm-prompts", "town"], "these answers were sampled"),
+        (["--answers", "sampled.jsonl", "--top-p", "0.9"], "drop top_k and top_p"),
+        (["--draft", "no-such-draft"], "no model 'no-such-draft'"),
+        (["--temperature", "0.5", "--top-k", "-1"], "top_k must be a whole number of at least 0"),
+        (["--temperature", "0.5", "--top-p", "2"], "top_p must lie in (0, 1]"),
+        (["--seed", "-1"], "seed must be a whole number from 0"),
+    ],
+)
+def test_advise_refuses_wrong_options_before_it_loads_the_model(here, say, monkeypatch, options, says):
     def loaded(*given, **named):
         raise AssertionError("the model was loaded first")
 
     monkeypatch.setattr("specviz.models.load", loaded)
-    for option in ("--prompts", "--confirm-prompts"):
-        status, out, err = say("advise", "smollm2", option, "missing.jsonl")
-        assert (status, out) == (2, "") and "no prompts 'missing.jsonl'" in one_line(err)
+    whole, half = {"prompt": "a", "answer": "b"}, {"prompt": "a"}
+    answers = {"greedy": [whole], "broken": [whole, half], "sampled": [whole | {"temperature": 0.7}]}
+    for name, lines in answers.items():
+        (here / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    status, out, err = say("advise", "smollm2", *options)
+    assert (status, out) == (2, "") and says in one_line(err)
 
 
 def test_a_demo_says_what_it_takes(say):

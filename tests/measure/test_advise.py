@@ -17,6 +17,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 import specviz
 from specviz import cli, view
+from specviz.audit import answer_files
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
@@ -27,6 +28,7 @@ from specviz.measure.advice.readings import Reading, Text
 from specviz.measure.advice.result import UNDECIDED, USE, Advice, kinds_differ
 from specviz.measure.advice.simulation import BASELINE, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches.advise import _State, _wide, counted, ten
+from specviz.measure.prompts import first_turn_key
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 from specviz.metrics import speedups
@@ -175,6 +177,10 @@ class TestSimulation:
             run = [c for c in decode(model, ids, method, drafter=drafter, max_new_tokens=20) if c.number]
             assert [len(c.draft) for c in run] == made[candidate].sent.tolist()
             assert [c.keep for c in run] == made[candidate].at.tolist()
+            passes = [sum(name == "draft" for name, *_ in c.passes) for c in run]
+            assert passes == made[candidate].drafted.tolist()
+        chains = {each.length for each in listed if dict(each.values)["branches"] == 1}
+        assert chains == {2, 3, 4} and len(listed) == 5
         assert max(len(each.at) for each in made.values()) < 20
 
     def test_what_the_bench_counts(self, pair):
@@ -247,6 +253,20 @@ class TestPrices:
         cycles = simulation.Cycles(at, np.ones(3), sent, sent.astype(float), np.array([1.0, 0, 0]), sent)
         total = made.counts((CHAIN, "small"), cycles, 0) @ made.vector()
         assert total == pytest.approx(3 * 10 + 12 * 2 + 1.5 + 3 * 1 + 12 * 0.5)
+
+    def test_the_rest_of_a_tree_s_cycle_grows_with_its_levels(self):
+        """Each level is a pass of the drafter, however many nodes it has."""
+        levels, nodes = np.tile([2, 3, 3, 4, 4], 4), np.tile([2, 3, 4, 4, 8], 4)
+        nothing = np.zeros(len(nodes), np.int64)
+        pilot = Pilot(10.0 + 1 + 5 * levels, nodes, levels, nothing, nothing)
+        without = flat(per_context=0.0)
+        tree = simulation.TREE, "head"
+        made = Prices(without.passes, {}, without.pilots | {tree: pilot}, "a test's")
+        for sent, drafted in ((4, 3), (4, 4), (8, 4)):
+            at, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+            cycles = simulation.Cycles(at, np.ones(1), sent * one, drafted * one, np.zeros(1), 0 * one)
+            assert made.counts(tree, cycles, 0) @ made.vector() == pytest.approx(10 + 1 + 5 * drafted)
+            assert made.batch_ms(tree, [cycles], 1) == pytest.approx(10 + 1 + 5 * drafted)
 
     def test_short_runs_say_after_which_drafts_two_tokens_are_read(self):
         target = tiny.TableModel(5, 1, max_length=96, name="table")
@@ -385,7 +405,7 @@ class TestRanking:
         setting = {
             "model": {"name": "<b>table"}, "texts": 7, "tokens": 70, "between": [1, 20], "clock": "none",
             "device": "cpu", "threads": 1, "dtype": "float64", "temperature": 0, "left_out": {},
-            "confirmed_on": 0, "given_as": {},
+            "confirmed_on": 0, "given_as": {}, "revision": None, "top_k": 0, "top_p": 1.0,
         }  # fmt: skip
 
         def advice(**costs):
@@ -450,12 +470,19 @@ class TestRanking:
         assert "seems to take less time than its passes" in advising.noisy(wild)[0]
         sure, fixed = chain(16, 0.6), chain(4)
         listed = [replace(calm[0], candidate=sure), replace(calm[0], candidate=fixed, speedup=1.34)]
-        found = advising.without_threshold(listed, sure)
+        found = advising.fastest_chain(listed, sure)
         assert found == (fixed, 1.34)
         by_engine = {each.engine: each for each in engines.flags_of(sure, "small", found)}
         assert '"num_speculative_tokens": 4' in by_engine["vLLM"].flags
         assert "predicted 1.34 times" in by_engine["vLLM"].note
         assert "--spec-draft-n-max 16" in by_engine["llama.cpp"].flags
+        wide, narrow = (
+            Candidate("eagle", "head", (("draft_size", 4), ("depth", 4), ("branches", branches)), 4)
+            for branches in (2, 1)
+        )
+        listed = [replace(calm[0], candidate=wide), replace(calm[0], candidate=narrow, speedup=1.2)]
+        assert advising.fastest_chain(listed, wide) == (narrow, 1.2)
+        assert advising.fastest_chain(listed[:1], wide) is None
 
 
 def total(choice, ends, costs, n):
@@ -664,7 +691,7 @@ class TestAdvise:
         }
         wrong = [*own.tokens[:3], own.tokens[3] + 1]
         file.write_text("".join(json.dumps(each) + "\n" for each in (given, words)), "utf8")
-        texts = readings.read_answers(file, town)
+        texts = readings.texts_of(answer_files.read(file), town)
         assert texts[0].tokens == own.tokens and texts[0].end == own.end and texts[0].ids == own.ids
         assert (texts[0].name, texts[0].kind) == ("7", "greeting")
         assert texts[1].end == "eos" and texts[1].tokens[-1] in town.eos
@@ -680,7 +707,7 @@ class TestAdvise:
         def of(*settings):
             lines = ({"prompt": "a", "answer": "b", **each} for each in settings)
             file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
-            return readings.sampling_of(file)
+            return readings.sampling_of(answer_files.read(file))
 
         assert of({}, {"temperature": 0}, {"temperature": 0, "top_p": 0.9}) == GREEDY
         assert of({"temperature": 0.7, "top_p": 0.9}) == Sampling(0.7, 0, 0.9)
@@ -702,13 +729,14 @@ class TestAdvise:
         file = tmp_path / "answers.jsonl"
         file.write_text(line + "\n", "utf8")
         with pytest.raises(PromptError) as error:
-            readings.read_answers(file, town)
+            readings.texts_of(answer_files.read(file), town)
         assert words in str(error.value) and "\n" not in str(error.value)
 
     def test_refusals(self, models, tmp_path):
         target, draft = models
         for more, kind, words in (
-            ({"confirm": True, "temperature": 0.5}, ParameterError, "greedily"),
+            ({"confirm": True, "temperature": 0.5}, ParameterError, "greedily: leave temperature at 0"),
+            ({"seed": -1}, ParameterError, "seed must be a whole number from 0"),
             ({"confirm": True, "number": 8}, PromptError, "none is left"),
             ({"context": [4096]}, ParameterError, "do not fit into tiny"),
             ({"batch": [0]}, ParameterError, "batch"),
@@ -776,6 +804,7 @@ class TestAdvise:
                 cycles, tokens = cycles + len(run), tokens + sum(len(c.tokens) for c in run)
             assert row.badge == "counted" and row.tau == row.tau_low == row.tau_high == tokens / cycles
             assert row.cycle == pytest.approx(row.forward + row.rest)
+            assert row.memory == method.memory["bytes"] > 0
         with pytest.raises(ParameterError, match="stores decode greedily"):
             ask(models, tmp_path, stores=True, temperature=1.0)
 
@@ -783,6 +812,41 @@ class TestAdvise:
         made = ask(models, tmp_path, temperature=1.0)
         assert made.oracle is None and {each.badge for each in made.predictions if each.drafts} == {"bounded"}
         assert any("Σ min(p, q)" in each for each in made.notes)
+        assert not any("was not checked" in each for each in made.warnings), "it wrote them itself"
+
+    def test_sampled_answers(self, town, tmp_path, quick):
+        """Nothing shows that the model wrote them, so the advice says so; confirming would be greedy."""
+        file = tmp_path / "answers.jsonl"
+        own = readings.write_text(town, {}, town.encode("Hello"), "", 12, Sampling(0.8, 0, 0.9), 0, 0)
+        line = {"turns": ["Hello"], "token_ids": own.tokens, "temperature": 0.8, "top_p": 0.9}
+        file.write_text(json.dumps(line) + "\n", "utf8")
+        given = {"answers": file, "folder": tmp_path, "tick": lambda *_: None}
+        made = specviz.advise(town, "town-draft", **given)
+        assert any("whether town wrote these sampled answers was not checked" in w for w in made.warnings)
+        assert {each.badge for each in made.predictions} == {"modelled"}
+        words = shlex.split(made.command)
+        assert words[-6:-2] == ["--temperature", "0.8", "--top-p", "0.9"]
+        with pytest.raises(ParameterError, match="these answers were sampled, and confirming decodes greedi"):
+            specviz.advise(town, "town-draft", confirm=["The cook saw the cook."], **given)
+        with pytest.raises(ParameterError, match="drop top_k and top_p, or pass a temperature"):
+            specviz.advise(town, "town-draft", top_k=5, **given)
+
+    def test_answers_are_confirmed_on_other_prompts(self, town, tmp_path):
+        """Each prompt is used once, and none whose answer is there, in whatever form the two are written."""
+        file = tmp_path / "answers.jsonl"
+        prompts = (
+            {"turns": ["Hello", "And?"]}, {"messages": [{"role": "user", "content": "Name the animals."}]},
+            {"prompt": "Who is in the garden?"},
+        )  # fmt: skip
+        file.write_text("".join(json.dumps(each | {"answer": "Good."}) + "\n" for each in prompts), "utf8")
+        chat = [{"role": "user", "content": "Who is in the garden?"}]
+        confirm = ["Name the animals.", {"turns": ["Hello"]}, {"prompt": chat}]
+        others = ["The cook saw the cook.", "Once upon a time", "The cook saw the cook."]
+        chosen, left = advising.Request(answers=file, confirm=[*confirm, *others]).prompts(town)
+        assert chosen == []
+        assert [first_turn_key(each) for each in left] == [json.dumps(each) for each in others[:2]]
+        with pytest.raises(PromptError, match="the same as those of the advice"):
+            advising.Request(answers=file, confirm=confirm).prompts(town)
 
 
 def test_flags_say_the_setting():
@@ -808,6 +872,16 @@ def test_flags_say_the_setting():
     assert words[1] == "EAGLE3" and words[3] == "a head" and words[5::2] == ["3", "4", "9"]
     assert shlex.split(made["llama.cpp"].flags)[1::2] == ["draft-eagle3", "a head", "3"]
     assert not made["mlx-lm"].flags and "only this package" not in made["SGLang"].note
+    assert "without branches" in made["vLLM"].note and not made["SGLang"].note
+    chain_of_four = Candidate("eagle", "head", (("draft_size", 4), ("depth", 4), ("branches", 1)), 4)
+    made = {each.engine: each for each in engines.flags_of(tree, "a head", (chain_of_four, 1.27))}
+    for name in ("vLLM", "llama.cpp"):
+        assert "predicted 1.27 times the plain speed" in made[name].note
+    assert json.loads(shlex.split(made["vLLM"].flags)[1])["num_speculative_tokens"] == 4
+    assert shlex.split(made["llama.cpp"].flags)[-1] == "4"
+    assert shlex.split(made["SGLang"].flags)[5::2] == ["3", "4", "9"], "it drafts the tree itself"
+    alone = {each.engine: each for each in engines.flags_of(chain_of_four, "a head")}
+    assert not alone["vLLM"].note and alone["llama.cpp"].note == "both models as GGUF files"
     made = {each.engine: each for each in engines.flags_of(tree, "smollm2-eagle3", generation=1)}
     assert '"method": "eagle"' in made["vLLM"].flags and "only this package reads" in made["vLLM"].note
     assert not made["llama.cpp"].flags and " EAGLE " in made["SGLang"].flags
@@ -828,6 +902,29 @@ def test_the_command_line(capsys, tmp_path):
     assert "it is not a file" in capsys.readouterr().err
     assert cli.run(["advise", "town", "--batch", "x"]) == 2
     assert "--batch takes numbers" in capsys.readouterr().err
+
+
+def test_the_command_that_is_printed_decodes(tmp_path, quick, capsys, monkeypatch):
+    """It has the model as it was named, and samples as the texts were sampled."""
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(loading.find("town"), "mine")
+    (tmp_path / "prompts.txt").write_text("The cook saw the cook.\nOnce upon a time\n", "utf8")
+    sampling = ["--temperature", "0.7", "--top-k", "5", "--top-p", "0.9"]
+    words = ["advise", "./mine", "--prompts", "prompts.txt", "-n", "6", *sampling, "--seed", "3"]
+    assert cli.run([*words, "--json", "advice.json"]) == 0
+    made = json.loads((tmp_path / "advice.json").read_text("utf8"))
+    command = shlex.split(made["command"])
+    assert command[0] == "specviz" and command[3:5] == ["-m", "./mine"]
+    assert command[-8:] == [*sampling, "--prompts", "FILE"]
+    capsys.readouterr()
+    assert cli.run([*command[1:-1], "prompts.txt", "-n", "2"]) == 0, capsys.readouterr().err
+
+
+def test_a_command_names_the_revision(models, tmp_path, quick):
+    request = advising.Request(models[1], PROMPTS, number=2, max_new_tokens=6)
+    made = request.advise(models[0], "hf:a/b", revision="main", folder=tmp_path, tick=lambda *_: None)
+    assert shlex.split(made.command)[3:7] == ["-m", "hf:a/b", "--revision", "main"]
 
 
 def test_undecided_is_an_answer():

@@ -363,7 +363,7 @@ def _drafters(
 
 def _unique(given: Prompts) -> dict[str, Entry]:
     """Prompts by their first turn, each once, spread over the kinds of work."""
-    entries = list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
+    entries: list[Entry] = list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
     unique: dict[str, Entry] = {}
     for entry in spread(entries, 1 << 30):
         unique.setdefault(first_turn_key(entry), entry)
