@@ -115,8 +115,8 @@ def advise(
     max_new_tokens : int
         Maximum number of tokens per text.
     confirm : bool, or prompts as `suite`
-        Run the best three settings on other prompts: the suite's remaining ones, or those given that the advice
-        did not read.
+        Run the best three settings on other prompts: the suite's remaining ones, or those given that are not
+        among the advice's.
     stores : bool
         Also consider Token Recycling, UniSpec, Lookahead and SPECTRA. They learn from rejected tokens, so
         each must decode the prompts, which takes as long as four runs.
