@@ -51,7 +51,6 @@ class Numbers(TypedDict):
     rounds: NotRequired[Number]
     fallbacks: NotRequired[Grid]
     rollbacks: NotRequired[Grid]
-    windows: NotRequired[list[Number]]
 
 
 @with_config(ConfigDict(extra="forbid"))

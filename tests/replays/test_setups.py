@@ -92,7 +92,7 @@ def test_sizes_on_the_pages_are_those_of_the_shapes():
         (lambda f: f["checkpoints"]["Qwen/Qwen3-8B"].update(shape="x"), "unknown shape 'x'"),
         (lambda f: f["checkpoints"]["Qwen/Qwen3-8B"].update(bytes="16 GB"), r"\.bytes .*not '16 GB'"),
         (lambda f: f["parts"]["iwslt"].update(sutes={}), "sutes"),
-        (lambda f: f["parts"]["iwslt"]["numbers"].update(windows=[0]), r"windows\[0\]"),
+        (lambda f: f["parts"]["iwslt"]["numbers"].update(fallbacks=["x"]), r"fallbacks\[0\]"),
     ],
 )
 def test_the_schema_refuses_what_is_wrong(change, line):
