@@ -652,6 +652,8 @@ def test_rouge_lsum_stands_beside_rouge_l():
     right, text = "the cook lost her bag. a doctor found it.", "a doctor found it. the cook lost her bag."
     scores = Rouge()(right, text)
     assert scores["rougeLsum"] == pytest.approx(100) and scores["rougeL"] < 60
+    theirs = [theirs for what, theirs, _ in RECIPES["bild/table1"].differs if what == "ROUGE-L"]
+    assert theirs == ["CNN/DailyMail's is ROUGE-Lsum, judging by its size"]
 
 
 def test_texts_without_references_have_no_score_and_stop_nothing():

@@ -257,6 +257,11 @@ def test_throughput_by_batch_counts_texts_of_the_suite_and_not_rounds(monkeypatc
     assert (figure.value, figure.low, figure.high) == (5, 4, 6)
 
 
+def test_figure_1_of_ssd_has_the_definitions_of_table_1():
+    assert CURVES["ssd/figure1"].differs == RECIPES["ssd/table1"].differs
+    assert [what for what, _, _ in CURVES["ssd/figure1"].differs] == ["throughput", "cache"]
+
+
 # ---------------------------------------------------------------- thresholds and beams
 
 
@@ -365,6 +370,21 @@ def test_texts_without_references_have_a_reason(how, monkeypatch):
     assert whys == {thresholds.NO_REFERENCES}
     with pytest.raises(ParameterError, match="no references"):
         sources.find("settings")(CURVES["bild/figure4"], how())
+
+
+def test_the_notes_give_both_rouge_l_scores_of_summaries(how, monkeypatch):
+    class Summaries(Score):
+        name = "ROUGE-L"
+
+    def measured(curve, task, entries, options):
+        texts = [entry["reference"][0] for entry in entries]
+        every = [point(BASELINE, 6, 40), point(AGAIN, 6, 40), point("one", 3, 40, curve)]
+        return {each.point.label: replace(each, texts=texts, score=Summaries) for each in every}
+
+    monkeypatch.setattr(thresholds, "measured", measured)
+    made = sources.find("thresholds")(RECIPES["bild/table1"], how())
+    for label in (BASELINE, "one"):
+        assert made.notes.count(f"XSUM, {label}: ROUGE-L 100.00, ROUGE-Lsum 100.00") == 1
 
 
 def test_batches_that_the_prompts_do_not_fill_are_absent(how):

@@ -24,6 +24,7 @@ from specviz.replays.sources.thresholds import (
     no_drafter,
     of,
     spent,
+    summary_level,
     swept,
     texts_of,
 )
@@ -101,14 +102,6 @@ def equal_thresholds(every: dict[str, Measured]) -> list[str]:
         f"the settings with a fixed threshold have τ_base = {fixed.point.values['tau_base']:.3f}, the mean "
         f"of CM-ASD's own: with its τ_base they could only accept less"
     ]
-
-
-def summary_level(mine: Measured, texts: list[Entry]) -> str:
-    """ROUGE-L and ROUGE-Lsum; judging by their size, the paper's CNN/DailyMail figures are the latter."""
-    rouge = Rouge()
-    each = [rouge(references_of(entry["reference"]), text) for entry, text in zip(texts, mine.texts)]
-    means = {name: np.mean([scores[name] for scores in each]) for name in ("rougeL", "rougeLsum")}
-    return f"ROUGE-L {means['rougeL']:.2f}, ROUGE-Lsum {means['rougeLsum']:.2f}"
 
 
 def taken(mine: Measured) -> Estimate:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from specviz.files import write_text
 from specviz.loop import generate
 from specviz.loop.machine import identity
@@ -16,10 +18,11 @@ from specviz.measure import pairs
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.sweep import Measured, Point, packed, sweep, unpacked
 from specviz.measure.timing import BASELINE
+from specviz.metrics.rouge import Rouge
 from specviz.replays import contenders
 from specviz.replays.cells import AGAIN, IDLE, Check
 from specviz.replays.recipes import ALIGNED, REJECTION, UNALIGNED, Recipe, Row
-from specviz.replays.sources.shared import Measurement, RunOptions, about
+from specviz.replays.sources.shared import Measurement, RunOptions, about, references_of
 from specviz.replays.tasks import PLAIN, own_prompts, single
 from specviz.suites import suite
 
@@ -85,6 +88,9 @@ def one_dataset(
             made.on(tried=tried(row, sweeps))
         if metric is not None:
             made.add(where, metric, mine.quality)
+        if metric == "rouge_l":
+            note = f"{dataset}, {mine.point.label}: {summary_level(mine, entries)}"
+            made.notes += [note] * (note not in made.notes)
         if mine is base:
             continue
         made.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
@@ -175,6 +181,14 @@ def able(made: Measurement, task: str, base: Measured, entries: list[Entry]) -> 
         originals = []
     of(made, base)
     made.ability(task, base.texts, [entry.get("reference") for entry in entries], originals)
+
+
+def summary_level(mine: Measured, texts: list[Entry]) -> str:
+    """ROUGE-L and ROUGE-Lsum; judging by their size, the papers' CNN/DailyMail figures are the latter."""
+    rouge = Rouge()
+    each = [rouge(references_of(entry["reference"]), text) for entry, text in zip(texts, mine.texts)]
+    means = {name: np.mean([scores[name] for scores in each]) for name in ("rougeL", "rougeLsum")}
+    return f"ROUGE-L {means['rougeL']:.2f}, ROUGE-Lsum {means['rougeLsum']:.2f}"
 
 
 def control(made: Measurement, task: str, sweep: Sweep) -> None:
