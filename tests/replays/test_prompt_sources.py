@@ -13,7 +13,18 @@ from specviz.errors import ModelError
 from specviz.measure.plan import others
 from specviz.metrics.rouge import Rouge
 from specviz.models import load
-from specviz.replays.sources.prompts import in_dtype, is_new, lengthened, with_context
+from specviz.replays.recipes import RECIPES
+from specviz.replays.sources.prompts import (
+    LONGEST,
+    NO_CONTEXT,
+    NO_MORE,
+    in_dtype,
+    is_new,
+    lengthened,
+    planned,
+    with_context,
+)
+from specviz.replays.sources.shared import Measurement, RunOptions
 
 ENTRIES = [
     {"turns": ["Hello there", "And now?"], "kind": "conversation"},
@@ -73,9 +84,35 @@ def test_a_larger_context_counts_where_more_stands_before_the_prompt(model):
     longer = {n: lengthened(ENTRIES[:2], ENTRIES[2:], n, model) for n in (1, 60, 61, 10**6)}
     new = {n: [is_new(each, met) for each in entries] for n, entries in longer.items()}
     assert new[1] == [False, False], "nothing fits"
-    assert new[60] == [False, True], "a conversation of several turns stays as it is"
+    assert new[60] == [True, True]
+    assert longer[60][0]["prompt"][-1]["content"] == "Hello there", "of a conversation, the first turn"
     assert new[61] == [False, False], "no more fits than before"
-    assert new[10**6] == [False, True]
+    assert new[10**6] == [True, True]
+
+
+def test_a_task_without_a_new_context_has_its_own_reason(monkeypatch, tmp_path):
+    monkeypatch.setattr(RunOptions, "best", lambda self, method: 4)
+    recipe = RECIPES["unispec/table11"]
+    model = SimpleNamespace(
+        name="m", max_length=LONGEST + 16 + 128, tokenizer=SimpleNamespace(chat_template="any"),
+        encode=lambda turns: "".join(turn["content"] for turn in turns),
+    )  # fmt: skip
+    options = RunOptions(model, {}, {}, 2, 8, 1, {}, tmp_path, tmp_path, {})
+    chat = {"id": "1", "kind": "conversation", "turns": ["How are you?", "And now?"]}
+    alone = {"id": "2", "kind": "qa", "prompt": "Who was here?", "reference": ["The cook."]}
+    made, met = Measurement(), set()
+    groups = [
+        planned(options, [row], [], dict(row.plan), ([chat, alone], []), met, recipe, made)
+        for row in recipe.rows[:2]
+    ]
+    (measured,) = groups[0].plan["suites"]["prompts"]
+    assert [turn["content"] for turn in measured["prompt"]] == ["Who was here?", "The cook.", "How are you?"]
+    assert groups[1] is None
+    assert made.absent == [
+        ({"context": 1024, "task": "QA"}, NO_CONTEXT),
+        ({"context": 2048, "task": "MT"}, NO_MORE),
+        ({"context": 2048, "task": "QA"}, NO_CONTEXT),
+    ]
 
 
 def test_another_number_format_is_a_copy(model):

@@ -31,7 +31,7 @@ from specviz.replays.sources.shared import (
     placed,
     totals,
 )
-from specviz.replays.tasks import PLAIN, own_prompts, tasks_of
+from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of
 from specviz.suites import spread
 
 Entries = tuple[list[Entry], list[Entry]]  # to measure, and to warm up
@@ -48,7 +48,8 @@ class Group:
     plan: Settings
 
 
-NO_CONTEXT = "its prompts are those of a smaller context: nothing more fits before them"
+NO_MORE = "its prompts are those of a smaller context: nothing more fits before them"
+NO_CONTEXT = "nothing can be put before its prompts: no other question with a reference fits into the context"
 
 
 def run(recipe: Recipe, options: RunOptions) -> Measurement:
@@ -226,11 +227,13 @@ def planned(
             why = f"{model.name} has no chat template, so nothing can be put before a prompt"
             made.absent += [(row.where, why) for row in rows]
             return None
-        whole = chosen
-        chosen = [each for each in lengthened(chosen, warm, length, options.model) if is_new(each, met)]
+        longer = lengthened(chosen, warm, length, options.model)
+        chosen = [each for each in longer if is_new(each, met)]
         for where, part in combined(recipe.parts):
-            if any(fits(each, part) for each in whole) and not any(fits(each, part) for each in chosen):
-                made.absent += [({**row.where, **where}, NO_CONTEXT) for row in rows]
+            those = [each for each in longer if fits(each, part)]
+            if those and not any(fits(each, part) for each in chosen):
+                why = NO_MORE if any(map(has_context, those)) else NO_CONTEXT
+                made.absent += [({**row.where, **where}, why) for row in rows]
         if not chosen:
             return None
         tokens = [len(model.encode(each["prompt"])) for each in chosen if "prompt" in each]
@@ -307,7 +310,11 @@ def in_turns(prompts: Sequence[Values]) -> list[Entry]:
 
 
 def lengthened(chosen: list[Entry], warm: list[Entry], length: int, model: Model) -> list[Entry]:
-    """Put earlier questions and answers before the prompts, as many as fit into `length` tokens."""
+    """Put earlier questions and answers before the prompts, as many as fit into `length` tokens.
+
+    Of a conversation of several turns only the first is kept.
+    """
+    chosen = list(map(single, chosen))
     others = [each for each in chosen + warm if question(each)]
     longer = [with_context(each, others, length, model) if question(each) else each for each in chosen]
     return [{**new, "id": old.get("id")} for new, old in zip(longer, chosen)]
@@ -315,11 +322,16 @@ def lengthened(chosen: list[Entry], warm: list[Entry], length: int, model: Model
 
 def is_new(entry: Entry, met: set[str]) -> bool:
     """Whether a prompt has a context that no smaller context size gave it; adds the prompt to `met`."""
-    turns = entry.get("prompt")
-    content = json.dumps([entry.get("id"), turns], default=str)
-    new = isinstance(turns, list) and len(turns) > 1 and content not in met
+    content = json.dumps([entry.get("id"), entry.get("prompt")], default=str)
+    new = has_context(entry) and content not in met
     met.add(content)
     return new
+
+
+def has_context(entry: Entry) -> bool:
+    """Whether something stands before a prompt's last turn."""
+    turns = entry.get("prompt")
+    return isinstance(turns, list) and len(turns) > 1
 
 
 def question(entry: Entry) -> str:
