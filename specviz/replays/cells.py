@@ -15,6 +15,7 @@ AGAIN = "again"  # suffix to the name of a method that a run decodes a second ti
 HOLDS, FAILS, OPEN = "holds here", "fails here", "cannot be judged here"
 ORDER, PAYS, SIZE, LOSSLESS = "order", "pays", "size", "lossless"  # what a claim is about
 CONTROL, ABILITY, SAME, IDLE = "control", "ability", "same texts", "idle target"  # kinds of checks
+ALL_TASKS = ""  # the task of a check on all texts of a table
 SAME_NUMBER = 1e-12  # smaller differences count as zero
 
 Tally = tuple[int, int, int]  # comparisons: clearly as in the paper, unclear, clearly not

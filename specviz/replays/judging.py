@@ -19,6 +19,7 @@ from specviz.errors import plural
 from specviz.measure.report import Row, Values
 from specviz.replays.cells import (
     ABILITY,
+    ALL_TASKS,
     CONTROL,
     FAILS,
     HOLDS,
@@ -198,6 +199,8 @@ class Judge:
     def able(self, number: int) -> bool:
         """Whether the model can do a figure's task, unless a test denies it; for a mean, all tasks."""
         figure = self.figures[number]
+        if ALL_TASKS in self.unable:
+            return False
         if figure.derived and figure.source.task not in self.tested:
             return not self.unable
         return figure.source.task not in self.unable

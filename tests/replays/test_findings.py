@@ -265,6 +265,39 @@ def test_a_mean_of_tasks_that_the_model_cannot_do_gets_none_either():
     assert judged(rows, claim, (QUIET, able, unable)).verdict == OPEN
 
 
+def test_tasks_with_few_texts_are_tested_at_once():
+    from specviz.replays.sources import prompts
+
+    recipe, rng = RECIPES["unispec/table1"], np.random.default_rng(0)
+    words = ["cook", "bag", "station", "doctor", "garden", "letter", "river", "window", "horse", "table"]
+    kinds = [part["kind"] for part in recipe.parts["task"].values()]
+    entries = [{"kind": kind, "reference": [" ".join(rng.choice(words, 8))]} for kind in kinds]
+    noise = ["".join(rng.choice(list("qxzvwk "), 40)) for _ in kinds]
+
+    def tested(texts, some):
+        rows = [{"prompt": i, "kind": some[i]["kind"], "text": [text]} for i, text in enumerate(texts)]
+        made = Measurement()
+        prompts.check_ability(recipe, rows, some, made)
+        return made
+
+    (able,) = tested([entry["reference"][0] for entry in entries], entries).checks
+    (unable,) = tested(noise, entries).checks
+    assert (able.task, able.count, able.of) == ("", 1, 7)
+    assert (unable.task, unable.count, unable.of) == ("", 0, 7)
+    claim = {"question": "order", "of": {"metric": "speedup"}, "check": "best", "over": "method", "is": "UNI",
+             "text": ""}  # fmt: skip
+    rows = [
+        ({"method": method, "task": "QA"}, "speedup", "1.5", level + 0.05 * rng.standard_normal(30), "QA", {})
+        for method, level in (("PLD", 1.1), ("UNI", 1.6))
+    ]
+    assert judged(rows, claim, (QUIET, able)).verdict == HOLDS
+    assert judged(rows, claim, (QUIET, unable)).verdict == OPEN
+    note = "whether the model can do these tasks was not tested"
+    few, none = tested(noise[:4], entries[:4]), tested(noise, [{"kind": kind} for kind in kinds])
+    assert not few.checks and few.notes == [f"{note} (fewer than 5 references)"]
+    assert not none.checks and none.notes == [f"{note} (no references)"]
+
+
 def test_what_rises_rises_in_every_group_whatever_their_order():
     rng = np.random.default_rng(1)
     groups = {}

@@ -353,6 +353,7 @@ def test_a_replay_is_what_its_run_says(done, tmp_path):
     assert here["speedup"] == pytest.approx(mine["request_speedup"])
     both = frame[(frame["threshold"] == 0.05) & (frame["metric"] == "speedup")].set_index("task")["measured"]
     assert both["Avg."] == pytest.approx(both.drop("Avg.").mean())
+    assert "whether the model can do these tasks was not tested (no references)" in found.notes
 
 
 def test_a_replay_is_written_and_read(tmp_path):

@@ -19,9 +19,10 @@ from specviz.measure.rows import Results, fast, key_of, matched_rows, paired, pe
 from specviz.measure.timing import BASELINE
 from specviz.methods.autoregressive import Autoregressive
 from specviz.models.protocols import Model
-from specviz.replays.cells import ABILITY, AGAIN
+from specviz.replays.cells import ABILITY, AGAIN, ALL_TASKS
 from specviz.replays.recipes import Best, Recipe, Row
 from specviz.replays.sources.shared import (
+    FEWEST,
     Measurement,
     RunOptions,
     Where,
@@ -29,6 +30,7 @@ from specviz.replays.sources.shared import (
     exact,
     middle,
     placed,
+    references_of,
     totals,
 )
 from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of
@@ -157,13 +159,7 @@ def add_figures(
     greedy = not group.plan.get("temperature")
     base_rows = [row for row in of_cell[control["against"]] if row["error"] is None]
     made.by(BASELINE)
-    for where, part in combined(recipe.parts):
-        those = [r for r in base_rows if fits(r, part)]
-        right = [prompts[r["prompt"]].get("reference") for r in those]
-        if len(group.plan["suites"]["prompts"]) and not any(
-            c.kind == ABILITY and c.task == task_of(where) for c in made.checks
-        ):
-            made.ability(task_of(where), [r["text"][-1] for r in those], right)
+    check_ability(recipe, base_rows, prompts, made)
     for row, contender in zip(group.rows, group.contenders):
         cell = next(c for c in results.cells if (c["method"], c["parameters"], c["draft"]) == contender)
         weights = next((e["drafts"].get(contender[2], {}).get("weights", "")
@@ -189,6 +185,23 @@ def add_figures(
                 made.cost(phases[0], phases[1], options.model, partial(options.drafter, row.role or ""))
             if greedy and cell["cell"] != cell["against"]:
                 made.same_texts(task, [a["ids"] for a, _ in both], [b["ids"] for _, b in both])
+
+
+def check_ability(recipe: Recipe, rows: Rows, prompts: Sequence[Entry], made: Measurement) -> None:
+    """Test whether the model can do each task; if each has too few references, test all tasks at once."""
+    parts = {task_of(where): part for where, part in combined(recipe.parts)}
+    groups = {task: [row for row in rows if fits(row, part)] for task, part in parts.items()}
+    groups[ALL_TASKS] = [row for row in rows if any(fits(row, part) for part in parts.values())]
+    right = {task: [prompts[row["prompt"]].get("reference") for row in some] for task, some in groups.items()}
+    for task, some in groups.items():
+        tested = {check.task for check in made.checks if check.kind == ABILITY}
+        if task not in tested and (task != ALL_TASKS or not tested):
+            made.ability(task, [row["text"][-1] for row in some], right[task])
+    if not any(check.kind == ABILITY for check in made.checks):
+        given = any(map(references_of, right[ALL_TASKS]))
+        lacking = f"fewer than {FEWEST} references" if given else "no references"
+        note = f"whether the model can do these tasks was not tested ({lacking})"
+        made.notes += [note] * (note not in made.notes)
 
 
 def task_of(where: Where) -> str:
