@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specviz.errors import ParameterError, PromptError, plural
@@ -11,6 +11,7 @@ from specviz.measure.report import Entry, Values
 from specviz.models.protocols import Model
 from specviz.replays.recipes import Recipe
 from specviz.suites import Suite, suite
+from specviz.suites.catalogue import CATALOGUE
 
 PLAIN = ""  # key of a suite given for no task in particular
 Given = str | Path | Suite | Mapping[str, str | Path | Suite] | None
@@ -96,6 +97,24 @@ def own_prompts(suites: Mapping[str, Suite], task: str, part: Values) -> tuple[l
            for word, values in (("kind", given.kinds), ("language", given.languages)) if values]  # fmt: skip
     words = ", ".join(f"{key} {value}" for key, value in labels.items())
     return [], f"{given.name} has no prompt of {words} ({'; '.join(has) or 'its prompts say no kind'})"
+
+
+def filled_by(given: Suite, tasks: Sequence[str]) -> list[str]:
+    """Those of several tasks, all of one kind and language, that a suite for the whole table fills.
+
+    A data set of the catalogue fills one task: that of its name, else the first. A user's own file is shared
+    out among all.
+    """
+    name = given.name.partition(":")[0]
+    if name not in CATALOGUE:
+        return list(tasks)
+    same = [task for task in tasks if bare(name).startswith(bare(task))]
+    return (same or list(tasks))[:1]
+
+
+def bare(name: str) -> str:
+    """A name's letters and digits in lower case: ``cnndailymail`` for CNN/DailyMail."""
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dict[str, Suite], list[str]]:

@@ -160,7 +160,34 @@ def test_two_tasks_never_share_prompts(tmp_path):
     chosen = canvases.prompts_of(RECIPES["ssd/table1"], given, made)
     ids = {task: [p["id"] for p in some] for task, some in chosen.items()}
     assert ids == {"GSM8K": ["0", "1", "2"], "MATH": ["3", "4"], "HumanEval": ["c0", "c1"]}
-    assert [where for where, why in made.absent if "are bundled" in why] == [{"task": "MBPP"}]
+    remedy = "name a suite with --suite 'MBPP=SUITE'"
+    why = f"no prompt of mine is left for it, as other columns took them: {remedy}"
+    assert made.absent == [({"task": "MBPP"}, why)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "column", "other"),
+    [
+        ("gsm8k", "arithmetic", "GSM8K", "MATH"),
+        ("math:tenth", "arithmetic", "MATH", "GSM8K"),
+        ("spec-bench", "arithmetic", "GSM8K", "MATH"),
+        ("mbpp", "code", "MBPP", "HumanEval"),
+    ],
+)
+def test_a_data_set_fills_one_column_alone(tmp_path, name, kind, column, other):
+    made, given = Measurement(), options(tmp_path, {tasks.PLAIN: suite(9, name, kind=kind)})
+    chosen = canvases.prompts_of(RECIPES["ssd/table1"], given, made)
+    assert {task: len(some) for task, some in chosen.items()} == {column: 3}
+    why = f"{name} fills another column of its kind: name a suite with --suite '{other}=SUITE'"
+    assert ({"task": other}, why) in made.absent
+
+
+def test_a_data_set_fills_the_column_of_its_name():
+    columns = ["XSUM", "CNN/DailyMail"]
+    filled = {"xsum": columns[:1], "cnn-dailymail:validation": columns[1:], "mine.jsonl": columns}
+    for name, expected in (filled | {"wikipedia:en": columns[:1]}).items():
+        assert tasks.filled_by(suite(name=name), columns) == expected
+    assert tasks.filled_by(suite(name="wmt14:de-en"), ["IWSLT", "WMT"]) == ["WMT"]
 
 
 # ---------------------------------------------------------------- 2: counts

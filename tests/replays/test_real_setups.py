@@ -121,6 +121,7 @@ def test_two_columns_of_summaries_have_texts_of_their_own(tmp_path):
     assert len({*ids["XSUM"], *ids["CNN/DailyMail"]}) == 12
     toy = RECIPES["bild/table1"]
     assert set(given.prompts(toy, made, thresholds.bundled(toy, given))) == {"IWSLT", "XSUM"}
+    assert made.absent == [({"dataset": name}, shared.SERVED) for name in ("WMT", "CNN/DailyMail")]
 
 
 def test_a_table_without_tasks_takes_its_recipe_s_texts(tmp_path):

@@ -27,7 +27,7 @@ from specviz.models.protocols import Model
 from specviz.replays.cells import ABILITY, AGAIN, CONTROL, SAME, Check, Provenance
 from specviz.replays.costs import Cost, cost_of, modelled
 from specviz.replays.recipes import Best, Recipe, Row
-from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of, wanted
+from specviz.replays.tasks import PLAIN, filled_by, own_prompts, single, tasks_of, wanted
 from specviz.suites import Suite
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ Text: TypeAlias = "str | Sequence[str]"  # a correct text, or several
 Written: TypeAlias = "str | Sequence[int]"  # a text, or its tokens
 Number: TypeAlias = "float | str | None"  # a cell's value
 NOWHERE = Provenance()
+SERVED = "the bundled texts of its kind serve one column only"
 
 # How to calibrate if there is no calibration yet: texts, warm-up texts, and arguments of `calibrate`.
 HASTE = 1, 1
@@ -123,25 +124,38 @@ class RunOptions:
 
         Two tasks never share prompts, as one figure under two names would count twice.
         """
-        column = next(iter(recipe.parts), "")
+        column, tasks = next(iter(recipe.parts), ""), tasks_of(recipe)
         taken: Counter[tuple] = Counter()
         chosen: dict[str, list[Entry]] = {}
-        for task, part in tasks_of(recipe).items():
+        for task, part in tasks.items():
             key = (task in self.suites, task if task in self.suites else "", *wanted(part).values())
             start, where = taken[key], {column: task}
             if self.suites:
-                every, why = own_prompts(self.suites, task, part)
-                some = every[start : start + self.number]
-                if every and not some:
-                    why = f"none of its prompts are bundled: name a suite with --suite '{task}=SUITE'"
+                some, why = self.own_share(task, tasks, start)
             else:
-                some, why = bundled(task, part, start), "no texts of its kind are bundled"
+                some = bundled(task, part, start)
+                why = SERVED if start else "no texts of its kind are bundled"
             taken[key] += len(some)
             if some:
                 chosen[task] = list(map(single, some))
             else:
                 made.absent.append((where, why))
         return chosen
+
+    def own_share(self, task: str, tasks: Mapping[str, Values], start: int) -> tuple[list[Entry], str]:
+        """A task's share of the user's prompts, from number `start` on, or the reason why it has none."""
+        part = tasks[task]
+        every, why = own_prompts(self.suites, task, part)
+        some = every[start : start + self.number]
+        if task in self.suites or not every:
+            return some, why
+        plain, remedy = self.suites[PLAIN], f"name a suite with --suite '{task}=SUITE'"
+        rivals = [each for each in tasks if each not in self.suites and wanted(tasks[each]) == wanted(part)]
+        if task not in filled_by(plain, rivals):
+            return [], f"{plain.name} fills another column of its kind: {remedy}"
+        if not some:
+            why = f"no prompt of {plain.name} is left for it, as other columns took them: {remedy}"
+        return some, why
 
     def suite_of(self, task: str, bundled: str) -> str:
         """The name of the suite from which a task's prompts come."""
