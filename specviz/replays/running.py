@@ -89,13 +89,14 @@ def replay(
         A name for `specviz.published`, such as ``"unispec/table1"``.
     model : str or Model, optional
         A name, a folder, ``hf:<id>``, or a loaded model. Default: the recipe's real model, if it has one and
-        it is downloaded, else its bundled one.
+        it is downloaded, else its bundled one. Naming the real model also selects its drafters and prompts.
     draft : str or mapping, optional
         Its drafter; a mapping from roles if the recipe has several (``small``, ``aligned`` ...).
     suite : str, Suite or mapping, optional
         Prompts used instead of the bundled ones, as for `specviz.suite`. A mapping names one for each of the
         table's tasks (or languages, or data sets), in the paper's words. A single suite fills only the tasks
-        whose kind and language its prompts state; the others stay empty, with the reason.
+        whose kind and language its prompts state; the others stay empty, with the reason. Of several tasks of
+        one kind and language, a data set fills the one of its name, or else the first.
     template : str, optional
         Text around the source of a stream, as for `specviz.stream`; other tables reject it.
     chat : mapping, optional
@@ -147,10 +148,7 @@ def replay(
     from specviz.replays.sources import RunOptions
 
     recipe = find(table)
-    if model is None and (
-        suite is None or "parts" not in recipe.real
-    ):  # the user's texts fit the table's own parts
-        recipe = on_real(recipe)
+    recipe = recipe_for(recipe, model, suite)
     recipe = with_options(table, recipe, baselines, score)
     path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
     if setup is not None:
@@ -204,6 +202,17 @@ def replay(
     return measure(recipe, settings, options, tick)
 
 
+def recipe_for(recipe: Recipe, model: str | Path | Model | None, suite: Given) -> Recipe:
+    """The recipe that a replay follows: the real model's if it is downloaded, and no other model is given."""
+    if model is not None and not named(model, recipe.real.get("model", "")):
+        return recipe
+    real = on_real(recipe)
+    if suite is None or "parts" not in recipe.real:
+        return real
+    # The user's texts fit the table's own parts.
+    return recipe if model is None else replace(recipe, model=real.model, drafts=real.drafts)
+
+
 def on_real(recipe: Recipe) -> Recipe:
     """The recipe with its real language model if that is downloaded, else with the bundled one."""
     from specviz.models import available
@@ -220,7 +229,7 @@ def peers_of(quick: bool, given: Values) -> dict[tuple, tuple[Recipe, ...]]:
     for table, recipe in RECIPES.items():
         if recipe.source != "run":
             continue
-        used = recipe if given.get("model") is not None else on_real(recipe)
+        used = recipe_for(recipe, given.get("model"), None)
         score = given.get("score") if any(row.method == "unispec" for row in used.rows) else None
         used = with_options(table, used, given.get("baselines") or "authors", score)
         numbers = tuple((used.quick if quick else used.whole).items())
@@ -346,7 +355,7 @@ def roles(
     for role in given:
         if role not in needed:
             raise ParameterError(f"this table has no drafter {role!r}; it has {', '.join(needed) or 'none'}")
-    own = model is not None and name_of(model, recipe.model) != recipe.model
+    own = model is not None and not named(model, recipe.model)
     return {role: given.get(role, "" if own else name) for role, name in needed.items()}
 
 
@@ -357,6 +366,11 @@ def name_of(model: str | Path | Model | None, default: str) -> str:
     if not isinstance(model, str | Path) and not hasattr(model, "name"):
         raise ParameterError(f"model must be a name, a path or a loaded model, got {model!r:.80}")
     return str(model) if isinstance(model, str | Path) else str(model.name)
+
+
+def named(model: str | Path | Model, name: str) -> bool:
+    """Whether a model has this name; a loaded one's may go on with how its weights were obtained."""
+    return name_of(model, "").partition(" (")[0] == name
 
 
 def weights_of(model: Model) -> str | None:
@@ -469,19 +483,22 @@ def replay_all(
         shared |= peers_of(bool(options.get("quick")), {**options, "score": score})
     jobs = []
     for table in [*RECIPES, *CURVES]:
+        recipe = find(table)
+        if options.get("setup") is None:
+            recipe = recipe_for(recipe, options.get("model"), chosen or None)
         own = draft  # of several drafters, only those that this table has
         if isinstance(draft, Mapping):
-            own = {role: name for role, name in draft.items() if role in find(table).drafts} or None
-        elif not find(table).drafts:
+            own = {role: name for role, name in draft.items() if role in recipe.drafts} or None
+        elif not recipe.drafts:
             own = None
-        tasks = tasks_of(find(table))  # of several suites, only those that fit a task
+        tasks = tasks_of(recipe)  # of several suites, only those that fit a task
         suites = {task: each for task, each in chosen.items() if task == PLAIN or task in tasks}
         if chosen and not suites:
             every.left[table] = "no suite is named for one of its tasks"
             continue
-        named = score if any(row.method == "unispec" for row in find(table).rows) else None
+        own_score = score if any(row.method == "unispec" for row in recipe.rows) else None
         given = {
-            "draft": own, "suite": suites or None, "out": path / table.replace("/", "-"), "score": named,
+            "draft": own, "suite": suites or None, "out": path / table.replace("/", "-"), "score": own_score,
             "shared": path / "calibrations", **options,
         }  # fmt: skip
         jobs.append((table, given))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import specviz
-from specviz.errors import ParameterError, TraceError
+from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.measure.sweep import Point
@@ -673,6 +673,51 @@ def test_a_real_model_is_taken_where_it_is_downloaded(monkeypatch, real_models):
     streams = running.on_real(RECIPES["ssbd/table3"])
     assert streams.model == "bergamot:en-pt" and any("Portuguese" in ours for _, _, ours in streams.differs)
     assert running.on_real(RECIPES["unispec/table3"]).model == "town", "languages are the toy's"
+
+
+@pytest.mark.parametrize("table", ["bild/table1", "cm_asd/table4", "unispec/table1", "bild/figure2"])
+def test_naming_the_real_model_is_the_same_as_naming_none(table, monkeypatch, tmp_path, real_models):
+    from specviz import models
+
+    monkeypatch.setattr(models, "available", lambda: {"smollm2": None})
+    monkeypatch.setattr(running, "measure", lambda recipe, settings, given, tick: (recipe, settings))
+    out = tmp_path / "none"
+    recipe, settings = running.replay(table, out=out)
+    assert recipe.model == settings["model"] == "smollm2"
+    assert running.replay(table, model="smollm2", out=out) == (recipe, settings)
+    assert running.replay(table, model="town-t5", out=out)[0].model != "smollm2"
+
+
+def test_texts_of_one_s_own_for_a_named_real_model_keep_its_drafters(monkeypatch, tmp_path, real_models):
+    from specviz import models
+
+    monkeypatch.setattr(models, "available", lambda: {"smollm2": None})
+    monkeypatch.setattr(running, "measure", lambda recipe, settings, given, tick: (recipe, settings))
+    given = {"suite": suite(kind="summarization", language="en"), "out": tmp_path / "none"}
+    recipe, settings = running.replay("bild/table1", model="smollm2", **given)
+    assert settings["drafts"] == {"small": "smollm2-draft", "aligned": "smollm2-draft-aligned"}
+    assert recipe.parts == RECIPES["bild/table1"].parts
+    assert running.replay("bild/table1", **given)[0].model == "town-t5"
+    loaded = SimpleNamespace(name="smollm2 (4-bit, dequantised)")
+    assert running.recipe_for(RECIPES["bild/table1"], loaded, None).suite == "passages"
+    assert running.roles(recipe, loaded, None) == settings["drafts"]
+
+
+def test_a_table_gets_the_drafters_of_the_recipe_that_it_follows(monkeypatch, tmp_path, real_models):
+    from specviz import models
+
+    drafts = {}
+
+    def measure(recipe, settings, *_):
+        drafts[settings["table"]] = settings["drafts"]
+        raise ModelError("not measured")
+
+    monkeypatch.setattr(models, "available", lambda: {"smollm2": None})
+    monkeypatch.setattr(running, "measure", measure)
+    all_tables = running.replay_all(tmp_path, quick=True, draft={"small": "a", "heads": "b"})
+    assert drafts["cm_asd/table1"] == {"small": "a", "heads": "b"}
+    assert drafts["cm_asd/table4"] == {"small": "a"}, "SmolLM2's recipe has no heads"
+    assert not [why for why in all_tables.left.values() if "drafter" in why]
 
 
 def test_bild_s_figures_are_about_what_they_are_about():
