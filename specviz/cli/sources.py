@@ -64,8 +64,8 @@ def suites(
     counts = prompts.counts
     count = plural(len(prompts), "prompt")
     print(f"{visible(prompts.name)}: {count}, licence: {prompts.licence or 'not stated'}")
-    headings = [Column("kind"), *(Column(visible(str(code)), True) for code in counts.columns)]
-    cells = [[visible(str(kind)), *map(str, values)] for kind, values in zip(counts.index, counts.values)]
+    headings = [Column("kind"), *(Column(str(code), True) for code in counts.columns)]
+    cells = [[str(kind), *map(str, values)] for kind, values in zip(counts.index, counts.values)]
     print_table(screen(), headings, cells)
     for kind in counts.index:
         first = next(p for p in prompts if (p.get("kind") or "–") == kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -234,6 +234,7 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
+    columns = [replace(column, heading=visible(column.heading)) for column in columns]
     rows = [list(map(visible, row)) for row in rows]
     least, most = zip(*(_widths(each, [row[i] for row in rows], headings) for i, each in enumerate(columns)))
     kept = list(range(len(columns)))
@@ -260,8 +261,9 @@ def print_table(
             room -= max(0, min(more, room))
     for i in kept:
         width = widths[i] if missing(gap) <= 0 else None  # too narrow: leave it to rich
+        heading = Text(columns[i].heading)
         table.add_column(
-            columns[i].heading, justify="right" if columns[i].right else "left", width=width, overflow="fold"
+            heading, justify="right" if columns[i].right else "left", width=width, overflow="fold"
         )
     for row in rows:
         table.add_row(

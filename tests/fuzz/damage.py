@@ -10,7 +10,7 @@ from typing import Any
 EXTREMES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 5, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.5, 1e308, 1e-320, float("nan"),
     float("inf"), "", " ", "0.7", "x" * 1000, "\x1b[31mred\x1b[0m", "\u202eabc", "=1+1", "a\nb", "\ud800",
-    "../../etc/passwd", "<img src=x>", [], [None], [[1]], {}, {"a": 1}, {"": []},
+    "../../etc/passwd", "<img src=x>", [], [None], [[1]], {}, {"a": 1}, {"": []}, "[/x]",
 )  # fmt: skip
 DEEP = 100_000
 

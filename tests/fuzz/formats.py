@@ -148,9 +148,12 @@ def shown(result: Any) -> None:
 
     from rich.console import Console
 
+    from specviz.escape import UNSEEN
     from specviz.replays import markdown, page, terminal
 
-    terminal.show(result, Console(file=io.StringIO(), width=100))
+    console = Console(file=io.StringIO(), width=100)
+    terminal.show(result, console)
+    assert not UNSEEN.search(console.file.getvalue())
     markdown.markdown(result)
     markdown.csv(result)
     whole = page.Page(result.path / "report.html", "")

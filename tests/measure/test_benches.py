@@ -72,6 +72,11 @@ def test_a_table_fits_its_terminal():
         assert ("13.00" in text) == ("a number" not in text.partition("left out")[2])
 
 
+def test_a_heading_is_plain_text():
+    columns = [report.Column("\x1b[31mtask\u202e"), report.Column("[/x]", True)]
+    assert printed(80, columns, [["a", "1"]])[0] == "⟨U+001B⟩[31mtask⟨U+202E⟩  [/x]"
+
+
 def test_every_table_fits_80_columns():
     estimate = report.Estimate(1.234, 1.111, 1.432, 21)
     for room in (demo, peers, overhead, passes):
