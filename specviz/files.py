@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind")
 HALF = re.compile("[\ud800-\udfff]")  # lone surrogates, which UTF-8 cannot hold
+PART = re.compile(r"\.[0-9a-f]{16}\.part")  # names of temporary files
 LIMIT = 64 << 20  # maximum bytes of a JSON file
 WORDS = {  # pydantic's types of fault
     "dict_type": "should be an object",
@@ -55,6 +56,11 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def temporary(path: Path) -> bool:
+    """Whether a path has the name of a temporary file of `replacing`; a killed process leaves such files."""
+    return PART.fullmatch(path.name) is not None
 
 
 def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:

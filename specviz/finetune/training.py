@@ -25,7 +25,7 @@ import torch
 from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.files import read_json, replacing, write_text
+from specviz.files import read_json, replacing, temporary, write_text
 from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint
 from specviz.finetune.optimizer import Optimizer
@@ -201,9 +201,12 @@ def begun(path: Path, settings: Sequence[Any], force: bool) -> Path:
     file = partial / "settings"
     own = file.is_file() and file.read_text(encoding="utf-8") == mark
     # A run that was killed at its very beginning has not yet written its settings.
-    if not own and partial.is_dir() and any(each.suffix != ".part" for each in partial.iterdir()):
+    if not own and partial.is_dir() and not all(map(temporary, partial.iterdir())):
         if not force:
-            raise ModelError(f"{partial} is left of another run: delete it, or overwrite it with --force")
+            raise ModelError(
+                f"{partial} was left by another run: repeat that run's command to continue it, choose "
+                "another --out, or overwrite it with --force"
+            )
         shutil.rmtree(partial)
     try:
         if not own:

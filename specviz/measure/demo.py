@@ -24,6 +24,7 @@ from specviz.models.zoo import bundled
 from specviz.suites import pick
 from specviz.trace import Trace
 from specviz.trace.files import partial_of
+from specviz.trace.recorder import begun
 
 if TYPE_CHECKING:
     from specviz.widgets.page import Gallery, View
@@ -85,13 +86,17 @@ def plan(out: Path, entrants: list[Entrant], force: bool) -> list[Path]:
     Raises
     ------
     TraceError
-        If one exists already (unless `force`).
+        If one exists already, or was left unfinished (unless `force`).
     """
     files = [out / PAGE, *(out / TRACES / e.file for e in entrants)]
-    for path in files:
-        for name in (path, partial_of(path)):
-            if name.exists() and not force:
-                raise TraceError(f"{name} exists: choose another --out, or overwrite it with --force")
+    for path in () if force else files:
+        if path.exists():
+            raise TraceError(f"{path} exists: choose another --out, or overwrite it with --force")
+        if begun(partial := partial_of(path)):
+            raise TraceError(
+                f"{partial} was left by an interrupted demo: look at it (specviz show), or choose another "
+                "--out"
+            )
     return files
 
 

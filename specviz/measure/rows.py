@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from specviz.errors import ParameterError, SpecvizError, TraceError, plural
 from specviz.escape import line
-from specviz.files import checked, parsed, read_json, write_text
+from specviz.files import checked, parsed, read_json, temporary, write_text
 from specviz.measure.claims import resampled
 from specviz.measure.report import Entry, Row, Settings, Values
 from specviz.metrics import Estimate, pooled
@@ -483,7 +483,7 @@ def written(row: Values) -> int:
 
 def fast(row: Values) -> bool:
     """Whether a row has a speed."""
-    return bool(row["timed"]) and row["tokens"] > 0 and seconds(row) > 0
+    return bool(row["timed"]) and written(row) > 0 and seconds(row) > 0
 
 
 def per_prompt(rows: Iterable[Values], value: Callable[[Values], float]) -> list[float]:
@@ -531,7 +531,7 @@ def begin(path: Path, plan: Values, prompts: Mapping[str, list[Entry]], created:
     SpecvizError
         If it holds another run; the message says what differs.
     """
-    for part in path.rglob("*.part"):  # left by a killed run
+    for part in filter(temporary, path.rglob("*.part")):  # left by a killed run
         with suppress(OSError):
             part.unlink()
     if (path / "run.json").exists():
@@ -601,7 +601,7 @@ def locked(path: Path) -> Iterator[None]:
     """
     begun = not path.exists() or (path / "run.json").exists()
     others = path.iterdir() if path.is_dir() else [path]
-    if not begun and any(file.name not in OURS and file.suffix != ".part" for file in others):
+    if not begun and any(file.name not in OURS and not temporary(file) for file in others):
         raise SpecvizError(f"{path} exists and is not the folder of a run: choose another one")
     with ExitStack() as held:
         try:

@@ -32,12 +32,13 @@ from typing import Any, NamedTuple
 from specviz import methods
 from specviz.arguments import check_threads
 from specviz.errors import ParameterError, SpecvizError
-from specviz.files import write_bytes
+from specviz.files import checked, write_bytes
 from specviz.measure import work
 from specviz.measure.calibrate import bar
 from specviz.measure.plan import Plan, plain
 from specviz.measure.report import Row, Settings, Tick
-from specviz.measure.rows import Results, begin, key_of, locked, write_json
+from specviz.measure.rows import AGAIN, Results, begin, key_of, locked, write_json
+from specviz.measure.schema import ResumedEnvironment
 from specviz.measure.timing import settled
 from specviz.models import ranks
 
@@ -177,6 +178,9 @@ class Keeper:
     def __init__(self, results: Results) -> None:
         self.results = results
         self.environments = results.environments
+        for digest, place in self.environments.items():
+            file = results.path / "environments" / f"{digest}.json"
+            checked(ResumedEnvironment, place, str(file), AGAIN)
 
     def __call__(self, row: Row) -> None:
         """Save a row with its trace, and its environment if that is new."""
@@ -237,11 +241,13 @@ class Layouts(NamedTuple):
 def layouts_of(results: Results) -> Layouts:
     """The layouts that the rows of a folder were decoded with."""
     layouts = Layouts({}, {})
+    models = {cell["cell"]: cell["model"] for cell in results.cells}
     for row in results.records():
+        model = models[row["cell"]]
         place = results.environments.get(str(row.get("environment")), {})
         if (layout := place.get("kernels")) is not None:
-            layouts.model.setdefault(row["model"], layout)
-        drafters = layouts.drafters.setdefault(row["model"], {})
+            layouts.model.setdefault(model, layout)
+        drafters = layouts.drafters.setdefault(model, {})
         for name, draft in (place.get("drafts") or {}).items():
             if (layout := draft.get("kernels")) is not None:  # llama.cpp has none
                 drafters.setdefault(name, layout)

@@ -60,6 +60,19 @@ class RowEnvironment(_Environment):
     clock: Text
 
 
+class NamedModel(TypedDict):
+    """A model or a drafter that has a name."""
+
+    name: Text
+
+
+class ResumedEnvironment(TypedDict):
+    """What a resumed run needs of an earlier environment to compare the weights."""
+
+    model: NamedModel
+    drafts: dict[Text, NamedModel]
+
+
 class PlanKeys(TypedDict, total=False):
     """Keys of a plan, except its models, methods and suites, which may be objects."""
 
@@ -144,6 +157,35 @@ class RunFile(TypedDict):
     created: Text
 
 
+class RecordedModel(ModelTable):
+    """A model that is loaded as a recorded plan says."""
+
+    model: Text
+
+
+class RepeatablePlan(TypedDict):
+    """What a recorded plan must hold for its prompts to be decoded again."""
+
+    models: Annotated[list[RecordedModel], Field(min_length=1)]
+    prompts: Count | None
+    warm_up: Count
+    max_new_tokens: Count
+    threads: Count
+
+
+class RepeatableEnvironment(TypedDict):
+    """Where the rows of such a plan were decoded."""
+
+    kernels: NotRequired[Text | None]
+
+
+class RepeatableRun(TypedDict):
+    """A recorded run whose prompts can be decoded again."""
+
+    plan: RepeatablePlan
+    environments: Annotated[dict[Text, RepeatableEnvironment], Field(min_length=1)]
+
+
 class FailedRow(TypedDict):
     """A row whose decoding failed; every row has these fields."""
 
@@ -151,6 +193,7 @@ class FailedRow(TypedDict):
     round: Count
     prompt: Count
     error: Text | None
+    environment: NotRequired[Text | None]
     seed: NotRequired[int | None]
     id: NotRequired[Word]
     kind: NotRequired[Word]

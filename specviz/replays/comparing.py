@@ -14,13 +14,15 @@ import numpy as np
 
 from specviz.arguments import check_int
 from specviz.errors import ParameterError, SpecvizError, TraceError, plural
+from specviz.files import checked
 from specviz.measure.claims import resampled
 from specviz.measure.report import Column, Settings, Tick, Values, print_table
 from specviz.measure.rows import Results, fast, paired, seconds, words, written
+from specviz.measure.schema import ModelTable, RepeatableRun
 from specviz.paths import folder
 from specviz.replays.cells import AGAIN
 from specviz.replays.judging import LEVEL, chance, holm
-from specviz.replays.recorded import SUFFIX, Recorded, digest
+from specviz.replays.recorded import REMEDY, SUFFIX, Recorded, digest
 from specviz.rules.parameters import Value
 
 if TYPE_CHECKING:
@@ -165,12 +167,14 @@ def compare(
     kind = methods.find(type(method) if isinstance(method, methods.Method) else method)
     theirs = chosen(Path(against), run, kind)
     ours = prompts_of(theirs, suite)
-    spec = dict(theirs.plan["models"][0])
+    spec = theirs.plan["models"][0]
     place = next(iter(theirs.environments.values()))
     if model is None:
         here = machine(torch.device("cpu"))["processor"] == place.get("processor")
-        kernels = {"kernels": place["kernels"]} if here or rounding(place.get("kernels")) else {}
-        model = load(spec.pop("model"), **spec | kernels)
+        options = {key: value for key, value in spec.items() if key in ModelTable.__annotations__}
+        if here or rounding(place.get("kernels")):
+            options["kernels"] = place.get("kernels")
+        model = load(spec["model"], **options)
     elsewhere = differing(theirs, model)
     if number is not None:
         measured = ours["number"]
@@ -239,11 +243,15 @@ def fitting(run: Recorded, kind: type[Method]) -> Recorded:
 
     Raises
     ------
-    ParameterError
+    ParameterError, TraceError
     """
     from specviz.measure.plan import reference_of
 
-    reference = next(cell["method"] for cell in run.cells if cell["cell"] == cell["against"])
+    content = {"plan": run.plan, "environments": run.environments}
+    checked(RepeatableRun, content, str(run.path), REMEDY)
+    reference = next((cell["method"] for cell in run.cells if cell["cell"] == cell["against"]), None)
+    if reference is None or not run.records():
+        raise TraceError(f"{run.path} has no {'reference' if reference is None else 'rows'}: {REMEDY}")
     wanted = reference_of(kind.name, {})[0]
     if wanted != reference:
         raise ParameterError(f"{run.path.name} compares with {reference}, and {kind.name} with {wanted}")

@@ -201,7 +201,7 @@ def write(results: Results, path: str | Path, name: str, force: bool = False) ->
         | {"digest": digest(row.get("ids") or [])}
         for row in rows
     ]
-    used = {row["environment"] for row in kept}
+    used = {row.get("environment") for row in kept}
     about = {
         "specviz": "recorded run", "schema": SCHEMA, "name": name, "created": results.created,
         "plan": results.plan,

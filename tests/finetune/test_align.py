@@ -184,7 +184,7 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         align(target, draft, PROMPTS, tmp_path / "broken", **given)
     assert not (tmp_path / "broken").exists()
-    with pytest.raises(ModelError, match="left of another run"):
+    with pytest.raises(ModelError, match="left by another run: repeat that run's command"):
         align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "seed": 5})
     said: list[str] = []
     monkeypatch.setattr(answers, "_together", None)  # the answers exist already
@@ -227,11 +227,11 @@ def test_answers_that_were_cut_off_go_on_as_if_nothing_had_been(
 def test_a_run_that_was_killed_at_its_beginning_is_no_other_run(tmp_path: Path) -> None:
     partial = tmp_path / "new.partial"
     partial.mkdir()
-    (partial / ".0123.part").write_text("ha")
+    (partial / ".0123456789abcdef.part").write_text("ha")
     assert training.begun(tmp_path / "new", ["mark"], force=False) == partial
     (partial / "answers.jsonl").write_text("")
     assert training.begun(tmp_path / "new", ["mark"], force=False) == partial
-    with pytest.raises(ModelError, match="left of another run"):
+    with pytest.raises(ModelError, match="left by another run"):
         training.begun(tmp_path / "new", ["another"], force=False)
 
 
@@ -368,5 +368,5 @@ def test_another_draft_of_the_same_name_does_not_go_on(tmp_path: Path) -> None:
     drafts = [_save(tmp_path / folder / "small", "causal", seed) for seed, folder in ((1, "a"), (2, "b"))]
     with pytest.raises(Cut):
         align(target, drafts[0], PROMPTS, tmp_path / "new", **FAST, every=0.0, say=stop)
-    with pytest.raises(ModelError, match="left of another run"):
+    with pytest.raises(ModelError, match="left by another run"):
         align(target, drafts[1], PROMPTS, tmp_path / "new", **FAST)

@@ -21,6 +21,7 @@ from specviz.loop import Run
 from specviz.measure import BENCHES, demo, find, report, timing
 from specviz.measure.benches import batches, overhead, passes, peers, speed
 from specviz.models import kernels, load, trimmed
+from specviz.trace.files import partial_of
 
 ENTRIES = [
     {"turns": ["Hello there", "And now?"], "kind": "conversation"},
@@ -667,6 +668,18 @@ def test_an_interrupted_demo_keeps_every_trace(pair, tmp_path, monkeypatch):
     assert set(runs["stopped"]) == {"interrupted"}
     assert not list(tmp_path.rglob("*.partial"))
     assert not (tmp_path / demo.PAGE).exists()
+
+
+def test_a_demo_names_what_an_interrupted_one_saved(tmp_path):
+    entrant = timing.Entrant("unispec")
+    partial = partial_of(tmp_path / demo.TRACES / entrant.file)
+    partial.parent.mkdir()
+    partial.touch()  # cut off before it had saved anything
+    assert demo.plan(tmp_path, [entrant], force=False)
+    partial.write_bytes(b"saved")
+    with pytest.raises(TraceError, match=r"_unispec\.parquet\.partial was left by an interrupted demo: look at"):
+        demo.plan(tmp_path, [entrant], force=False)
+    assert demo.plan(tmp_path, [entrant], force=True)
 
 
 def test_benches_are_found_by_name():

@@ -29,6 +29,7 @@ from specviz.measure.plan import Plan
 from specviz.metrics import Estimate
 
 WORDS = ("the", "cook", "lost", "her", "bag", "at", "the", "station", "and", "a", "doctor", "found", "it")
+LEFT = ".0123456789abcdef.part"  # a temporary file, as a killed run leaves it
 
 
 def entries(n, seed=0):
@@ -195,6 +196,15 @@ def test_a_pair_is_of_one_sitting(tmp_path):
     one = found.table().iloc[1]
     assert (one["prompts"], one["pairs"], one["pooled_speedup"]) == (2, 1, 2.0)
     assert any("no pair" in note for note in found.notes())
+
+
+def test_a_row_without_tokens_has_no_speed(tmp_path):
+    rows = [(cell, prompt, 10, 1.0, "x") for cell, prompt in product((0, 1), (0, 1))]
+    found = write(tmp_path / "r", rows, ("autoregressive", "a"))
+    file = tmp_path / "r" / "rows" / "c000-r0-p0000.json"
+    files.write_json(file, json.loads(file.read_text()) | {"written": 0})
+    one = found.table().iloc[1]
+    assert (one["prompts"], one["pairs"], one["paired_speedup"]) == (2, 1, 1.0)
 
 
 def test_prefill_and_decoding_are_timed_apart_when_the_device_is_done(plan, tmp_path, monkeypatch):
@@ -773,6 +783,35 @@ def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
         specviz.run(plan, out=out)
 
 
+def test_an_environment_without_its_models_is_named(tmp_path):
+    found = write(tmp_path / "run", [], ("autoregressive",))
+    file = tmp_path / "run" / "environments" / "e.json"
+    place = {"device": "cpu", "processor": "P", "threads": 1, "dtype": "float32", "clock": "host"}
+    place |= {"model": {"name": "m"}, "drafts": {"d": {"name": "d"}}}
+    files.write_json(file, place)
+    assert running.Keeper(found).environments == {"e": place}
+    for damage in ({"model": None}, {"model": {}}, {"drafts": []}, {"drafts": {"d": {}}}):
+        files.write_json(file, place | damage)
+        with pytest.raises(TraceError, match=r"e\.json, (model|drafts).*: delete it and run the same plan"):
+            running.Keeper(found)
+
+
+def test_only_temporary_files_of_a_run_are_deleted(tmp_path):
+    root = tmp_path / "run"
+    write(root, [], ("autoregressive",))
+    (root / "film.part").touch()
+    (root / LEFT).touch()
+    write(root, [], ("autoregressive",))
+    assert (root / "film.part").exists() and not (root / LEFT).exists()
+    (root / "run.json").unlink()
+    with pytest.raises(SpecvizError, match="run exists and is not the folder of a run"), files.locked(root):
+        pass
+    (root / "film.part").unlink()
+    (root / LEFT).touch()
+    with files.locked(root):
+        pass
+
+
 def test_a_run_that_begins_is_left_alone_and_one_cut_off_there_goes_on(plan, tmp_path):
     out, plan["methods"] = tmp_path / "run", ["prompt_lookup"]
     settled = Plan.of(plan).settled
@@ -782,7 +821,7 @@ def test_a_run_that_begins_is_left_alone_and_one_cut_off_there_goes_on(plan, tmp
         with pytest.raises(SpecvizError, match="another run is writing"):
             specviz.run(plan, out=out, max_new_tokens=3)
     assert (out / "run.json").read_bytes() == before
-    (out / "run.json").rename(out / "run.json.part")
+    (out / "run.json").rename(out / LEFT)
     assert specviz.run(plan, out=out).complete
     assert not list(out.rglob("*.part"))
     (tmp_path / "file").write_text("")
@@ -922,11 +961,12 @@ def test_each_drafter_keeps_its_layout_under_each_target():
         "a": {"kernels": "plain", "drafts": {"small": {"kernels": "w8a8"}, "gguf:small": {}}},
         "b": {"kernels": None, "drafts": {"small": {"kernels": "transposed"}}},
     }
+    cells = [{"cell": 0, "model": "large"}, {"cell": 1, "model": "gguf:large"}]
     rows = [
-        {"model": "large", "environment": "a"}, {"model": "gguf:large", "environment": "b"},
-        {"model": "large", "environment": "b"}, {"model": "large", "environment": None},
+        {"cell": 0, "environment": "a"}, {"cell": 1, "environment": "b"},
+        {"cell": 0, "environment": "b"}, {"cell": 0, "environment": None},
     ]  # fmt: skip
-    results = SimpleNamespace(records=lambda: rows, environments=environments)
+    results = SimpleNamespace(cells=cells, records=lambda: rows, environments=environments)
     layouts = running.layouts_of(results)
     assert layouts.model == {"large": "plain"}
     assert layouts.drafters == {"large": {"small": "w8a8"}, "gguf:large": {"small": "transposed"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import specviz as sv
-from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
 from specviz.methods.autoregressive import Autoregressive
 from specviz.replays import comparing, recorded
 from specviz.replays.sources.shared import again
@@ -65,8 +66,6 @@ def test_reading_one_loads_no_torch(run):
 
 
 def test_only_prompts_that_every_contender_finished_are_kept(run, tmp_path, suite):
-    import shutil
-
     results, _ = run
     shutil.copytree(results.path, tmp_path / "half")
     (tmp_path / "half" / "rows" / "c001-r0-p0002.json").unlink()
@@ -121,14 +120,22 @@ def test_the_recorded_method_itself_is_not_clearly_other(run, suite):
     assert row["tau"] == pytest.approx(made.method["tau"]) and not row["clear"]
 
 
+def rewritten(file, run, change):
+    """Write the recorded run with its metadata changed."""
+    table = pq.read_table(run[1])
+    about = json.dumps(change(json.loads(table.schema.metadata[b"specviz"]))).encode()
+    pq.write_table(table.replace_schema_metadata({b"specviz": about}), file)
+    return file
+
+
 def elsewhere(file, run, **changes):
     """Write the recorded run as another machine would have written it."""
-    table = pq.read_table(run[1])
-    about = json.loads(table.schema.metadata[b"specviz"])
-    ((key, place),) = about["environments"].items()
-    kept = json.dumps(about | {"environments": {key: place | changes}}).encode()
-    pq.write_table(table.replace_schema_metadata({b"specviz": kept}), file)
-    return file
+
+    def change(about):
+        ((key, place),) = about["environments"].items()
+        return about | {"environments": {key: place | changes}}
+
+    return rewritten(file, run, change)
 
 
 def test_padding_of_a_canvas_is_no_token():
@@ -188,6 +195,70 @@ def test_other_prompts_and_methods_that_cannot_be_compared_are_refused(run, suit
         comparing.compare("ssd", run[1], suite=suite)
     with pytest.raises(SpecvizError, match="holds no recorded run"):
         comparing.compare("prompt_lookup", tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("models", []), ("prompts", 1.5), ("warm_up", None), ("max_new_tokens", "12"), ("threads", [1])],
+)
+def test_a_recording_that_cannot_be_decoded_again_says_what_is_wrong(run, suite, tmp_path, name, value):
+    def change(about):
+        return about | {"plan": about["plan"] | {name: value}}
+
+    file = rewritten(tmp_path / "x.parquet", run, change)
+    with pytest.raises(TraceError, match=rf"x\.parquet, plan\.{name} .*: the file is damaged"):
+        comparing.compare("prompt_lookup", file, suite=suite)
+
+
+def test_a_recording_without_models_environments_reference_or_rows_is_refused(run, suite, tmp_path):
+    def without_models(about):
+        del about["plan"]["models"]
+        return about
+
+    def without_a_reference(about):
+        for cell, other in zip(about["plan"]["cells"], (1, 0, 0)):
+            cell["against"] = other
+        return about
+
+    for change, wrong in (
+        (without_models, "plan lacks 'models'"),
+        (lambda about: about | {"environments": {}}, "environments is too short"),
+        (without_a_reference, "has no reference"),
+    ):
+        file = rewritten(tmp_path / "x.parquet", run, change)
+        with pytest.raises(TraceError, match=wrong):
+            comparing.compare("prompt_lookup", file, suite=suite)
+    pq.write_table(pq.read_table(run[1]).slice(0, 0), tmp_path / "empty.parquet")
+    with pytest.raises(TraceError, match="has no rows"):
+        comparing.compare("prompt_lookup", tmp_path / "empty.parquet", suite=suite)
+
+
+def test_only_a_plan_s_own_options_load_a_recorded_model(run, suite, tmp_path, monkeypatch):
+    given = {}
+
+    def load(name, **options):
+        given.update(options, name=name)
+        raise ModelError("enough")
+
+    def change(about):
+        about["plan"]["models"][0]["backend"] = "llama.cpp"
+        return about
+
+    monkeypatch.setattr("specviz.models.load", load)
+    file = rewritten(tmp_path / "x.parquet", run, change)
+    with pytest.raises(ModelError, match="enough"):
+        comparing.compare("prompt_lookup", file, suite=suite)
+    assert given["name"] == "town" and given["dtype"] == "float32" and "backend" not in given
+
+
+def test_rows_without_an_environment_are_recorded(run, tmp_path):
+    shutil.copytree(run[0].path, tmp_path / "run")
+    for file in (tmp_path / "run" / "rows").iterdir():
+        row = json.loads(file.read_text())
+        del row["environment"]
+        file.write_text(json.dumps(row))
+    path = recorded.write(sv.results(tmp_path / "run"), tmp_path / "x.parquet", "own")
+    assert len(recorded.results(path).records()) == len(run[0].records())
 
 
 def test_replays_are_recorded_cell_by_cell_and_shown_again(tmp_path):
