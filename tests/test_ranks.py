@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -329,6 +330,26 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
         specviz.load("gguf:x.gguf", tp_plan="auto")
     assert cli.run(["calibrate", "unispec", "--model", folders.target, "--tp-plan", "auto"]) == 2
     assert "torchrun --nproc-per-node N -m specviz" in capsys.readouterr().err
+
+
+def test_a_damaged_folder_is_not_split(folders, tmp_path, monkeypatch):
+    from specviz.models import fetching
+
+    def load():
+        fetching.fetch_split(str(tmp_path / "model"), "float32", None, None)
+
+    def fail(*_):
+        raise TypeError("odd")
+
+    shutil.copytree(folders.target, tmp_path / "model")
+    monkeypatch.setattr(ranks, "join", lambda: ranks.ALONE)
+    with monkeypatch.context() as patch:
+        patch.setattr(fetching, "load_addition", fail)
+        with pytest.raises(ModelError, match="model does not load as a language model: odd"):
+            load()
+    (tmp_path / "model" / "generation_config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"generation_config\.json is not JSON"):
+        load()
 
 
 def test_each_rank_has_a_gpu_of_its_own(monkeypatch):

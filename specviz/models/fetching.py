@@ -98,7 +98,7 @@ def fetch(
     folder = path if path is not None else _hub_folder(source, revision)
     given = _tokenizer(tokenizer)
     if folder is not None:
-        check_files({file: folder / file for file in FILES if (folder / file).is_file()})
+        _check_json(folder)
         with _as_model_error(source, name):
             addition = load_addition(folder, name)
             config = {} if addition else diffusion_checkpoints.read_config(folder)
@@ -123,6 +123,11 @@ def fetch(
     with _as_model_error(source, name):
         net = net.eval().requires_grad_(False)
         return _model(net if device_map else _chosen(net, dtype, kernels), words, name, kernels)
+
+
+def _check_json(folder: Path) -> None:
+    """Reject a model's folder whose JSON files are damaged."""
+    check_files({file: folder / file for file in FILES if (folder / file).is_file()})
 
 
 @contextmanager
@@ -165,13 +170,14 @@ def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision:
         path = find(text)
         source, name, local = _source(text, path)
         folder = path if path is not None else _hub_folder(source, revision)
-        if folder is not None and (
-            load_addition(folder, name)
-            or diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder))
-        ):
-            raise ModelError(
-                f"{name} is not a causal model, and only causal models can be split: drop tp_plan"
-            )
+        if folder is not None:
+            _check_json(folder)
+            with _as_model_error(source, name):
+                config = diffusion_checkpoints.read_config(folder)
+                if load_addition(folder, name) or diffusion_checkpoints.family(config):
+                    raise ModelError(
+                        f"{name} is not a causal model, and only causal models can be split: drop tp_plan"
+                    )
         return source, name, local
 
     def read() -> tuple[PreTrainedModel, AnyTokenizer]:

@@ -677,7 +677,7 @@ def test_a_demo_names_what_an_interrupted_one_saved(tmp_path):
     partial.touch()  # cut off before it had saved anything
     assert demo.plan(tmp_path, [entrant], force=False)
     partial.write_bytes(b"saved")
-    with pytest.raises(TraceError, match=r"_unispec\.parquet\.partial was left by an interrupted demo: look at"):
+    with pytest.raises(TraceError, match=r"_unispec\.parquet\.partial was left by an interrupted demo: look"):
         demo.plan(tmp_path, [entrant], force=False)
     assert demo.plan(tmp_path, [entrant], force=True)
 
