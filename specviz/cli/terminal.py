@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,6 +114,8 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
     If standard error is not a terminal, a line is printed there once a minute.
     """
     if not sys.stderr.isatty():
+        from specviz.measure.progress import Lines
+
         yield Lines() if ranks.leads() else lambda done, of, what: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -127,27 +128,6 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
     ) as bar:  # fmt: skip
         task = bar.add_task("", total=None)
         yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)
-
-
-class Lines:
-    """Progress for a log: at most one line per minute, with the time left; none for shorter work."""
-
-    def __init__(self, every: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self.every, self.clock = every, clock
-        self.of, self.done, self.shown = 0, 0, clock()
-
-    def __call__(self, done: int, of: int, what: str) -> None:
-        now = self.clock()
-        another_stage = of != self.of or done < self.done
-        self.done = done
-        if another_stage:
-            self.of, self.begin, self.first = of, now, done
-        if now - self.shown < self.every:
-            return
-        self.shown = now
-        steps = done - self.first
-        left = f", {(now - self.begin) / steps * (of - done) / 60:.0f} min left" if steps else ""
-        print(f"specviz: {done} of {of}{left} ({what})", file=sys.stderr, flush=True)
 
 
 class Interrupted(Exception):

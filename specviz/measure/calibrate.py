@@ -15,10 +15,9 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +36,7 @@ from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import choose_drafter, load_if_needed
 from specviz.loop.machine import calibration_setting
 from specviz.measure import fits
+from specviz.measure.progress import bar
 from specviz.measure.prompts import check_room, first_turns
 from specviz.measure.report import Entry, Settings, Tick, Values
 from specviz.measure.timing import clock_of, settled, synchroniser
@@ -105,7 +105,8 @@ def calibrate(
     device, dtype : str, optional
         For models that are not loaded yet.
     tick : callable
-        Called with (done, of, what); default: a progress bar with the time left, if it is visible.
+        Called with (done, of, what); default: a progress bar with the time left; where none can be
+        shown, a line a minute on standard error.
     **parameters
         The method's other parameters.
 
@@ -222,27 +223,6 @@ def _sized(method: str, parameters: Values) -> type[Method]:
     if kind.size in parameters:
         raise ParameterError(f"calibration determines {kind.size}: drop it")
     return kind
-
-
-@contextmanager
-def bar() -> Iterator[Tick]:
-    """A progress bar in a notebook or a terminal; nothing if output goes to a file."""
-    from tqdm.auto import tqdm
-    from tqdm.notebook import tqdm as page
-
-    seen = issubclass(tqdm, page) or sys.stderr.isatty()
-    with tqdm(total=1, leave=False, disable=not seen, mininterval=0.5) as bar:
-
-        def tell(done: int, of: int, what: str) -> None:
-            if of != bar.total:
-                bar.reset(of)
-                bar.n = bar.initial = bar.last_print_n = done  # earlier progress took no time now
-            bar.set_description(what, refresh=False)
-            bar.update(done - bar.n)
-
-        yield tell
-        # Fewer steps than expected are no failure, but a notebook's bar would turn red.
-        bar.total = bar.n
 
 
 def check_sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:

@@ -34,8 +34,8 @@ from specviz.arguments import check_threads
 from specviz.errors import ParameterError, SpecvizError
 from specviz.files import checked, write_bytes
 from specviz.measure import work
-from specviz.measure.calibrate import bar
 from specviz.measure.plan import Plan, plain
+from specviz.measure.progress import bar
 from specviz.measure.report import Row, Settings, Tick
 from specviz.measure.rows import AGAIN, Results, begin, key_of, locked, write_json
 from specviz.measure.schema import ResumedEnvironment
@@ -74,7 +74,8 @@ def run(
     retry : bool
         Decode failed rows again.
     tick : callable
-        Called with (done, of, what); default: a progress bar with the time left, if it is visible.
+        Called with (done, of, what); default: a progress bar with the time left; where none can be
+        shown, a line a minute on standard error.
     **keys
         Keys of the plan; they override the file's.
 

@@ -125,7 +125,8 @@ def replay(
     out : path, optional
         The folder; default ``specviz-replays/PAPER-TABLE``. Finished work in it is not measured again.
     tick : callable
-        Called with (done, of, what); default: a progress bar, if it would be visible.
+        Called with (done, of, what); default: a progress bar; where none can be shown, a line a
+        minute on standard error.
     memory, shared : dict, path, optional
         Shared by several replays: loaded models and measurements, and the folder of calibrations.
 
@@ -296,7 +297,7 @@ def chatting(model: Any, variables: Values) -> Iterator[None]:
 
 def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick | None) -> Replay:
     """Run a recipe and compare the figures with the printed ones; load the model first if necessary."""
-    from specviz.measure.calibrate import bar
+    from specviz.measure.progress import bar
     from specviz.measure.timing import threads
     from specviz.replays import sources
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,11 +16,11 @@ from typer.testing import CliRunner
 
 from specviz.cli import app
 from specviz.cli.benching import _rounds_file
-from specviz.cli.terminal import Lines
 from specviz.errors import ParameterError, PromptError
 from specviz.measure import report
 from specviz.measure.benches import speed
 from specviz.measure.benches.speed import Results, Selection
+from specviz.measure.progress import Lines, bar
 from specviz.models import load
 
 ENTRIES = [
@@ -497,3 +498,9 @@ def test_a_log_gets_a_line_a_minute(capsys):
         "specviz: 2 of 5, 2 min left (x)", "specviz: 4 of 5, 0 min left (x)",
         "specviz: 3 of 9, 1 min left (y)",
     ]  # fmt: skip
+
+
+def test_python_writes_the_same_lines_where_no_bar_can_be_shown(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with bar() as tell:
+        assert isinstance(tell, Lines)

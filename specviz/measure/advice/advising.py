@@ -26,7 +26,7 @@ from specviz.loop.drafters import Loadable, default_drafts, load_drafter, load_f
 from specviz.loop.machine import computed_by, identity
 from specviz.measure import timing
 from specviz.measure.benches import speed
-from specviz.measure.calibrate import bar
+from specviz.measure.progress import bar
 from specviz.measure.prompts import check_room, first_turn_key, first_turns
 from specviz.measure.report import Entry, Row, Settings, Tick
 from specviz.methods import find
@@ -128,7 +128,8 @@ def advise(
     folder : path, optional
         Folder for interrupted work. Default: in the user's cache.
     tick : callable
-        Called with (done, of, what); default: a progress bar with the time left, if it is visible.
+        Called with (done, of, what); default: a progress bar with the time left; where none can be
+        shown, a line a minute on standard error.
 
     Returns
     -------
