@@ -47,6 +47,8 @@ def plural(number: int, word: str) -> str:
 
 # Packages of the extra `run`, and those that come with it.
 RUNNING = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub")
+# Packages of the extra `lab` that the widgets import.
+WIDGETS = ("anywidget", "ipywidgets", "traitlets")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -60,17 +62,21 @@ def install(extra: str) -> str:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Context or decorator in which a missing torch or transformers raises a one-line `ModelError`.
+    """Context or decorator in which a missing package raises one line that says what to install.
 
     Raises
     ------
     ModelError
-        If a package is missing; the message says what to install and from where.
+        If torch, transformers or another package that runs models is missing.
+    SpecvizError
+        If a package that the widgets need is missing.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
+        if name in WIDGETS:
+            raise SpecvizError(f"{name} is not installed, and widgets need it: {install('lab')}") from None
         if name not in RUNNING:
             raise
         first = f"pip install torch --index-url {CPU_INDEX} (the CPU build), then "

@@ -1,4 +1,4 @@
-"""Without torch or transformers, everything that runs a model names the missing package in one line."""
+"""Without torch or transformers, or without the widgets' packages, one line names what is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specviz.errors import ModelError, loading
+from specviz.errors import ModelError, SpecvizError, loading
 from specviz.measure import BENCHES
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +53,14 @@ CALLS = [
     "sv.race(live=True)",
     "sv.live('town-translator')",
 ]
+WIDGETS = [
+    "sv.player(None)",
+    "sv.race([])",
+    "sv.flicker([], live=True)",
+    "sv.runs('.')",
+    "sv.explore('bild', 'town', 'Hello')",
+    "sv.live('town-translator')",
+]
 COMMANDS = [
     "generate bild --prompt Hello --out out",
     "audit --json out.json",
@@ -70,6 +78,18 @@ COMMANDS = [
 ]
 
 
+def answers(missing, calls, commands, folder):
+    """What each call and each command says without some packages."""
+    given = json.dumps([missing, calls, commands])
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, given], text=True, capture_output=True, cwd=folder, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert [asked for asked, _ in found] == [*calls, *commands]
+    return found
+
+
 @pytest.mark.parametrize(
     ("missing", "calls", "commands"),
     [(["torch", "transformers"], CALLS, COMMANDS), (["transformers"], CALLS[:3], COMMANDS[:2])],
@@ -77,13 +97,7 @@ COMMANDS = [
 )
 def test_one_line_says_what_to_install(missing, calls, commands, tmp_path):
     (tmp_path / "text.txt").write_text("The cook went to the village.\n")
-    given = json.dumps([missing, calls, commands])
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS, given], text=True, capture_output=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert [asked for asked, _ in found] == [*calls, *commands]
+    found = answers(missing, calls, commands, tmp_path)
     torch = "pip install torch --index-url https://download.pytorch.org/whl/cpu (the CPU build), then "
     line = (
         f"{missing[0]} is not installed, and running models needs it: {torch * ('torch' in missing)}"
@@ -94,9 +108,17 @@ def test_one_line_says_what_to_install(missing, calls, commands, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
+def test_one_line_says_what_the_widgets_need(tmp_path):
+    line = 'anywidget is not installed, and widgets need it: pip install -e ".[lab]" in a checkout of specviz'
+    for asked, said in answers(["anywidget"], WIDGETS, [], tmp_path):
+        assert said == f"SpecvizError: {line}", asked
+
+
 def test_what_else_is_missing_is_no_matter_of_ours():
     with pytest.raises(ModuleNotFoundError, match="nonsense"), loading():
         import nonsense  # noqa: F401
+    with pytest.raises(SpecvizError, match="ipywidgets is not installed, and widgets need it"), loading():
+        raise ModuleNotFoundError("no", name="ipywidgets")
     with pytest.raises(ModelError, match="safetensors is not installed"), loading():
         raise ModuleNotFoundError("no", name="safetensors.torch")
 

@@ -40,10 +40,14 @@ def flicker(
         If a run does not decode a stream, or the sources differ.
     ParameterError
         If `state` names an unknown trait, gives an invalid value, or is given for a static ribbon.
+    SpecvizError
+        If a live ribbon's packages are not installed.
     """
     if live:
-        from .flicker import LiveFlicker
+        from ..errors import loading
 
+        with loading():
+            from .flicker import LiveFlicker
         return LiveFlicker(traces, prompt, **state)
     from ..errors import ParameterError
     from ..view.flicker import flicker as still
