@@ -19,7 +19,7 @@
 # ![A decode by BiLD: tokens by the small and by the large model, the cycles, the drafter's confidence](stills/03.png)
 #
 # *40 minutes, about three of them computing (two on `town`). Needs `torch`; the quality scores need `sacrebleu`
-# (`pip install -e ".[run,quality]"`).*
+# (`pip install -e ".[run,quality,lab]"`).*
 #
 # Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's
 # text, or its law when sampling. BiLD gives that up on purpose: the small model's words stay unless the large

@@ -18,7 +18,8 @@
 #
 # ![A decode by prompt lookup: each token coloured by how it came about, and its cycles in time](stills/04.png)
 #
-# *20 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
+# *20 minutes. Needs no model and no torch, since everything here is computed from traces on disk; the players need
+# anywidget (`pip install -e ".[lab]"`).*
 #
 # A number such as "A/D = 0.15" hides which words were easy, where the drafter went wrong, and what was computed for
 # nothing. You will

@@ -18,7 +18,8 @@
 #
 # ![A map of draft length against longest match: where speed is highest](stills/05.png)
 #
-# *25 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
+# *25 minutes. Needs no model and no torch, since everything here is computed from traces on disk; the sliders need
+# ipywidgets (`pip install -e ".[lab]"`).*
 #
 # You have recorded one decode. What would another draft length have done? Another method? Must you run it all again?
 # Often not. You will

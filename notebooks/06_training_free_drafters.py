@@ -18,7 +18,8 @@
 #
 # ![The attention mask of a draft tree: each node sees its ancestors and itself](stills/06.png)
 #
-# *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`.*
+# *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`
+# (`pip install -e ".[run,lab]"`).*
 #
 # A draft model costs training, memory and passes. But the next words may already be known: from the text
 # itself, from what the target once predicted but did not write, or from a book. You will

@@ -18,7 +18,7 @@
 #
 # ![Algorithm 1 of UniSpec as seven boxes in a loop: store, root, first level, next levels, cut, pass, learn](stills/07a.png)
 #
-# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).
+# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run,lab]"` in a checkout).
 # [06](06_training_free_drafters.ipynb) explains trees and stores; this one takes a method apart.*
 #
 # Do, Nguyen and Nguyen, *UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across

@@ -18,7 +18,7 @@
 #
 # ![Acceptance against UniSpec's score, beside the diagonal](stills/07b.png)
 #
-# *25 minutes, two to five of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).
+# *25 minutes, two to five of them computing. Needs `torch` (`pip install -e ".[run,lab]"` in a checkout).
 # [07a](07a_unispec.ipynb) comes first.*
 #
 # You will measure what each part of UniSpec is worth, and compare with the paper: the two open readings, the score, the

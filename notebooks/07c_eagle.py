@@ -18,7 +18,7 @@
 #
 # ![Two draft trees of an English EAGLE head: one into English, one into German](stills/07c.png)
 #
-# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).
+# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run,lab]"` in a checkout).
 # [07a](07a_unispec.ipynb) comes first.*
 #
 # You will compare UniSpec with EAGLE, a trained drafter: in a language that the training left out, in τ and in time,

@@ -18,7 +18,7 @@
 #
 # ![A translation that is written again at each word of the source](stills/09.png)
 #
-# *40 minutes. Needs `torch` and sacrebleu (`pip install -e ".[run,quality]"`).*
+# *40 minutes. Needs `torch` and sacrebleu (`pip install -e ".[run,quality,lab]"`).*
 #
 # Live captions in another language: someone speaks, and every few words the text so far is translated *again*. Zeng,
 # Deng, Shu and Wang, *Self-Speculative Biased Decoding for Faster Re-translation* (SSBD), use the previous translation

@@ -18,7 +18,7 @@
 #
 # ![A canvas of a diffusion model: a row for each pass, a column for each cell, filled in any order](stills/11a.png)
 #
-# *25 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
+# *25 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run,lab]"` in a checkout).*
 #
 # A masked-diffusion model does not write from left to right. Its answer starts as a row of masked cells. Each pass
 # predicts all of them, and the decoder decides which predictions to keep. You will

@@ -18,7 +18,7 @@
 #
 # ![The canvases of one verification tree: what each fills next, accepted or rejected](stills/11b.png)
 #
-# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
+# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run,lab]"` in a checkout).*
 #
 # A pass of a diffusion model predicts every masked cell, and stepwise decoding keeps one prediction. Gao et
 # al. (2025), *Self Speculative Decoding for Diffusion Large Language Models* (SSD), use the others as a

@@ -18,7 +18,7 @@
 #
 # ![Methods as points: tokens per cycle against the cost of a cycle, with the break-even line](stills/14.png)
 #
-# *30 minutes, two of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run]"`); the GGUF
+# *30 minutes, two of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run,lab]"`); the GGUF
 # cells also llama.cpp.*
 #
 # You will
@@ -39,6 +39,7 @@
 import tempfile
 from pathlib import Path
 
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -419,17 +420,32 @@ winner_guess = {"smollm2": "unispec", "town": "speculative"}[YOURS]
 # %%
 pass_time = step.loc["autoregressive", "forward_time"]
 rest = step["whole"] - step["forward_time"]  # drafting, verdict and cache: as measured
-modelled = {}
-for times in (1, 3, 10, 100):
+
+
+def modelled(times):
+    """Each method's speedup if the target's pass took `times` as long."""
     cycle = rest + times * pass_time
-    modelled[times] = step["τ"] * (cycle["autoregressive"] / cycle)
-modelled = pd.DataFrame(modelled).T.rename_axis("pass, times as long")
-print(
-    f"ten times: your guess {winner_guess}, modelled {modelled.loc[10].idxmax()}; speedups, the best in bold"
-)
-modelled.style.format(precision=2).highlight_max(
+    return step["τ"] * (cycle["autoregressive"] / cycle)
+
+
+print(f"ten times: your guess {winner_guess}, modelled {modelled(10).idxmax()}; speedups, the best in bold")
+longer = pd.DataFrame({times: modelled(times) for times in (1, 3, 10, 100)}).T
+longer.rename_axis("pass, times as long").style.format(precision=2).highlight_max(
     axis=1, props="font-weight: bold; text-decoration: underline"
 )
+
+# %% [markdown]
+# Move the factor. From which value on does your guess win, if at all?
+
+
+# %%
+def ranked(times):
+    print(f"a pass {times} times as long:")
+    print(modelled(times).sort_values(ascending=False).round(2).to_string())
+
+
+slider = ipywidgets.IntSlider(10, min=1, max=100, continuous_update=False)
+controls = ipywidgets.interact(ranked, times=slider)
 
 # %% [markdown]
 # **Modelled**, and optimistic: a larger target usually gets a larger draft model, EAGLE's layer grows with it, and a

@@ -18,7 +18,7 @@
 #
 # ![Predicted speedup over draft length for each method, with something to quote and without](stills/15.png)
 #
-# *30 minutes, four to eight of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run]"`).*
+# *30 minutes, four to eight of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run,lab]"`).*
 #
 # A draft model must be downloaded, loaded and kept in memory, and it can make decoding slower. You will
 #

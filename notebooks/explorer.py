@@ -26,7 +26,8 @@
 #   settings; the line of code at the bottom repeats the current settings anywhere.
 #
 # It decodes with SmolLM2 if `specviz models get smollm2` has downloaded it (93 MB), else with `town`, a bundled model of 2
-# million parameters. As a page without code: `voila notebooks/explorer.ipynb`. Needs `torch`.
+# million parameters. As a page without code: `voila notebooks/explorer.ipynb`. Needs `torch`
+# (`pip install -e ".[run,lab]"`).
 
 # %%
 import specviz as sv

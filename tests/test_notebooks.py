@@ -162,6 +162,19 @@ def test_a_walkthrough_is_short_and_ends_with_questions(source):
     assert cells[-1].source.count("<details><summary>") == 5 and "## Five questions" in cells[-1].source
 
 
+WIDGETS = re.compile(
+    r"ipywidgets\.|sv\.(player|race|flicker|live|explore|runs)\(|\.surface\(\)|view\.interactive\."
+)
+
+
+def test_books_with_widgets_say_that_they_need_the_lab():
+    texts = {p.stem: p.read_text(encoding="utf8") for p in PAIRS if p.stem != "start"}  # which installs it
+    widgets = {name for name, text in texts.items() if WIDGETS.search(text)}
+    lab = re.compile(r"pip install -e \"\.\[[a-z,]*\blab\b[a-z,]*\]\"")
+    named = {name for name, text in texts.items() if lab.search(text.split("\n# %%\n")[0])}
+    assert named == widgets
+
+
 # After a walkthrough's control: its callback gives different output at an end of its first slider.
 MOVE = """
 from IPython.utils.capture import capture_output as _captured
@@ -208,7 +221,7 @@ def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (
     return "".join([printed, *(o.get("data", {}).get("text/plain", "") for o in shown)])
 
 
-@pytest.mark.parametrize("name", ["02", "03", "05", "07b", "08", "09", "10", "11a", "11b"])
+@pytest.mark.parametrize("name", ["02", "03", "05", "07b", "08", "09", "10", "11a", "11b", "14"])
 def test_a_parameter_has_a_control(name):
     """`MOVE` asserts, when the walkthrough runs, that the control changes the output."""
     source = next(p for p in SOURCES if number(p) == name)
