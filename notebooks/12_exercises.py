@@ -71,7 +71,7 @@ def greedy_verifier(drafted, best, eos):
 
     drafted: list of n token ids.
     best:    list of 1 + n ids; best[i] is the target's token in the place of drafted[i],
-             best[n] the one in the place behind the whole draft.
+             best[n] its token after the whole draft.
     eos:     the id that ends the text.
     """
     raise NotImplementedError("your turn")
@@ -160,7 +160,7 @@ def rejection_rule(drafted, draft_logits, target_logits, temperature, u):
 
     drafted:       list of n token ids, drawn from the draft model at the temperature.
     draft_logits:  array [n, vocabulary], row i for the place of drafted[i].
-    target_logits: array [1 + n, vocabulary], the last row for the place behind the draft.
+    target_logits: array [1 + n, vocabulary], the last row is for the place after the draft.
     temperature:   a number above 0.
     u:             list of n uniform numbers in [0, 1).
     """
@@ -226,7 +226,7 @@ def bild_rollback(drafted, p, threshold):
 
     drafted:   list of n token ids that the small model wrote.
     p:         array [1 + n, vocabulary]; p[m] is the large model's distribution in the place of
-               drafted[m], p[n] in the place behind the block.
+               drafted[m], p[n] its distribution after the block.
     threshold: α_RB, in nats.
     """
     raise NotImplementedError("your turn")
