@@ -250,6 +250,14 @@ class Calibration:
         """Raise ValueError if the content is incomplete or inconsistent."""
         if set(self.setting) != set(SETTING) or not isinstance(self.setting["model"]["name"], str):
             raise ValueError("its setting is incomplete")
+        setting, how = self.setting, self.how
+        texts = [setting["method"], setting["device"], how["clock"], self.created, self.ended or ""]
+        counts = [how[name] for name in ("prompts", "warm_up", "max_new_tokens", "rounds")]
+        counts += [setting["threads"]] * (setting["threads"] is not None)
+        if not all(isinstance(text, str) for text in texts) or not all(type(n) is int for n in counts):
+            raise ValueError("its description is damaged")
+        if not np.isfinite([self.spent, self.worked]).all():
+            raise ValueError("its duration is no number")
         sizes = [point.g for point in self.points]
         if not sizes or sizes != sorted(set(sizes)) or not all(type(g) is int and g > 0 for g in sizes):
             raise ValueError("its sizes are not in order")

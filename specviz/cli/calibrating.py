@@ -26,6 +26,7 @@ from specviz.cli.options import (
 )
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, loading, plural
+from specviz.escape import line
 from specviz.files import write_bytes
 from specviz.models import ranks
 
@@ -155,18 +156,18 @@ def _show_calibration(result: Calibration, new: bool) -> None:
         rows.append([*cells, "g*" if g == result.g else ""])
     how = result.how
     console = screen()
+    earlier = "" if new else f"; measured {result.created}, --force measures again"
     print(
         f"{plural(how['prompts'], 'text')} after {how['warm_up']} others, {plural(how['rounds'], 'round')}, "
-        f"{how['clock']}, "
-        f"{result.spent:.0f} s" + ("" if new else f"; measured {result.created}, --force measures again")
+        f"{line(how['clock'])}, {result.spent:.0f} s{line(earlier)}"
     )
     print_table(console, columns, rows)
     for name, fit in result.fits.items():
         # A smooth fit may oscillate between points and put g* where no measured point supports it.
         note = "taken" if name == result.chosen else "its s(g) falls below zero" if min(fit.s) <= 0 else ""
-        print(f"{name:9} g* = {fit.g}" + (f" ({note})" if note else ""))
+        print(f"{line(name):9} g* = {fit.g}" + (f" ({note})" if note else ""))
     if result.ended:
-        print(f"no larger sizes: {result.ended}")
+        print(f"no larger sizes: {line(result.ended)}")
     if result.at_end:
         print("g* is the largest measured size: try larger ones with --sizes")
-    print(result.summary)
+    print(line(result.summary))

@@ -10,7 +10,9 @@ import pytest
 
 from specviz import calibration
 from specviz.calibration import Calibration, Fit, Point
+from specviz.cli.calibrating import _show_calibration
 from specviz.errors import SpecvizError, TraceError
+from specviz.escape import UNSEEN
 
 SETTING = {
     "method": "unispec", "parameters": {"depth": 10}, "model": {"name": "town", "parameters": 5},
@@ -33,7 +35,8 @@ def made(device="A processor", g=2, **more):
     ]
     fits = {name: Fit(g, [1.0] * 8, [2.0] * 8) for name in ("paper", "grid", "monotone")}
     setting = copy.deepcopy(SETTING) | {"device": device}
-    return Calibration(setting, "draft_size", {"rounds": 3}, points, fits, "monotone", **more)
+    how = {"prompts": 2, "warm_up": 0, "max_new_tokens": 8, "rounds": 3, "clock": "wall clock"}
+    return Calibration(setting, "draft_size", how, points, fits, "monotone", **more)
 
 
 def test_what_was_measured():
@@ -85,6 +88,14 @@ def test_it_is_saved_whole(tmp_path):
         (lambda said: said.pop("points"), "points"),
         (lambda said: said.update(more=1), "more"),
         (lambda said: said["points"][0]["tokens"].__setitem__(0, 10**400), "too large"),
+        (lambda said: said["how"].pop("clock"), "clock"),
+        (lambda said: said["how"].update(prompts="2"), "description is damaged"),
+        (lambda said: said["setting"].update(device=["cpu"]), "description is damaged"),
+        (lambda said: said["setting"].update(threads="2"), "description is damaged"),
+        (lambda said: said.update(created=None), "description is damaged"),
+        (lambda said: said.update(ended=3), "description is damaged"),
+        (lambda said: said.update(spent=float("inf")), "duration is no number"),
+        (lambda said: said.update(worked="3"), "not supported"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, change, words):
@@ -95,6 +106,14 @@ def test_a_damaged_file_is_refused(tmp_path, change, words):
     with pytest.raises(TraceError, match=words) as caught:
         Calibration.open(path)
     assert "\n" not in str(caught.value)
+
+
+def test_the_command_writes_out_what_a_file_holds(capsys):
+    found = made(created="\x1b[31mnow", ended="\u202eit is slow")
+    found.how["clock"] = "a\x07 clock"
+    _show_calibration(found, new=False)
+    out = capsys.readouterr().out
+    assert "measured ⟨U+001B⟩[31mnow," in out and not UNSEEN.search(out)
 
 
 def test_half_a_file_and_none(tmp_path):
