@@ -34,6 +34,24 @@ async function drawn(i, told, place) {
 	const { render } = await module(view.view);
 	return [model, () => { place.replaceChildren(); return render({ model, el: place }) ?? (() => {}); }];
 }
+// The address holds the position, with runs and prompts counted from 1: #run=2&prompt=3&cycle=7.
+function readAddress(runs) {
+	const told = new URLSearchParams(location.hash.slice(1)), number = (name) => (/^\d{1,9}$/.test(told.get(name) ?? "") ? +told.get(name) : null);
+	const run = number("run") ?? 1, state = {};
+	if (["prompt", "cycle"].some((name) => number(name) !== null)) state.prompt = Math.max(0, (number("prompt") ?? 1) - 1), state.cycle = number("cycle") ?? undefined; // undefined: the view chooses
+	return [run >= 1 && run <= runs ? run - 1 : 0, state];
+}
+let pending = 0;
+function writeAddress(run, runs, model) {
+	clearTimeout(pending); // browsers limit how often an address may change
+	pending = setTimeout(() => {
+		const parts = new URLSearchParams(), { prompt, cycle } = model.state;
+		if (runs > 1) parts.set("run", run + 1);
+		if (prompt > 0) parts.set("prompt", prompt + 1);
+		if (cycle !== undefined) parts.set("cycle", cycle);
+		try { history.replaceState(null, "", `#${parts}`); } catch { /* a frame that has no address of its own */ }
+	}, 200);
+}
 // Explains why the page is static if the browser cannot show a view.
 function failed(error) {
 	const line = document.getElementById("failed");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,23 @@ def test_a_narrow_page_breaks_no_cell(open_page, path, shoot):
     )
     heights = page.locator(".specviz .table td").evaluate_all(lines)
     assert max(height for height in heights if height) < 3, "a cell stands in one line"
+
+
+def test_the_address_says_where(open_page, path):
+    page = open_page(offline=True, reduced_motion="reduce")
+    page.goto(f"{path.as_uri()}#run=2&prompt=3&cycle=2")
+    page.locator("#picture .head strong", has_text="unispec").wait_for()
+    assert page.evaluate("[specviz.get('prompt'), specviz.get('cycle')]") == [2, 2]
+    assert page.locator("#prompt").input_value() == "2"
+    page.evaluate("specviz.set('cycle', 1)")
+    page.wait_for_url(re.compile(r"#run=2&prompt=3&cycle=1$"))
+    page.evaluate("location.hash = '#run=1&cycle=2'")
+    page.locator("#picture .head strong", has_text="prompt_lookup").wait_for()
+    assert page.evaluate("[specviz.get('prompt'), specviz.get('cycle')]") == [0, 2]
+    assert page.locator("#prompt").input_value() == "0"
+    last = page.locator("#prompt option").count()
+    page.evaluate("location.hash = '#run=1&prompt=99&cycle=1'")
+    page.wait_for_url(re.compile(rf"#run=1&prompt={last}&cycle=1$"))
+    assert page.locator("#prompt").input_value() == str(last - 1)
+    page.locator("#run").select_option("2")
+    page.wait_for_url(re.compile(rf"#run=3&prompt={last}&cycle=\d+$"))
