@@ -230,7 +230,7 @@ def test_other_texts_do_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(Cut):
         adapt("town", TEXTS, tmp_path / "cut", **FAST | {"every": 0.0, "say": stop})
     others = [{**each, "prompt": each["prompt"][::-1]} for each in TEXTS]
-    with pytest.raises(ModelError, match="left of another run"):
+    with pytest.raises(ModelError, match="left by another run"):
         adapt("town", others, tmp_path / "cut", **FAST | {"every": 0.0})
 
 

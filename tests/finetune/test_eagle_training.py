@@ -167,7 +167,7 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
     with pytest.raises(KeyboardInterrupt):
         train_eagle(target, PROMPTS, tmp_path / "broken", generation, **given)
     assert not (tmp_path / "broken").exists()
-    with pytest.raises(ModelError, match="left of another run"):
+    with pytest.raises(ModelError, match="left by another run"):
         train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "steps": 2})
     torch.manual_seed(99)  # as in another process
     said: list[str] = []

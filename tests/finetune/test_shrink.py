@@ -133,6 +133,6 @@ def test_what_another_run_left_is_not_destroyed(
         left = tmp_path / f"{name}.partial"
         left.mkdir()
         (left / "checkpoint").write_bytes(b"hours")
-        with pytest.raises(ModelError, match="left of another run"):
+        with pytest.raises(ModelError, match="left by another run"):
             make(tmp_path / name)
         assert (left / "checkpoint").read_bytes() == b"hours" and not (tmp_path / name).exists()
