@@ -110,4 +110,4 @@ def test_the_address_says_where(open_page, path):
     page.wait_for_url(re.compile(rf"#run=1&prompt={last}&cycle=1$"))
     assert page.locator("#prompt").input_value() == str(last - 1)
     page.locator("#run").select_option("2")
-    page.wait_for_url(re.compile(rf"#run=3&prompt={last}&cycle=\d+$"))
+    page.wait_for_url(re.compile(rf"#run=3&prompt={last}$"))  # the view chooses the cycle

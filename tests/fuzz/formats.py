@@ -281,11 +281,12 @@ class Returned(ReplayResults):
         return files | {"setup.json": {"specviz": "setup", "table": "unispec/table3", "version": "0"}}
 
     def read(self) -> None:
+        from specviz.escape import visible
         from specviz.replays import kits
 
         added = kits.add(self.folder, self.folder / "ours")
         shutil.rmtree(self.folder / "ours")
-        "\n".join(added.lines()).encode("utf8")
+        visible("\n".join(added.lines())).encode("utf8")  # as `print_lines` does
 
 
 class Scores(Folder):
