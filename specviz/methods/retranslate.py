@@ -62,7 +62,7 @@ class Retranslate(StreamMethod):
         Parameter(
             "template", "town",
             meaning="The prompt: town, tower or qwen3 (Table 5), task, plain (the source alone), or a text "
-                "that contains {source}. Encoder-decoders use their own by default.",
+                "that contains {source}. By default T5 and mT5 use task, other encoder-decoders plain.",
         ),
         Parameter("source_language", "English", meaning="The source's language, as named in the template."),
         Parameter("target_language", "German", meaning="The output's language, as named in the template."),
@@ -107,8 +107,7 @@ class Retranslate(StreamMethod):
                 f"{target.kind} model"
             )
         if "template" not in self.chosen:
-            causal = target.kind == "causal"
-            self.template = "town" if causal else getattr(target, "template", "task")
+            self.template = getattr(target, "template", "town")  # encoder-decoders name their own
 
     def wording(self) -> tuple[str, str]:
         """The prompt before and after the source, with the languages filled in."""

@@ -65,6 +65,9 @@ class EncoderDecoder(TorchModel):
         Query heads that share one key-value head: 1.
     geometry : dict or None
         Counts and widths, from `specviz.models.geometry.encoder_decoder`.
+    template : str
+        Prompt for re-translation (`specviz.methods.retranslate.TEMPLATES`): T5 and mT5 learn tasks in words,
+        BART and Marian read the source alone.
 
     Raises
     ------
@@ -88,6 +91,7 @@ class EncoderDecoder(TorchModel):
         self.layers = layers or getattr(self.config, "num_decoder_layers", None) or self.config.decoder_layers
         self.decoder = self._laid()
         self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
+        self.template = "task" if self._family is t5.T5 else "plain"
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
         """Open a context of `prompts`, not yet encoded; for arguments and errors see `Model.open`."""

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from tiny import TableModel, llama
 
 import specviz
+from models import seq2seq
 from specviz.errors import ParameterError, PromptError, TraceError
 from specviz.loop import decode
 from specviz.loop.updates import decode_stream
 from specviz.methods.autoregressive import Autoregressive
 from specviz.methods.retranslate import TEMPLATES, Retranslate, keeps
 from specviz.models import load
+from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.template import Template
 from specviz.streams import Stream, Update
 from specviz.trace.identities import validate
@@ -437,8 +439,11 @@ def test_a_prompt_is_what_the_tokenizer_makes_of_its_text(town):
 
 def test_a_method_that_serves_again_asks_as_each_model_wants():
     method = Retranslate()
-    for name, template in (("town-t5", "task"), ("town-translator", "town"), ("town-t5", "task")):
-        method.prepare(load(name))
+    t5, causal = load("town-t5"), load("town-translator")
+    mt5, marian, bart = (EncoderDecoder(seq2seq.make(name)) for name in ("mt5", "marian", "bart"))
+    templates = ((t5, "task"), (causal, "town"), (marian, "plain"), (bart, "plain"), (mt5, "task"))
+    for model, template in templates:
+        method.prepare(model)
         assert method.template == template
     chosen = Retranslate(template="town")
     chosen.prepare(load("town-t5"))
