@@ -148,13 +148,17 @@ class HeadsLoss:
 
     def __init__(self, target: Model, net: BlockwiseHeads, kept: Callable[[int], Tensor]) -> None:
         self.net, self.kept = net, kept
-        head = target.net.get_output_embeddings().weight.detach()
-        self.head = (head if net.tokens is None else head_rows(target.net, net.tokens).weight).float()
+        self.whole = target.net.get_output_embeddings().weight.detach().float()
+        self.head = self.whole if net.tokens is None else head_rows(target.net, net.tokens).weight.float()
 
     def __call__(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
         """The loss twice: for the gradient, and for display."""
+        states = self._states(pairs)
+        with torch.no_grad():
+            laws = [(each @ self.head.T).float().softmax(-1) for each in states]
         total, count = self.head.new_zeros(()), 0
-        for guess, wanted in self._each(pairs):
+        for ahead, guess in enumerate(self._guesses(states), 1):
+            wanted = torch.cat([each[ahead:] for each in laws])
             total = total - (wanted * guess.log_softmax(-1)).sum()
             count += len(guess)
         total = total / max(count, 1)
@@ -162,24 +166,31 @@ class HeadsLoss:
 
     @torch.no_grad()
     def right(self, pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
-        """How often each head's top token is the target's, and of how many."""
+        """How often each head's top token is the target's, and of how many.
+
+        The target chooses among all tokens: one that the heads lack is never right.
+        """
+        states = self._states(pairs)
+        chosen = [(each @ self.whole.T).argmax(-1) for each in states]
         hits, counted = [], []
-        for guess, wanted in self._each(pairs):
-            hits.append(int((guess.argmax(-1) == wanted.argmax(-1)).sum()))
+        for ahead, guess in enumerate(self._guesses(states), 1):
+            top = guess.argmax(-1)
+            top = top if self.net.tokens is None else self.net.tokens[top]
+            hits.append(int((top == torch.cat([each[ahead:] for each in chosen])).sum()))
             counted.append(len(guess))
         return hits, counted
 
-    def _each(self, pairs: Sequence[Pair]) -> list[tuple[Tensor, Tensor]]:
-        """For each head, its scores and the target's probabilities at the same places, [n, rows]."""
-        states = [self.kept(pair.row)[len(pair.prompt) - 1 :, 0].to(self.head.device) for pair in pairs]
-        with torch.no_grad():
-            wanted = [(each @ self.head.T).float().softmax(-1) for each in states]
+    def _states(self, pairs: Sequence[Pair]) -> list[Tensor]:
+        """For each answer, the states from which the target chose its tokens, [n, width]."""
+        return [self.kept(pair.row)[len(pair.prompt) - 1 :, 0].to(self.head.device) for pair in pairs]
+
+    def _guesses(self, states: list[Tensor]) -> list[Tensor]:
+        """For each head, its scores at the places whose guessed token is in the answer, [n, rows]."""
         guesses = self.net(torch.cat(states)).split([len(each) for each in states])
         parts = []
         for head in range(guesses[0].shape[1]):
-            ahead = head + 1
-            guess = torch.cat([each[: max(len(each) - ahead, 0), head] for each in guesses])
-            parts.append(((guess @ self.head.T).float(), torch.cat([each[ahead:] for each in wanted])))
+            guess = torch.cat([each[: max(len(each) - head - 1, 0), head] for each in guesses])
+            parts.append((guess @ self.head.T).float())
         return parts
 
 

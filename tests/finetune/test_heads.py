@@ -14,8 +14,10 @@ import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import target_states
 from specviz.finetune.answers import AnswerOptions, answer
-from specviz.finetune.heads import train_heads
+from specviz.finetune.heads import HeadsLoss, train_heads
+from specviz.finetune.training import Pair
 from specviz.models import Model
+from specviz.models.heads import BlockwiseHeads
 
 PROMPTS = [[3 + i, 5 + i % 7, 9] for i in range(12)]
 LEARNT = PROMPTS[:9]
@@ -43,6 +45,17 @@ def test_heads_learn_what_the_target_says_further_on(target: Model, tmp_path: Pa
     trace = specviz.generate(target, LEARNT, "blockwise", draft=heads, k=4, max_new_tokens=8)
     assert trace.outputs["token"].tolist() == own.outputs["token"].tolist()
     assert len(trace.cycles) < 0.7 * len(own.cycles)
+
+
+def test_a_token_that_the_heads_lack_is_no_right_guess(target: Model) -> None:
+    """The target chooses among all tokens. In equal states an untrained head repeats its choice."""
+    torch.manual_seed(0)
+    states, pair = torch.randn(1, 1, 32).expand(9, 1, 32), Pair([3, 5], [4] * 8)
+    first = int((target.net.get_output_embeddings().weight @ states[0, 0]).argmax())
+    others = torch.tensor([token for token in range(48) if token != first])
+    for tokens, hits in ((None, [7, 6]), (torch.tensor([first]), [7, 6]), (others, [0, 0])):
+        loss = HeadsLoss(target, BlockwiseHeads(2, 32, 8, tokens), lambda row: states)
+        assert loss.right([pair]) == (hits, [7, 6])
 
 
 def test_answers_without_states_do(target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
