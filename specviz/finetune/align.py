@@ -118,7 +118,8 @@ def align(
     ModelError
         If the two differ in kind or vocabulary, cannot be trained, or `out` exists.
     PromptError
-        If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
+        If there are fewer than two prompts, one cannot be read or leaves no room for an answer, or none of
+        the given answers is of the kind that `drawn` names.
     ParameterError
         If a value is out of range.
     """
@@ -145,6 +146,9 @@ def _align(
             "drawn answers must be given: make them with specviz models answers --temperatures, or drop "
             "--drawn"
         )
+    if isinstance(prompts, Answers) and prompts.rows and not training.pairs_of(prompts, kind.drawn):
+        which, remedy = ("sampled", "drop --drawn") if kind.drawn else ("greedy", "add --drawn")
+        raise PromptError(f"{prompts.path} holds no {which} answers: {remedy}")
     teacher, learner = _pair(target, draft, device)
     net = None  # only for a target whose distributions follow from its head and last states
     if kind.soft and isinstance(teacher, Model) and not getattr(teacher, "prefix", None):
@@ -180,7 +184,9 @@ def _align(
     student = Student(learner)
     judge = None
     if kind.soft:
-        judge = Judge(teacher, student.tokens, None)
+        # Heads of one vocabulary may be padded to different sizes; nothing is learnt about the padding.
+        shared = slice(min(teacher.vocabulary, learner.vocabulary))
+        judge = Judge(teacher, shared if student.tokens is None else student.tokens, None)
         if net is not None:
             judge.kept = states_of_answers(net, answers, learnt, (last,), partial, settings)
 
@@ -190,7 +196,8 @@ def _align(
             total = cross_entropy(scores, wanted, ignore_index=ABSENT, reduction="sum")
             total = total / (wanted != ABSENT).sum().clamp(min=1)  # the head may lack every token of a batch
         else:
-            total = -(judge(pairs) * scores.log_softmax(-1)).sum(-1).mean()
+            law = judge(pairs)
+            total = -(law * scores[:, : law.shape[1]].log_softmax(-1)).sum(-1).mean()
         return total, total
 
     before = share(hits(student, held, batch))
@@ -257,28 +264,27 @@ class Judge:
     Parameters
     ----------
     target : Model
-    tokens : tensor of int or None
-        Tokens of the student's rows; None for the whole vocabulary.
+    tokens : tensor of int or slice
+        Tokens of the student's rows.
     kept : callable, optional
         Gives the target's last states for a row of the answers. Without it the target is run.
     """
 
     def __init__(
-        self, target: TorchModel, tokens: torch.Tensor | None, kept: Callable[[int], torch.Tensor] | None
+        self, target: TorchModel, tokens: torch.Tensor | slice, kept: Callable[[int], torch.Tensor] | None
     ) -> None:
-        self.target, self.tokens = target, tokens
-        self.kept = kept
-        head, rows = target.net.get_output_embeddings(), slice(None) if tokens is None else tokens
+        self.target, self.tokens, self.kept = target, tokens, kept
+        head = target.net.get_output_embeddings()
         bias = getattr(head, "bias", None)
-        self.head = head.weight.detach()[rows].float()
-        self.bias = None if bias is None else bias.detach()[rows].float()
+        self.head = head.weight.detach()[tokens].float()
+        self.bias = None if bias is None else bias.detach()[tokens].float()
 
     @torch.no_grad()
     def __call__(self, pairs: Sequence[Pair]) -> torch.Tensor:
         """Probabilities [n, rows] for every token of the answers."""
         if self.kept is None:
             scores, _ = _scores(self.target.net, pairs, getattr(self.target, "prefix", None))
-            return (scores if self.tokens is None else scores[:, self.tokens]).softmax(-1)
+            return scores[:, self.tokens].softmax(-1)
         states = [self.kept(pair.row)[len(pair.prompt) - 1 :, 0] for pair in pairs]
         return linear(torch.cat(states).to(self.head.device), self.head, self.bias).float().softmax(-1)
 

@@ -38,6 +38,7 @@ def _save(folder: Path, kind: str, seed: int, **changes: Any) -> Path:
 
     torch.manual_seed(seed)
     words = ["<pad>", "<end>", "<start>", *changes.pop("words", WORDS)]
+    rows = len(words) + changes.pop("padding", 0)
     made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<pad>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", pad_token="<pad>").save_pretrained(
@@ -45,15 +46,17 @@ def _save(folder: Path, kind: str, seed: int, **changes: Any) -> Path:
     )
     if kind == "causal":
         net: Any = LlamaForCausalLM(LlamaConfig(
-            vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+            vocab_size=rows, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
             intermediate_size=48, max_position_embeddings=64, eos_token_id=1, bos_token_id=None,
             initializer_range=0.2, tie_word_embeddings=True,
         ))  # fmt: skip
     else:
         net = T5ForConditionalGeneration(T5Config(
-            vocab_size=len(words), d_model=32, d_kv=16, d_ff=48, num_layers=1, num_decoder_layers=2,
+            vocab_size=rows, d_model=32, d_kv=16, d_ff=48, num_layers=1, num_decoder_layers=2,
             num_heads=2, dropout_rate=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=2,
         ))  # fmt: skip
+    with torch.no_grad():  # as in published models, padding is never the most likely token
+        net.get_output_embeddings().weight[len(words) :] = 0
     net.to(changes.pop("dtype", torch.float32)).save_pretrained(folder)
     return folder
 
@@ -107,6 +110,32 @@ def test_a_draft_learns_what_its_target_says(pair, tmp_path: Path) -> None:
     from specviz.metrics import acceptance_rate
 
     assert acceptance_rate(trace) > 0.9
+
+
+@pytest.mark.parametrize("padding", [(7, 0), (0, 7)])
+@pytest.mark.parametrize("kind", ["causal", "encoder-decoder"])
+def test_heads_padded_to_different_sizes_share_their_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, padding: tuple[int, int]
+) -> None:
+    target, draft = (
+        _save(tmp_path / name, kind, seed, padding=rows)
+        for seed, (name, rows) in enumerate(zip(("large", "small"), padding))
+    )
+    real, laws = module.Judge.__call__, []
+
+    def judged(self: Any, pairs: Any) -> torch.Tensor:
+        laws.append(real(self, pairs))
+        return laws[-1]
+
+    monkeypatch.setattr(module.Judge, "__call__", judged)
+    said: list[str] = []
+    given = {**FAST, "soft": True, "every": 0.0, "say": said.append}
+    made = align(target, draft, PROMPTS[:10], tmp_path / "new", **given)
+    losses = [float(re.search(r"loss ([\d.]+)", line)[1]) for line in said if "loss" in line]
+    assert losses[-1] < losses[0]
+    assert {law.shape[1] for law in laws} == {3 + len(WORDS)}
+    assert all(torch.allclose(law.sum(-1), torch.ones(len(law)), atol=1e-4) for law in laws)
+    assert specviz.load(made.path).vocabulary == 3 + len(WORDS) + padding[1]
 
 
 @pytest.mark.parametrize("family", ["llama", "cohere", "phi"])
@@ -354,6 +383,21 @@ def test_nothing_is_learnt_of_a_held_out_prompt_that_stands_twice() -> None:
 def test_drawn_answers_must_be_given(pair, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="drawn answers must be given"):
         align(*pair, PROMPTS, tmp_path / "new", drawn=True)
+
+
+def test_answers_of_the_other_kind_are_refused(tmp_path: Path) -> None:
+    target, draft = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,))
+    prompts = [[3 + i, 5] for i in range(4)]
+    for temperature, drawn, words in (
+        (0.7, False, "sampled.jsonl holds no greedy answers: add --drawn"),
+        (0.0, True, "greedy.jsonl holds no sampled answers: drop --drawn"),
+    ):
+        file = tmp_path / f"{'greedy' if drawn else 'sampled'}.jsonl"
+        made = answers.answer(target, prompts, file, answers.AnswerOptions(4, (temperature,)), say=_quiet)
+        with pytest.raises(PromptError, match=words):
+            align(target, draft, made, tmp_path / "new", drawn=drawn, say=_quiet)
+        align(target, draft, made, tmp_path / file.stem, drawn=None, epochs=1, say=_quiet)
+    assert {p.name for p in tmp_path.iterdir()} == {"greedy.jsonl", "greedy", "sampled.jsonl", "sampled"}
 
 
 def test_another_draft_of_the_same_name_does_not_go_on(tmp_path: Path) -> None:
