@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from specviz.files import exists
 from specviz.paths import folder
 
 from . import files, tasks, texts
-from .fetching import File, fetch, forget, given
+from .fetching import File, cached, fetch, forget, given
 from .prompts import Suite, near
 from .tasks import Get, Prompts
 
@@ -25,6 +26,11 @@ SEVEN = ("en", "de", "fr", "es", "zh", "ja", "vi")
 # Sources of UniSpec's Multi-SpecBench (section 5.1, Appendix C): for English, and for other languages.
 ENGLISH = ("spec-bench", "humaneval")
 SOURCES = ("mt-bench", "wikitext", "wikipedia", "webfaq", "mgsm", "xquad", "humaneval-xl")
+# Suites whose prompts are their authors' own; those of the other third-party suites are worded here.
+QUESTIONS = (
+    "spec-bench", "multi-specbench", "mt-bench", "humaneval", "humaneval-xl", "gsm8k", "mgsm", "math",
+    "webfaq",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -268,6 +274,29 @@ def _composed(name: str, part: str, path: Path | None) -> Suite:
         chosen = source.select(each=tasks.EACH)
         prompts += [{**prompt, "id": f"{base}/{prompt['id']}"} for prompt in chosen]
     return Suite(prompts, name, CATALOGUE["multi-sources"].licence)
+
+
+def measures(name: str) -> bool:
+    """Whether a name is that of a suite to measure on: any but a validation split."""
+    base, _, part = name.partition("=")[0].partition(":")
+    return base in CATALOGUE and not part.endswith(texts.VALIDATION)
+
+
+def cached_questions() -> Iterator[Suite]:
+    """The suites of `QUESTIONS` that were fetched before, part by part; nothing is fetched."""
+
+    def get(file: File) -> list[Path]:
+        if not (paths := cached(file)):
+            raise PromptError(f"{file.home} was not fetched")
+        return paths
+
+    for base in QUESTIONS:
+        entry = CATALOGUE[base]
+        assert entry.load is not None
+        for part in dict.fromkeys((entry.default, *entry.parts)):
+            name = f"{base}:{part}" if part else base
+            with suppress(PromptError):  # not fetched, or damaged: nobody can measure on it
+                yield Suite(entry.load(get, part), name, entry.licence)
 
 
 def list_suites() -> pd.DataFrame:

@@ -103,6 +103,8 @@ def fetch(file: File, suite: str) -> list[Path]:
     PromptError
         If it is neither cached nor reachable, or huggingface_hub is needed and not installed.
     """
+    if paths := cached(file):
+        return paths
     if file.repo is None:
         return [_from_web(file, suite)]
     try:
@@ -113,6 +115,35 @@ def fetch(file: File, suite: str) -> list[Path]:
             f"copy: {suite}=PATH"
         ) from None
     return [_columns(file, suite)] if file.columns else _from_hub(file, suite)
+
+
+def cached(file: File) -> list[Path]:
+    """Paths of the file if it was fetched before; otherwise none."""
+    if file.repo is None or file.columns:
+        path = _kept(file)
+        return [path] if path.exists() else []
+    for revision in REVISIONS:
+        with suppress(Exception):  # no client, or not cached; its exception differs between versions
+            from huggingface_hub import snapshot_download
+
+            here = Path(
+                snapshot_download(
+                    file.repo, repo_type="dataset", revision=revision, local_files_only=True,
+                    allow_patterns=[],  # fetch nothing: whether the cache has enough is checked below
+                )
+            )  # fmt: skip
+            names = file.among(p.relative_to(here).as_posix() for p in here.rglob("*") if p.is_file())
+            if len(names) >= file.least:
+                return [here / name for name in names]
+    return []
+
+
+def _kept(file: File) -> Path:
+    """Path in our own folder of a file from the web, or of some columns of one on the hub."""
+    if file.url is not None:
+        return folder() / re.sub(r"[^\w.]+", "-", file.url.partition("://")[2])
+    name = re.sub(r"\W+", "-", f"{file.repo} {file.pattern} {' '.join(file.columns)}").strip("-")
+    return folder() / f"{name}.parquet"
 
 
 def single(paths: list[Path]) -> Path:
@@ -136,20 +167,9 @@ def forget(path: Path) -> None:
 
 
 def _from_hub(file: File, suite: str) -> list[Path]:
-    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub import hf_hub_download
 
     assert file.repo is not None
-    for revision in REVISIONS:
-        with suppress(Exception):  # not cached; the exception differs between the client's versions
-            here = Path(
-                snapshot_download(
-                    file.repo, repo_type="dataset", revision=revision, local_files_only=True,
-                    allow_patterns=[],  # fetch nothing: whether the cache has enough is checked below
-                )
-            )  # fmt: skip
-            names = file.among(p.relative_to(here).as_posix() for p in here.rglob("*") if p.is_file())
-            if len(names) >= file.least:
-                return [here / name for name in names]
     revision, names = _listed(file, suite)
     try:
         return [
@@ -178,11 +198,7 @@ def _listed(file: File, suite: str) -> tuple[str, list[str]]:
 
 def _columns(file: File, suite: str) -> Path:
     """Fetch some columns of a Parquet file on the hub into our own file, without sound and vectors."""
-    assert file.repo is not None
-    name = re.sub(r"\W+", "-", f"{file.repo} {file.pattern} {' '.join(file.columns)}").strip("-")
-    path = folder() / f"{name}.parquet"
-    if path.exists():
-        return path
+    path = _kept(file)
     revision, names = _listed(file, suite)
     try:
         import pyarrow as pa
@@ -209,10 +225,7 @@ def _columns(file: File, suite: str) -> Path:
 
 
 def _from_web(file: File, suite: str) -> Path:
-    assert file.url is not None
-    path = folder() / re.sub(r"[^\w.]+", "-", file.url.partition("://")[2])
-    if path.exists():
-        return path
+    path = _kept(file)
 
     def receive(part: Path) -> None:
         assert file.url is not None

@@ -588,6 +588,27 @@ def test_the_hubs_own_cache_is_read(tmp_path, monkeypatch):
     assert sv.suite("gsm8k")[0]["prompt"] == "1 + 1?"
 
 
+def test_only_questions_that_were_fetched_are_read(tmp_path, monkeypatch, own_cache):
+    assert list(catalogue.cached_questions()) == []
+    hub = Hub(monkeypatch, tmp_path / "hub", {})
+    row = {"question": "1 + 1?", "answer": "2"}
+    parquet(tmp_path / "hub" / "openai/gsm8k" / "main" / HUB["gsm8k"][1], row)
+    content = GIVEN["spec-bench"][0](tmp_path).read_bytes()
+    monkeypatch.setattr(fetching.urllib.request, "urlopen", lambda url, timeout: Answer(content))
+    fetched = sv.suite("spec-bench")
+    sv.suite("mt-bench:fr")  # of the same format
+    next(path for path in own_cache.iterdir() if "fr_mt_bench" in path.name).write_text("damaged {")
+    suites = list(catalogue.cached_questions())
+    assert [each.name for each in suites] == ["spec-bench", "gsm8k"]
+    assert suites[0].digest == fetched.digest and not hub.asked
+
+
+def test_validation_splits_are_not_measured_on():
+    assert all(map(catalogue.measures, ("spec-bench", "gsm8k=FILE", "wmt14:de-en", "town")))
+    others = ("wmt14:de-en:validation", "xsum:validation=FILE", "prompts.txt", "")
+    assert not any(map(catalogue.measures, others))
+
+
 def test_without_the_hubs_client(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(PromptError, match="pip install huggingface_hub, or give a local copy: gsm8k=PATH"):
