@@ -13,12 +13,13 @@ import typer
 from specviz.cli.arguments import entries_of, hint, on_threads, writable
 from specviz.cli.options import Device, Dtype, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError, TraceError, loading, plural
+from specviz.errors import ParameterError, PromptError, TraceError, loading, plural
 from specviz.files import checked, parsed, read_json
 
 if TYPE_CHECKING:
     from specviz.finetune.answers import Answers
     from specviz.models.schema import Tensor
+    from specviz.suites.files import Prompt
 
 WEIGHTS = ("F64", "F32", "F16", "BF16", "I8")  # number formats in which no ids are stored
 # Suites that drafters are measured on.
@@ -174,26 +175,33 @@ def answers(
     from specviz.cli.arguments import listed
     from specviz.models.loading import find
 
-    entries = entries_of(None, prompts)
+    entries = _entries(prompts)
     texts = [entry.get("prompt") or entry["turns"][0] for entry in entries]
     drawn_at = listed("--temperatures", temperatures, float) or [0.0]
     kept = listed("--layers", layers, int) or []
     find(target)
     with loading():
         from specviz.finetune.answers import AnswerOptions, answer, check_apart
-        from specviz.finetune.training import encoded, print_line
+        from specviz.finetune.training import check_room, encoded, print_line
         from specviz.models import load
+        from specviz.models.bergamot.model import Bergamot
 
     check_apart(texts, [*MEASURED, *(apart_from or ())])
     options = AnswerOptions(max_new_tokens, tuple(drawn_at), tuple(kept), rows, seed)
     with on_threads(threads):
         model = load(target, device, dtype, invariant=False)
         kinds = [str(entry.get("kind", "")) for entry in entries]
-        made = answer(model, encoded(model, texts), out, options, kinds, say=print_line)
+        ids = encoded(model, texts)
+        check_room((model,), ids)
+        made = answer(model, ids, out, options, kinds, say=print_line)
     print(f"answers: {out} ({len(made.rows):,} answers, {made.tokens:,} tokens of {made.header['model']})")
-    kind = "eagle" if model.kind == "causal" else "cut"  # an EAGLE head reads a causal model's states
-    name = target.rpartition(":")[2]
-    print(hint("models", kind, target, "--answers", out, "--out", f"{name}-{kind}"))
+    name, more = target.rpartition(":")[2], ("--answers", out, "--out")
+    if model.kind == "causal":  # an EAGLE head reads a causal model's states
+        print(hint("models", "eagle", target, *more, f"{name}-eagle"))
+    elif isinstance(model, Bergamot):
+        print(hint("models", "cut", target, *more, f"{name}-cut"))
+    else:  # no other encoder-decoder can be cut: a smaller model drafts for it
+        print(hint("models", "align", "DRAFT", "--target", target, *more, f"{name}-aligned"))
 
 
 @models_app.command()
@@ -459,11 +467,21 @@ def _texts(prompts: str | None, answers: Path | None) -> list[str] | Answers:
         with loading():
             from specviz.finetune.answers import read
         return read(answers)
-    texts = [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
+    assert prompts is not None
+    texts = [entry.get("prompt") or entry["turns"][0] for entry in _entries(prompts)]
     with loading():
         from specviz.finetune.answers import check_apart
     check_apart(texts, MEASURED)
     return texts
+
+
+def _entries(prompts: str) -> list[Prompt]:
+    """Prompts to learn from: those of a file, or of a validation split."""
+    from specviz.suites.catalogue import measures
+
+    if measures(prompts):
+        raise PromptError(f"drafters are measured on {prompts}: give --prompts a file of other prompts")
+    return entries_of(None, prompts)
 
 
 def _print_progress(name: str) -> Callable[[int, int, str], None]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
@@ -203,7 +203,8 @@ def answer(
     there = {(row["number"], row["temperature"]) for row in rows}
     left = len(prompts) * len(options.temperatures) - len(there)
     began = spoken = time.monotonic()
-    tokens = done = 0
+    earlier = sum(len(row["answer"]) for row in rows)
+    tokens = done = 0  # of this run, whose speed is shown
     with ExitStack() as stack:
         file = stack.enter_context(out.open("a", encoding="utf-8"))
         kept = stack.enter_context(_mended(out, header, rows)) if options.layers else None
@@ -211,7 +212,7 @@ def answer(
             row["kind"] = kinds[row["number"]] if kinds else ""
             rows.append(row)
             if kept is not None:  # before the line: the next run cuts off states without one
-                states.view(torch.int16).numpy().tofile(kept)
+                kept.write(states.view(torch.int16).numpy().tobytes())
                 kept.flush()
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
             file.flush()
@@ -220,7 +221,8 @@ def answer(
                 spoken, minutes = now, (now - began) / done * (left - done) / 60
                 say(
                     f"{target.name}: {len(there) + done:,} of {len(there) + left:,} answers, "
-                    f"{tokens:,} tokens, {tokens / (now - began):.0f} tokens/s, {minutes:.0f} min left"
+                    f"{earlier + tokens:,} tokens, "
+                    f"{tokens / (now - began):.0f} tokens/s, {minutes:.0f} min left"
                 )
     return Answers(out, header, rows)
 
@@ -247,6 +249,8 @@ def _check_answers(target: Target, options: AnswerOptions) -> None:
 def check_apart(prompts: Sequence[Prompt], names: Sequence[str]) -> None:
     """Refuse prompts that are questions of a suite: drafters would be measured on memorised answers.
 
+    Suites of questions that were fetched before are compared, too.
+
     Parameters
     ----------
     prompts : sequence of str or of chats
@@ -259,15 +263,16 @@ def check_apart(prompts: Sequence[Prompt], names: Sequence[str]) -> None:
         If a prompt is a suite's question; the message names both.
     """
     from specviz.suites import suite
+    from specviz.suites.catalogue import cached_questions
 
     numbers = {_alike(text): number for number, each in enumerate(prompts, 1) for text in _texts_of(each)}
-    for name in names:
-        for entry in suite(name):
+    for questions in chain(map(suite, names), cached_questions()):
+        for entry in questions:
             for turn in entry.get("turns") or [entry["prompt"]]:
                 if number := next(filter(None, (numbers.get(_alike(text)) for text in _texts_of(turn))), 0):
                     raise PromptError(
-                        f"prompt {number} is a question of the suite {name}: remove it, or drafters will be "
-                        f"measured on memorised answers"
+                        f"prompt {number} is a question of the suite {questions.name}: remove it, or "
+                        "drafters will be measured on memorised answers"
                     )
 
 
@@ -298,6 +303,8 @@ def read(path: str | Path) -> Answers:
             rows = list(_rows(file, path))
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if not rows:
+        raise ModelError(f"{path} holds no answer yet: repeat the models answers command")
     return Answers(path, header, rows)
 
 

@@ -149,7 +149,7 @@ def compute_states(
         out.truncate(before)
         while done < len(texts):
             for values in _read(net, [texts[text] for text in order[done : done + settings.batch]], layers):
-                values.view(torch.int16).numpy().tofile(out)
+                out.write(values.view(torch.int16).numpy().tobytes())
             out.flush()
             done, now = min(done + settings.batch, len(texts)), time.monotonic()
             if now - spoken > settings.every:

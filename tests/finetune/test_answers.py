@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from specviz.finetune import answers
 from specviz.finetune.answers import AnswerOptions, answer, read, states_of
 from specviz.metrics.loops import cut_loop
 from specviz.models import Model
+from specviz.suites import fetching
 
 PROMPTS = [[3 + i, 5 + i % 7, *range(9, 9 + i % 4)] for i in range(12)]
 LAYERS = (1, 4)
+FULL = Path("/dev/full")  # a disk without room
 BOTH = AnswerOptions(8, (0.0, 0.7), LAYERS, rows=5)
 
 
@@ -90,7 +93,8 @@ def test_a_run_that_was_cut_off_goes_on(target: Model, tmp_path: Path) -> None:
     states_of(cut).write_bytes(states[: len(states) // 2])  # with states of a line that is missing
     said: list[str] = []
     made = answer(target, PROMPTS, cut, BOTH, say=said.append, every=0.0)
-    assert len(said) == 24 - 7 and "24 of 24 answers" in said[-1] and "tokens/s" in said[-1]
+    assert len(said) == 24 - 7 and "tokens/s" in said[-1]
+    assert f"24 of 24 answers, {made.tokens:,} tokens, " in said[-1]
     for one, other in zip(_sorted(read(whole)), _sorted(made)):
         assert one[0] == other[0] and torch.allclose(one[1], other[1], atol=0.02)
     states_of(cut).write_bytes(b"")
@@ -140,6 +144,7 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
         (text + "nonsense\n", "line 14"),
         (text.replace('"answer":[', '"answer":[-3,', 1), r"line 2, answer\[0\] should be"),
         (text + json.dumps(made.rows[0] | {"prompt": []}) + "\n", "line 14, prompt is too short"),
+        (text.splitlines()[0] + "\n", "a holds no answer yet: repeat the models answers command"),
     ):
         out.write_text(damaged, encoding="utf-8")
         with pytest.raises(ModelError, match=words) as told:
@@ -192,6 +197,63 @@ def test_questions_of_suites_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert run([*given, "--apart-from", str(local)]) == 2
     assert "prompt 2 is a question" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("name", ["spec-bench", "gsm8k", "mt-bench:de", "multi-town", "town=prompts.txt"])
+@pytest.mark.parametrize("command", [["answers", "town"], ["eagle", "town"]])
+def test_a_suite_to_measure_on_is_refused_by_name(
+    command: list[str], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["models", *command, "--prompts", name, "--out", str(tmp_path / "out")]) == 2
+    words = f"specviz: drafters are measured on {name}: give --prompts a file of other prompts\n"
+    assert capsys.readouterr().err == words
+    assert not list(tmp_path.iterdir())
+
+
+def test_questions_of_a_suite_that_was_fetched_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(fetching.FOLDER, str(tmp_path))
+    name = "raw.githubusercontent.com-hemingkx-Spec-Bench-main-data-spec_bench-question.jsonl"
+    question = {"question_id": 81, "category": "writing", "turns": ["Compose a blog post.", "Shorten it."]}
+    (tmp_path / name).write_text(json.dumps(question) + "\n", encoding="utf-8")
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("My own question.\nshorten  it.\n", encoding="utf-8")
+    assert run(["models", "eagle", "town", "--prompts", str(prompts), "--out", str(tmp_path / "out")]) == 2
+    assert "prompt 2 is a question of the suite spec-bench: remove it" in capsys.readouterr().err
+
+
+def test_a_prompt_without_room_is_refused_before_the_first_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
+    file.write_text("Who is here?\n" + "the cook " * 1000 + "\n", encoding="utf-8")
+    assert run(["models", "answers", "town", "--prompts", str(file), "--out", str(out), "-n", "2"]) == 2
+    line = capsys.readouterr().err
+    assert re.fullmatch(r"specviz: prompt 2 has \d+ tokens and leaves no room .*: shorten it\n", line)
+    assert not out.exists()
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no such device here")
+def test_a_disk_that_is_full_of_states_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(answers, "_mended", lambda *given: FULL.open("ab"))
+    file = tmp_path / "prompts.txt"
+    file.write_text("Who is here?\n", encoding="utf-8")
+    given = ["models", "answers", "town", "--prompts", str(file), "--out", str(tmp_path / "a"), "-n", "2"]
+    assert run([*given, "--layers", "2"]) == 2
+    assert capsys.readouterr().err == "specviz: No space left on device\n"
+
+
+def test_the_next_command_is_one_that_the_model_can_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
+    file.write_text("Translate into German: The cook saw the cook.\n", encoding="utf-8")
+    assert run(["models", "answers", "town-t5", "--prompts", str(file), "--out", str(out), "-n", "2"]) == 0
+    words = f"specviz models align DRAFT --target town-t5 --answers {out} --out town-t5-aligned"
+    assert capsys.readouterr().out.splitlines()[-1] == words
 
 
 @pytest.mark.parametrize(
