@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from specviz.errors import ModelError
+from specviz.errors import ModelError, one_line
 from specviz.files import replacing
 from specviz.finetune.optimizer import Optimizer
 
@@ -24,11 +26,29 @@ def rate_at(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM) / (1 - WARM))))
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Context in which `path`, a file or folder of an unfinished run, is written.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written, as on a full disk.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        why = getattr(error, "strerror", None) or one_line(error, 120)
+        raise ModelError(
+            f"cannot write {path} ({why}): make room, then repeat the command to continue"
+        ) from error
+
+
 def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, int]) -> None:
-    """Write weights, optimiser and position to one file, replaced atomically."""
+    """Write weights, optimiser and position to one file, replaced atomically (errors: `writing`)."""
     tensors = {f"model.{n}": p.detach() for n, p in optimizer.parameters.items()}
     tensors |= {f"optimizer.{n}": t for n, t in optimizer.state.items()}
-    with replacing(file) as part:
+    with writing(file), replacing(file) as part:
         save_file(tensors, part, metadata={"state": json.dumps(state)})
 
 

@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import read_json, replacing, temporary, write_text
 from specviz.finetune.answers import AnswerOptions, Answers, answer
-from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint
+from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint, writing
 from specviz.finetune.optimizer import Optimizer
 from specviz.models.devices import has_bfloat16
 from specviz.models.loading import find
@@ -485,15 +485,22 @@ def read_card(content: bytes, folder: Path) -> str:
 def publish(
     partial: Path, path: Path, write: Callable[[Path], None], card: str, scores: Card | None = None
 ) -> None:
-    """Write a complete folder, move it into place, then delete what it replaces and the unfinished work."""
+    """Write a complete folder, move it into place, then delete what it replaces and the unfinished work.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written; the unfinished work stays.
+    """
     made, old = partial / "model", path.with_name(path.name + ".old")
     shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
-    write(made)
-    if card:
-        (made / "README.md").write_text(card, encoding="utf-8")
-    if scores:
-        (made / SCORES).write_text(json.dumps(scores) + "\n", encoding="utf-8")
+    with writing(made):
+        made.mkdir()
+        write(made)
+        if card:
+            (made / "README.md").write_text(card, encoding="utf-8")
+        if scores:
+            (made / SCORES).write_text(json.dumps(scores) + "\n", encoding="utf-8")
     if path.exists():
         shutil.rmtree(old, ignore_errors=True)
         os.replace(path, old)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tiny import llama
 
@@ -16,7 +17,7 @@ import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import align as module
-from specviz.finetune import answers, target_states, training
+from specviz.finetune import answers, checkpoint, target_states, training
 from specviz.finetune.align import align
 from specviz.models import Model
 
@@ -286,6 +287,28 @@ def test_a_training_that_fails_says_so_in_one_line(tmp_path: Path, monkeypatch: 
 
 def _stop() -> float:
     raise KeyboardInterrupt
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,))
+    prompts, out = [[3 + i, 5] for i in range(6)], tmp_path / "new"
+    given = {"batch": 2, "max_new_tokens": 4, "say": _quiet}
+
+    def full(*arguments: Any, **options: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    for owner, name, path in (
+        (checkpoint, "save_file", r"new.partial/checkpoint.safetensors"),
+        (module.Student, "save", r"new.partial/model"),
+    ):
+        words = rf"^cannot write .*/{path} \(Error .*\(os error 28\)\): make room, then repeat the command"
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, full)
+            with pytest.raises(ModelError, match=words):
+                align(target, draft, prompts, out, **given)
+        assert not out.exists() and not list(tmp_path.glob("new.partial/.*.part"))
+    align(target, draft, prompts, out, **given)
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatch) -> None:
