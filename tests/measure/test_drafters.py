@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import tiny
 import torch
@@ -63,6 +65,10 @@ def test_every_method_runs_with_each_drafter_that_fits(entries, monkeypatch) -> 
     assert sum("tokens that are not the target's" in name for name in names) == 2
     split = {row["contender"]: row for row in report.parts[0].rows}
     assert sum(split["eagle, town-eagle"][name] for name in drafters.PHASES) == pytest.approx(1, abs=0.02)
+    base, own = (split[f"bild, {each.name}"]["A/D"] for each in drafts[:2])
+    title = "bild, town-draft-aligned over bild, town-draft: A/D"
+    (gain,) = [bar.value for bar in report.bars if bar.name == title]
+    assert gain == pytest.approx(own / base if base else math.nan, nan_ok=True)
     chosen = [row for row in report.parts[1].rows if row["chosen"]]
     assert len(chosen) == 5
     best = report.setting["best_exact"]

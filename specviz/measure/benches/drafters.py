@@ -158,8 +158,8 @@ def bench(
         Untimed word problems from the suite ``sums``, 60 at most; an encoder-decoder answers none.
 
     Bars on ratios of summed times without the prefill: `BARS`, for each method's best drafter, and BiLD with
-    an aligned draft over BiLD with the unaligned draft of the same name. Exact methods must write
-    autoregressive decoding's texts, and lossy ones stay within `loss`.
+    an aligned draft over BiLD with the unaligned draft of the same name; another bar on the ratio of these
+    two's A/D. Exact methods must write autoregressive decoding's texts, and lossy ones stay within `loss`.
 
     Raises
     ------
@@ -358,7 +358,7 @@ def _report(
         for name, tried in state["calibration"].items()
         if not tried["within"]
     ]
-    bars = [*_bars(results, lineup), *_losses(rows, loss)]
+    bars = [*_bars(results, lineup, {row["contender"]: row["A/D"] for row in split}), *_losses(rows, loss)]
     return Report(
         "drafters", title, circumstances, COLUMNS, rows, bars, notes, ("lost",), parts, state["rounds"]
     )
@@ -415,8 +415,8 @@ def _points(calibration: Mapping[str, Settings]) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def _bars(results: Results, lineup: list[Contender]) -> list[Bar]:
-    """The bars of the methods that ran."""
+def _bars(results: Results, lineup: list[Contender], accepted: Mapping[str, float]) -> list[Bar]:
+    """The bars of the methods that ran; `accepted` has each contender's A/D."""
     bars = []
     for name, (limit, goal) in BARS.items():
         ratios = {each.label: results.ratio(each.label).median for each in lineup if each.method == name}
@@ -429,6 +429,9 @@ def _bars(results: Results, lineup: list[Contender]) -> list[Bar]:
         if each.method == "bild" and plain != each.draft and labels(plain) in results.names:
             ratio = results.ratio(each.label, labels(plain)).median
             bars.append(Bar(f"{each.label} over {labels(plain)}", ratio, 1.0, "more than"))
+            own, base = accepted[each.label], accepted[labels(plain)]
+            gain = own / base if base else math.nan
+            bars.append(Bar(f"{each.label} over {labels(plain)}: A/D", gain, 1.0, "more than"))
     for each in lineup[1:]:
         if not _lossy(each.method):
             same = results.same(each.label)
