@@ -207,14 +207,18 @@ def load(
         if choices.unasked(model, dtype in (None, "auto"), os.environ.get(VARIABLE)):
             with suppress(ModelError):  # the variable applies only to models that can be invariant
                 model.make_invariant()
-    _warn_of_slow(str(getattr(model, "device", "")), dtype)
+    _warn_of_slow(model, dtype)
     return model
 
 
-def _warn_of_slow(device: str, dtype: str | torch.dtype | None) -> None:
-    """Warn if the requested format is one that this processor emulates."""
+def _warn_of_slow(model: Any, dtype: str | torch.dtype | None) -> None:
+    """Warn if this processor emulates the requested format, and the model is large enough to lose time."""
     number = str(dtype).removeprefix("torch.")
-    if devices.emulates(device, number):
+    if not hasattr(model, "net") or not devices.emulates(str(getattr(model, "device", "")), number):
+        return
+    from specviz.models import choices
+
+    if choices.large(model.net):
         print(
             f"specviz: this processor has no instructions for {number}, so passes may take longer than in "
             "float32; dtype='auto' takes the fastest format",

@@ -33,7 +33,7 @@ import specviz
 from specviz import paths
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
-from specviz.models import available, bundled, fetching, load
+from specviz.models import available, bundled, choices, devices, fetching, load
 from specviz.models.downloads import DOWNLOADS
 from specviz.models.model import Model
 
@@ -395,7 +395,27 @@ def test_the_plain_layout_copies_nothing() -> None:
     ("float16", {}, False), ("float32", {"avx512_fp16": False}, False),
 ])  # fmt: skip
 def test_an_emulated_number_format_causes_a_warning(number, features, warns, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features, raising=False)
+    specviz.load("town", dtype=number)
+    assert "no instructions" not in capsys.readouterr().err  # a small model loses no time
+    monkeypatch.setattr(choices, "large", lambda net: True)
     specviz.load("town", dtype=number)
     line = capsys.readouterr().err
     assert (f"no instructions for {number}" in line) == warns
+
+
+@pytest.mark.parametrize(("avx512", "amx", "has", "warns"), [
+    (True, False, True, False), (False, True, True, False), (False, False, False, True),
+    (None, None, False, False),
+])  # fmt: skip
+def test_an_older_torch_tests_single_sets_of_instructions(avx512, amx, has, warns, monkeypatch):
+    """Versions before `get_capabilities` have private functions; where these are missing, nothing is known."""
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    for name, value in (("_is_avx512_bf16_supported", avx512), ("_is_amx_tile_supported", amx)):
+        if value is None:
+            monkeypatch.delattr(torch.cpu, name, raising=False)
+        else:
+            monkeypatch.setattr(torch.cpu, name, lambda value=value: value, raising=False)
+    assert devices.has_bfloat16.__wrapped__(torch.device("cpu")) is has
+    assert devices.emulates("cpu", "bfloat16") is warns
+    assert not devices.emulates("cpu", "float16")  # older versions do not test for it
