@@ -23,8 +23,7 @@
 #
 # You will run speculative decoding greedily and with sampling. You will derive the rule of Leviathan, Kalman
 # and Matias (2023) and Chen et al. (2023), by which sampled text follows the target's law (its distribution)
-# *exactly*, break it, and extend it from one token to a sequence. At the end you will know when drafting
-# pays.
+# *exactly*, break it, extend it from one token to a sequence, and learn when drafting pays.
 #
 # The target is **SmolLM2** (135 million parameters; 4-bit weights, dequantised) if
 # `specviz models get smollm2` has downloaded it (93 MB). Its drafter `smollm2-draft` comes with the package:
@@ -43,7 +42,8 @@ from specviz.widgets.acceptance import Acceptance
 
 torch.set_num_threads(1)
 pair = "smollm2" if "smollm2" in sv.list_models() else "town"
-target, draft = sv.load(pair, dtype="float32"), sv.load(f"{pair}-draft")  # bfloat16 has a section of its own
+target = sv.load(pair, dtype="float32", invariant=False)  # bfloat16 and invariant models: a section below
+draft = sv.load(f"{pair}-draft")
 if pair == "smollm2":
     draft = draft.on(target)  # it reads and writes by the target's own embedding
 prompt = {
@@ -57,7 +57,7 @@ trace
 # ## Greedy: keep what the target would have written
 #
 # In each **cycle** the drafter guesses four tokens. The target reads the last token and these four in one
-# pass, which often takes little longer than a pass over one token. So it learns its own best token at five
+# pass, which often takes little longer than a pass over one token. So it learns its best token at five
 # positions. The longest prefix of the draft that equals those tokens is kept. One token of the target's own
 # follows: a **correction** after a mismatch, a **bonus** when all were right.
 #
@@ -107,8 +107,8 @@ plt.show()
 
 # %% [markdown]
 # τ never falls: a draft model's guess depends only on the text before it. A/D usually falls: a later token
-# counts only if all earlier ones were accepted. Speed usually has a maximum, where one more draft token no
-# longer pays for itself. One prompt on one machine is an anecdote; `specviz bench` measures many.
+# counts only if all earlier ones were accepted. Speed usually peaks where one more draft token no longer
+# pays. One prompt on one machine is an anecdote; `specviz bench` measures many.
 #
 # τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can
 # answer for other lengths if it holds what the drafter predicts at every position. The **dense record** adds
@@ -145,22 +145,22 @@ answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "ba
 # Drag it. On the left are $p$ and $q$; green is accepted. On the right is the output; the lines are $p$.
 #
 # **Predict.** Make $q$ as bad as you can. What happens to the green area, and to the bars on the right? Then
-# choose each shortcut: (a) after a rejection draw from $p$ itself, not from $r$; (b) accept if and only if
-# $p(x) \ge q(x)$; (c) draft the likeliest token, and use the drafter's softmax as $q$. Which of them keep the
-# law?
+# run the cell again and choose each shortcut: (a) after a rejection draw from $p$ itself; (b) accept if and
+# only if $p(x) \ge q(x)$; (c) draft the likeliest token, and use the drafter's softmax as $q$. Which of them
+# keep the law?
 
 # %%
 Acceptance()
 
 # %% [markdown]
-# A bad $q$ costs acceptance and nothing else: the right side stays at $p$. Each of the three shortcuts gives
-# another law. (a) favours what the drafter proposes too often: such a token has its full $p$ already, and
-# gets more after rejections. (b) never writes a token with $p < q$: it is not accepted, and $r$ is 0 there.
-# (c) has shipped in real libraries: $q$ must be what the draft was *really* drawn from, after temperature,
-# top-k and top-p. If the draft is an argmax, then $q$ is 1 on that token, and the sampling rule accepts it
-# with probability $p(x)$.
+# A bad $q$ costs acceptance only: the right side stays at $p$. Each of the three shortcuts gives another law.
+# (If $p$ and $q$ share no token, nothing is ever accepted, and all give $p$.) (a) favours what the drafter
+# proposes too often: such a token has its full $p$ already, and gets more after rejections. (b) never writes
+# a token with $p < q$: it is not accepted, and $r$ is 0 there. (c) has shipped in real libraries: $q$ must be
+# what the draft was *really* drawn from, after temperature, top-k and top-p. If the draft is an argmax, $q$ is
+# 1 on that token, and the rule accepts it with probability $p(x)$.
 #
-# In code the rule is a few lines. An experiment agrees with $p$ to a few thousandths:
+# The rule in code; an experiment agrees with $p$ to a few thousandths:
 
 # %%
 rng = np.random.default_rng(0)
