@@ -91,9 +91,11 @@ free
 # - Passes of several sizes are timed, and a few short runs measure the rest: a minute or less in all.
 #
 # **Predict.** For the prompts with something to quote: a draft model or prompt lookup? Which draft length? What speedup?
+# The three best are also measured on other prompts: how many within the predicted interval?
 
 # %%
 my_method, my_length, my_speedup = "prompt_lookup", 4, 1.5
+covered_guess = 3
 
 quiet = {"number": NUMBER, "max_new_tokens": LENGTH}
 quotes = sv.advise(model, DRAFTS, quoting, confirm=True, **quiet)
@@ -208,11 +210,9 @@ plt.show()
 #
 # ## After: confirm
 #
-# The advice chose the best of many settings on some prompts, and the best on these need not be the best on others.
+# The advice chose the best of many settings on some prompts, and the best on these need not be best on others.
 # `confirm=True` ran the three best settings on other prompts, in turns with decoding without drafts, so that other load
 # on the machine affected all alike.
-#
-# **Predict.** In how many of the three is the measured speedup within the predicted interval?
 
 # %%
 confirmed = pd.DataFrame(quotes.confirmed)
@@ -220,7 +220,7 @@ shown = confirmed[["label", "tau", "tau_measured"]].round(2)
 for name in ("predicted", "measured"):
     shown[name] = [f"{value:.2f} [{low:.2f}, {high:.2f}]" for value, low, high in confirmed[name]]
 shown["off by"] = [f"{off:+.0%}" for off in confirmed["off"]]
-print(f"in the interval: {confirmed['covered'].sum()} of {len(confirmed)}")
+print(f"in the interval: {confirmed['covered'].sum()} of {len(confirmed)}; your guess {covered_guess}")
 shown
 
 # %% [markdown]
