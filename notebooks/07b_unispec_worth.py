@@ -193,7 +193,8 @@ pd.DataFrame(rows, columns=columns).set_index("r").round(2)
 
 # %% [markdown]
 # Compare the last column with `against r = 0.05`: the paper's rise would show as a negative number in the row
-# r = 0. An interval that contains zero neither confirms nor refutes it.
+# r = 0. An interval that contains zero neither confirms nor refutes it. By the scores alone no rise is to be
+# expected: a threshold only takes candidates away, so the other places get nodes of lower or equal score.
 #
 # ## How large a tree?
 #

@@ -486,6 +486,6 @@ print(
 #
 # <details><summary>5. The memory is cold at first. With `warm_up=0`, what happens to τ, and to g*?</summary>
 #
-# τ falls. There are few candidates: beyond some g trees are not filled and neither curve changes, so g* is no
-# larger.
+# τ falls. Beyond the size that the few candidates fill, neither curve changes, so no larger size is better.
+# Below it, measure: τ may rise more or less steeply than before.
 # </details>

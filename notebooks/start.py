@@ -61,5 +61,5 @@ sv.player(trace.select(prompt=0), cycle=1)
 # The file browser on the left lists the other walkthroughs.
 #
 # **On Binder** all open notebooks share 1 GB of memory, and one that decodes takes more than half of it: choose
-# **Kernel ▸ Shut Down Kernel** in one before you run the next. Walkthroughs 03, 07 and 11 need slightly more than 1 GB;
-# Binder may stop their kernels.
+# **Kernel ▸ Shut Down Kernel** in one before you run the next. Walkthroughs 03, 07a to 07c and 11a to 11c may need more
+# than 1 GB, and Binder may then stop their kernels.
