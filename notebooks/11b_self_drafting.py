@@ -115,9 +115,8 @@ print(f"k = 4: token {token[4] / count[4]:.0%}, your guess {right_guess:.0%}; "
 # its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases are one batch (equation 5), and
 # each is *the very canvas that stepwise decoding would read next* if everything before it was right.
 #
-# Verification starts at the root. A canvas names its most confident cell and that cell's token. If they are
-# its child's, the child is accepted and names the next. The last canvas that is reached fills one cell
-# itself, so a pass places up to $N + 1$ tokens.
+# Verification starts at the root. If a canvas confirms its child's draft, the child is accepted and judges
+# the next. The last canvas that is reached fills one cell itself, so a pass places up to $N + 1$ tokens.
 #
 # A run that places $m$ tokens per pass saves $1 - 1/m$ of stepwise decoding's passes, at most $N/(N+1)$. If
 # its passes cost $c$ passes over one canvas, it is $m/c$ times as fast.
@@ -169,7 +168,8 @@ metrics.compare_canvases({"(a) this token": loose, "(b) this cell, this token, n
 # %% [markdown]
 # Reading (a) fills whatever the chain proposed, in the chain's order. Each token was its canvas's favourite, and still
 # most texts differ: after one cell that stepwise decoding would have left for later, everything that follows is read
-# from canvases that it never had. Reading (b) is the definition. The *order* is the same, and therefore the text.
+# from canvases that it never had. Reading (b) is the definition. A canvas names its most confident cell and that cell's
+# token; if they are its child's, the child is accepted. The *order* is the same, and therefore the text.
 #
 # Reading (a) is still labelled `exact up to ties`, because the class inherits the label. The audit checks that claim,
 # with both candidates' log-odds computed again in float64:
