@@ -28,8 +28,8 @@
 # | D | a tree's mask | ●●○ | 15 minutes |
 #
 # Each has a prediction to make, a stub to fill in, and a check in the next cell. The check runs your function
-# on a few hundred cases, says *what* is wrong, and shows the smallest example. Run it as often as you like.
-# When you are stuck, open the hint.
+# on a few hundred cases, says *what* is wrong, and shows the smallest example. Run it as often as you like:
+# `specviz-exercises.json`, next to this notebook, keeps your best results. When you are stuck, open the hint.
 
 # %% [markdown] tags=["solution"]
 # **This is the teacher's copy.** A solution follows each stub, in a folded cell, so that every check passes.

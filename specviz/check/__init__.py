@@ -2,7 +2,8 @@
 
 The check of an exercise runs a student's function on many cases and says *what* is wrong. It also runs known
 wrong variants on the same cases. If the student's answers equal such a variant's wherever that variant is
-wrong, the mistake is identified; otherwise the smallest failing case is shown. This check needs no torch.
+wrong, the mistake is identified; otherwise the smallest failing case is shown. This check needs no torch. It
+keeps the best result of each exercise in ``specviz-exercises.json`` in the working directory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..errors import loading
 from .exercise import Student, judge
 from .result import Result
+from .score import keep
 
 if TYPE_CHECKING:
     from ..loop.drafters import Loadable
@@ -78,7 +80,7 @@ def greedy_verifier(function: Student) -> Result:
     """
     from .greedy import EXERCISE
 
-    return judge(EXERCISE, function)
+    return keep(judge(EXERCISE, function))
 
 
 def rejection_rule(function: Student) -> Result:
@@ -99,7 +101,7 @@ def rejection_rule(function: Student) -> Result:
     """
     from .rejection import EXERCISE
 
-    return judge(EXERCISE, function)
+    return keep(judge(EXERCISE, function))
 
 
 def bild_rollback(function: Student) -> Result:
@@ -120,7 +122,7 @@ def bild_rollback(function: Student) -> Result:
     """
     from .rollback import EXERCISE
 
-    return judge(EXERCISE, function)
+    return keep(judge(EXERCISE, function))
 
 
 def tree_mask(function: Student) -> Result:
@@ -140,4 +142,4 @@ def tree_mask(function: Student) -> Result:
     """
     from .tree import EXERCISE
 
-    return judge(EXERCISE, function)
+    return keep(judge(EXERCISE, function))

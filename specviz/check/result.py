@@ -59,6 +59,8 @@ class Result:
         What is wrong, or a question that leads further.
     rows : list of (kind, name, value)
         The example: the ``given`` values, those that ``yours`` returned, and the ``right`` ones.
+    score : str
+        How many exercises are right so far; empty if no score is kept.
     """
 
     exercise: str
@@ -66,6 +68,7 @@ class Result:
     headline: str
     says: str = ""
     rows: list[tuple[str, str, str]] = field(default_factory=list)
+    score: str = ""
 
     def __bool__(self) -> bool:
         return self.state == RIGHT
@@ -79,6 +82,8 @@ class Result:
             first, *more = value.splitlines() or [""]
             lines.append(f"    {name:{width}}  {first}")
             lines += [f"    {'':{width}}  {line}" for line in more]
+        if self.score:
+            lines.append(f"  {self.score}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -95,6 +100,8 @@ class Result:
                 cells = f"<th scope='row'>{escape(name)}</th><td>{escape(value)}</td>"
                 parts.append(f"<tr class='{escape(kind)}'>{cells}</tr>")
             parts.append("</tbody></table></div>")
+        if self.score:
+            parts.append(f"<p>{escape(self.score)}</p>")
         return "".join([*parts, "</div>"])
 
 

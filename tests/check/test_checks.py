@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from specviz import check
-from specviz.check import greedy, rejection, rollback, tree
+from specviz.check import greedy, rejection, rollback, score, tree
 from specviz.check.exercise import judge, same
 from specviz.check.result import TODO, words
 
 EXERCISES = {e.name: e for e in (m.EXERCISE for m in (greedy, rejection, rollback, tree))}
 NAMED = [(name, i) for name, e in EXERCISES.items() for i in range(len(e.mistakes))]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty working directory, because the checks keep the score in a file there."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def unpacked(exercise, answer):
@@ -29,7 +40,10 @@ def test_needs_no_torch():
         "import sys, specviz as sv; sv.check.tree_mask(lambda parents: None); sv.check.rejection_rule(len)\n"
         "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -171,6 +185,26 @@ def test_a_stub_is_told_kindly():
     assert result.state == TODO
     assert "not implemented yet" in repr(result)
     assert "Error" not in repr(result)
+
+
+def test_the_score_keeps_the_best_state_of_each_exercise(folder):
+    assert repr(check.tree_mask(stub)).endswith("\n  0 of 4 right (specviz-exercises.json)")
+    assert check.tree_mask(tree.answer).score.startswith("1 of 4 right")
+    assert "1 of 4 right" in check.tree_mask(crash)._repr_html_()  # a later mistake takes nothing away
+    assert check.greedy_verifier(len).score.startswith("1 of 4 right")
+    states = json.loads((folder / score.FILE).read_text("utf8"))
+    assert states == {"tree_mask": "right", "greedy_verifier": "wrong"}
+    assert set(score.EXERCISES) == set(EXERCISES)
+
+
+@pytest.mark.parametrize("content", ["{", '{"tree_mask": "best"}'])
+def test_a_damaged_score_file_is_left_alone(content, folder):
+    (folder / score.FILE).write_text(content)
+    result = check.tree_mask(tree.answer)
+    assert result
+    assert result.score.startswith("The score was not kept: specviz-exercises.json")
+    assert result.score.endswith(": delete it to begin again")
+    assert [(p.name, p.read_text()) for p in folder.iterdir()] == [(score.FILE, content)]
 
 
 def test_arguments_are_copies():
