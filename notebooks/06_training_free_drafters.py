@@ -39,6 +39,7 @@ import itertools
 import tempfile
 from pathlib import Path
 
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -179,6 +180,20 @@ for ax, rates in zip(axes, ((0.5, 0.2, 0.1, 0.05), (0.9, 0.05, 0.02, 0.01))):
     print("   the best tree of 8:", " ".join("".join(map(str, path)) for path, _ in best_tree(rates, 8)))
 axes[0].legend(frameon=False)
 plt.show()
+
+
+# %%
+def sized(nodes):
+    for rates in ((0.5, 0.2, 0.1, 0.05), (0.9, 0.05, 0.02, 0.01)):
+        tree = best_tree(rates, nodes)
+        widths = np.bincount([len(path) for path, _ in tree])[1:]
+        chain = sum(rates[0] ** depth for depth in range(1, nodes + 1))
+        print(f"rates {rates}: accepted {sum(p for _, p in tree):.2f}, by a chain {chain:.2f}")
+        print(f"   the best tree's nodes by level: {widths.tolist()}")
+
+
+slider = ipywidgets.IntSlider(8, min=1, max=40, continuous_update=False)
+controls = ipywidgets.interact(sized, nodes=slider)
 
 # %% [markdown]
 # A chain never gets beyond $a/(1-a)$, however long. A tree pays if the drafter is *unsure*; a confident one

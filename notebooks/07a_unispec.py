@@ -40,6 +40,7 @@
 import tempfile
 from pathlib import Path
 
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -292,6 +293,25 @@ plt.show()
 # is. (Of equal scores the earlier node wins, and parents come earlier.) And $r$ is a rule about *expanding*: a node
 # below it has no children, but is sent if $g$ leaves room. With a mean over the path instead of a product the nodes
 # need not form a tree: below 0.2, a child of probability 0.9 would have 0.55.
+#
+# **Predict.** Which of $r$ and $g$ changes the number of candidates, and which only what is sent?
+
+
+# %%
+def cut(r, g):
+    tree, _ = algorithm_1(r=r)
+    sent = sorted(tree, key=tree.get, reverse=True)[:g]
+    widths = np.bincount([len(path) for path in sent], minlength=DEPTH + 1)[1:]
+    low = sum(tree[path] < r for path in sent)
+    print(f"{len(tree)} candidates; {len(sent)} sent, {low} of them below r; by level: {widths.tolist()}")
+
+
+threshold = ipywidgets.FloatSlider(R, min=0.0, max=0.5, step=0.01, continuous_update=False)
+size = ipywidgets.IntSlider(G, min=1, max=large, continuous_update=False)
+controls = ipywidgets.interact(cut, r=threshold, g=size)
+
+# %% [markdown]
+# The threshold decides what grows, the size what is sent.
 #
 # ## The pass and the verdict (lines 32 to 37)
 #
