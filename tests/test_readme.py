@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,26 +92,63 @@ def test_readme_stays_short_and_its_pictures_light():
     assert (ROOT / "docs" / "decode.gif").stat().st_size < 2e6
 
 
-def test_every_command_exists():
-    """Each `specviz` command in README and docs exists, with the options given there."""
+FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(specviz\s[^`]+)`")
+# In place of a command these show only its form, and nothing after them is checked.
+PLACEHOLDERS = ("COMMAND", "...")
+
+
+def commands(text):
+    """The arguments of each `specviz` command in a page's code: blocks without a language, lines, tables."""
+    for language, block in FENCED.findall(text):
+        for line in [] if language else block.replace("\\\n", " ").splitlines():
+            for part in line.partition("  #")[0].split("&&"):
+                words = part.split()
+                if words and words[0].endswith("specviz") and len(words) > 1:
+                    yield words[1:]
+    for code in INLINE.findall(FENCED.sub("", text)):
+        yield code.split()[1:]
+
+
+def test_commands_are_read():
+    text = "a `specviz bench\ntrees` or `--out`\n\n| `specviz app DIR` | `x` |\n\n"
+    text += "```python\nspecviz demo\n```\n```\n$HOME/specviz demo && specviz show \\\n  demo  # look\n```\n"
+    assert list(commands(text)) == [["demo"], ["show", "demo"], ["bench", "trees"], ["app", "DIR"]]
+
+
+@cache
+def root():
     import typer
 
     from specviz.cli import app
 
-    root = typer.main.get_command(app)
+    return typer.main.get_command(app)
+
+
+def test_every_command_exists():
+    """Each `specviz` command in README and docs exists, with the options given there."""
     for page in PAGES:
-        text = page.read_text("utf8")
-        for block in re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-            for line in block.replace("\\\n", " ").splitlines():
-                for part in line.partition("  #")[0].split("&&"):
-                    words = part.split()
-                    if words and words[0].endswith("specviz") and len(words) > 1:
-                        check_command(root, words[1:], f"{page.name}: {line}")
+        for words in commands(page.read_text("utf8")):
+            check_command(root(), words, f"{page.name}: specviz {' '.join(words)}")
+
+
+@pytest.mark.parametrize("line", ["nonsense", "bench nonsense", "streams", "audit --none 3", "--nonsense"])
+def test_a_command_that_does_not_exist_is_seen(line):
+    with pytest.raises(AssertionError, match=f"here: {line}"):
+        check_command(root(), line.split(), f"here: {line}")
+
+
+@pytest.mark.parametrize("line", ["COMMAND --help", "models ... --none", "--help", "bench trees --number 2"])
+def test_a_command_that_exists_or_shows_a_form_passes(line):
+    check_command(root(), line.split(), line)
 
 
 def check_command(command, words, line):
-    while hasattr(command, "commands") and words and words[0] in command.commands:
-        command, words = command.commands[words[0]], words[1:]
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if words[0] in PLACEHOLDERS:
+            return
+        assert words[0] in command.list_commands(None), f"{line}: no such command"
+        command, words = command.get_command(None, words[0]), words[1:]
     options = {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
     assert not hasattr(command, "commands") or command.invoke_without_command, line
     wrong = [w.partition("=")[0] for w in words if w.startswith("--") and w.partition("=")[0] not in options]
