@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from specviz import cli
 from specviz.errors import SpecvizError
 from specviz.site import books, build, check, pages, papers
 
@@ -108,6 +110,33 @@ def test_without_the_extra_one_line_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SpecvizError, match=r"\[site\]"):
         build.build(tmp_path / "site")
+
+
+def contents(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_the_command_builds_the_site_and_packs_it(tmp_path, monkeypatch, capsys):
+    """A small site stands in for the build; the archive holds what the folder holds."""
+    given = []
+
+    def small(out, execute, workers, force):
+        given.append((out, execute, workers, force))
+        (out / "papers").mkdir(parents=True, exist_ok=True)
+        (out / "index.html").write_text("<h1>specviz</h1>")
+        (out / "papers" / "bild.html").write_text("<p>für</p>", encoding="utf8")
+        return out
+
+    monkeypatch.setattr(build, "build", small)
+    out, archive = tmp_path / "site", tmp_path / "site.zip"
+    assert cli.run(["site", "--out", str(out), "--zip", "--jobs", "1"]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"site: {out / 'index.html'}", f"archive: {archive}"]
+    shutil.unpack_archive(archive, tmp_path / "unpacked")
+    assert contents(tmp_path / "unpacked") == contents(out) and len(contents(out)) == 2
+    assert cli.run(["site", "--out", str(out), "--zip"]) == 2
+    assert "site.zip exists" in capsys.readouterr().err
+    assert cli.run(["site", "--out", str(out), "--execute", "--force"]) == 0
+    assert given == [(out, False, 1, False), (out, True, 2, True)]  # nothing is built over an archive
 
 
 def test_a_control_that_draws_never_waits_for_a_reply(tmp_path, monkeypatch):
