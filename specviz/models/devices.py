@@ -60,7 +60,7 @@ def emulates(device: str, number: str) -> bool:
     return bool(has) and not any(value is True for value in has)
 
 
-def _features() -> Mapping[str, Any]:
+def _features() -> Mapping[str, object]:
     """What torch reports of this processor: whether it has each set of instructions, by name."""
     import torch
 
