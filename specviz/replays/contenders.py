@@ -136,14 +136,12 @@ def lineup(
 
 
 def mean_threshold(whole: Point, entries: list[Entry], max_new_tokens: int) -> float:
-    """The mean threshold τ_i of CM-ASD over the judged tokens, in nats."""
+    """The mean of CM-ASD's own thresholds τ_t of the judged tokens, in nats; τ_base if there are none."""
     options = {"draft": whole.draft, "max_new_tokens": max_new_tokens, **whole.options, **whole.values}
     trace = generate(whole.model, entries, whole.method, **options)
     judged = trace.nodes[trace.nodes["status"].isin(["accepted", "rejected"])]
-    values = find(str(whole.method))(**whole.values).values
-    sure = float(judged["confidence"].mean()) if len(judged) else 1.0
-    doubt = 1 - sure if values["gap"] == "as_written" else sure
-    return float(values["tau_base"] + values["gamma"] * doubt)
+    base = find(str(whole.method))(**whole.values).values["tau_base"]
+    return float(judged["threshold"].mean() if len(judged) else base)
 
 
 def ablation(target: Model, draft: Model, fixed: float | None = None) -> list[Point]:

@@ -15,6 +15,7 @@ from tiny import llama
 
 from specviz import metrics
 from specviz.errors import ParameterError
+from specviz.loop import generate
 from specviz.measure import retranslation
 from specviz.measure.phases import SUMS
 from specviz.measure.retranslation import Decoded
@@ -407,3 +408,21 @@ def test_figures_of_beams(how, monkeypatch):
     assert value(found, "speedup", **ours) == 3 and value(found, "speedup", **wide) == 1
     assert value(found, "accepted_tokens", **ours) == 3 and value(found, "accepted_tokens", **wide) == 1
     assert value(found, "bleu", **ours) == 30 and value(found, "draft_latency", **ours) == 1.5
+
+
+@pytest.mark.parametrize("gap", ["as_written", "as_described"])
+@pytest.mark.parametrize("weights", [{}, {"w_entropy": 0.0, "w_margin": 0.0, "w_softmax": 1.0}])
+def test_the_fixed_threshold_is_the_mean_of_cm_asd_s_own(gap, weights):
+    """They follow from the confidence score of all signals, which is not the drafter's probability."""
+    large = llama(seed=0, name="large")
+    small = llama(seed=5, like=large, noise=0.15, name="small")
+    values = {**contenders.FULL, **weights, "gap": gap, "gamma": 2.0}
+    whole, prompts = Point("CM-ASD", "cm_asd", values, large, small), [[3, 4], [5, 6], [7], [9, 2, 3]]
+    entries = [{"prompt": ids} for ids in prompts]
+    fixed = contenders.mean_threshold(whole, entries, 40)
+    nodes = generate(large, prompts, "cm_asd", draft=small, max_new_tokens=40, **values).nodes
+    judged = nodes[nodes["status"].isin(["accepted", "rejected"])]
+    assert fixed == pytest.approx(judged["threshold"].mean(), rel=1e-5)
+    sure = judged["score"].mean()
+    assert fixed == pytest.approx(0.1 + 2 * (1 - sure if gap == "as_written" else sure), rel=1e-5)
+    assert contenders.mean_threshold(whole, entries, 1) == 0.1, "no token was judged"
