@@ -41,10 +41,16 @@ def grid(target: Model, draft: Model, group: str) -> list[Point]:
     return [bild(target, draft, f, r, group) for r in ROLLBACKS for f in FALLBACKS]
 
 
-def without(target: Model, draft: Model) -> list[Point]:
+def without(
+    target: Model,
+    draft: Model,
+    fallbacks: Sequence[float] = FALLBACKS,
+    rollbacks: Sequence[float] = ROLLBACKS,
+    windows: Sequence[int] = WINDOWS,
+) -> list[Point]:
     """Figure 5: without rollback, and without fallback, so that the small model always fills its window."""
-    points = [bild(target, draft, f, NEVER, NO_ROLLBACK, f"{NO_ROLLBACK}, fallback {f:g}") for f in FALLBACKS]
-    for window, r in product(WINDOWS, ROLLBACKS):
+    points = [bild(target, draft, f, NEVER, NO_ROLLBACK, f"{NO_ROLLBACK}, fallback {f:g}") for f in fallbacks]
+    for window, r in product(windows, rollbacks):
         label = f"{NO_FALLBACK}, window {window}, rollback {r:g}"
         point = bild(target, draft, 0.0, r, NO_FALLBACK, label)
         points.append(replace(point, values={**point.values, "cap": window}))

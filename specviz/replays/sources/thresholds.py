@@ -338,28 +338,15 @@ def model_of(options: RunOptions, name: str) -> Any:
     return options.memory[key]
 
 
-def named(
-    *groups: str, make: Callable[[Any, Any], list[Point]]
-) -> Callable[[RunOptions, Settings], list[Point]]:
-    """Make a function that returns the settings of `make` that belong to the curves `groups`."""
-
-    def points(options: RunOptions, numbers: Settings) -> list[Point]:
-        role = "small" if make is contenders.oracle else "aligned"
-        made = [p for p in make(options.model, options.drafter(role)) if p.group in groups]
-        some = [p for p in made if allowed(p, numbers)]
-        return with_base(some, options)
-
-    return points
+def without(options: RunOptions, numbers: Settings) -> list[Point]:
+    """BiLD without rollback, and without fallback."""
+    grids = (numbers[name] for name in ("fallbacks", "rollbacks", "windows"))
+    return with_base(contenders.without(options.model, options.drafter("aligned"), *grids), options)
 
 
-def allowed(point: Point, numbers: Settings) -> bool:
-    """Whether a setting's thresholds are among the recipe's."""
-    choices = {
-        "fallback": (0.0, *numbers["fallbacks"]),
-        "rollback": (contenders.NEVER, *numbers["rollbacks"]),
-        "cap": numbers["windows"],
-    }
-    return all(point.values[name] in values for name, values in choices.items() if name in point.values)
+def oracle(options: RunOptions, numbers: Settings) -> list[Point]:
+    """The oracle at each of its thresholds."""
+    return with_base(contenders.oracle(options.model, options.drafter("small")), options)
 
 
 def calm(options: RunOptions, numbers: Settings) -> list[Point]:
@@ -376,8 +363,8 @@ CURVES: dict[str, Callable[[RunOptions, Settings], list[Point]]] = {
     REJECTION: rejection,
     "nucleus": nucleus,
     "early exit": exits,
-    "without": named(contenders.NO_ROLLBACK, contenders.NO_FALLBACK, make=contenders.without),
-    "oracle": named("oracle", make=contenders.oracle),
+    "without": without,
+    "oracle": oracle,
     "CALM": calm,
 }
 # Curve: the role of the drafter that it needs.
