@@ -43,7 +43,7 @@ from specviz.whatifs.updates import (
     tabulate_updates,
     tolerance,
 )  # fmt: skip
-from specviz.whatifs.walk import TURN, Place, Step, Walk
+from specviz.whatifs.walk import TURN, UNREAD, Place, Step, Walk
 
 if TYPE_CHECKING:
     from specviz.methods import Given
@@ -353,7 +353,10 @@ class WhatIf:
         return self._answer("speculative", parameters)
 
     def prompt_lookup(self, **parameters: Values) -> Answer:
-        """What would prompt lookup have done? Exact; needs only the tokens.
+        """What would prompt lookup have done?
+
+        Exact up to a position where the target's two best tokens tie. The drafts follow from the tokens
+        alone; a tie is seen in the target's recorded predictions.
 
         Parameters
         ----------
@@ -629,8 +632,10 @@ class WhatIf:
     def _why(self, method: str, badge: str, walks: list[list[Walk]]) -> str:
         """One line that explains a badge."""
         if badge == RERUN:
+            unread = any(walk.place is not None and walk.place.why == UNREAD for row in walks for walk in row)
             enough = method in ("bild", "prompt_lookup", "unispec", *GAPS) or self._dense
-            return _stopped(walks) + ("" if enough else f"; {NOT_DENSE}")
+            more = UNREAD if unread else "" if enough else NOT_DENSE
+            return "; ".join(filter(None, (_stopped(walks), more)))
         if badge == MODELLED:
             exact = [sum(walk.exact for walk in row) for row in walks]
             least = int(np.argmin(exact))

@@ -7,12 +7,13 @@ before it, and the tails: what the drafter writes after a first token that diffe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from specviz.draft import ROOT
 from specviz.errors import TraceError
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace
@@ -23,7 +24,7 @@ EPSILON = {"bfloat16": 7.9e-3, "float16": 9.8e-4, "float32": SINGLE, "float64": 
 FLOOR = 16  # ... and so is one closer than this many epsilons of the number format
 COLUMNS = (
     "prompt", "cycle", "context", "keep", "end", "top_k",
-    "node_token", "node_parent", "node_source", "node_confidence", "node_margin", "node_p",
+    "node_token", "node_parent", "node_source", "node_status", "node_confidence", "node_margin", "node_p",
     "pred_node", "pred_top_token", "pred_top_p", "out_token", "out_p",
     "out_top_token", "out_top_p", "out_draft_token", "out_draft_p", "out_draft_rated",
     "tail_position", "tail_token", "tail_p", "tail_margin",
@@ -177,8 +178,22 @@ def is_chain(row: Row) -> bool:
 
 def _read_cycle(record: TextRecord, row: Row, start: int, same: bool) -> None:
     """Add what a cycle's draft and pass say about the positions that they cover."""
-    if not is_chain(row):
-        return
+    if is_chain(row):
+        path: Sequence[int] = range(_read_chain(record, row, start, same))
+    else:
+        path = [node for node, status in enumerate(row["node_status"] or ()) if status == "accepted"]
+    places = {ROOT: start} | {node: start + depth for depth, node in enumerate(path, 1)}
+    k = row["top_k"] or 0
+    for i, node in enumerate(row["pred_node"] or ()):
+        at = places.get(node, len(record.text))
+        if at < len(record.text) and row["pred_top_token"]:
+            record.target[at] = row["pred_top_token"][i * k]
+            top = row["pred_top_p"][i * k : i * k + 2]
+            record.target_lead[at] = top[0] - top[1] if k > 1 else 1.0
+
+
+def _read_chain(record: TextRecord, row: Row, start: int, same: bool) -> int:
+    """Add what a cycle's chain says about the drafter; return how many of its tokens are the text's."""
     nodes = row["node_token"] or []
     right = common_prefix(nodes, record.text[start : start + len(nodes)].tolist())
     if same and row["node_confidence"] is not None and set(row["node_source"] or ()) == {"model"}:
@@ -194,13 +209,7 @@ def _read_cycle(record: TextRecord, row: Row, start: int, same: bool) -> None:
             record.tails[start + right] = [(token, number(x), number(y)) for token, x, y in entries]
     for i, p in enumerate(row["out_p"] or ()):
         record.p[start + i] = number(p)
-    k = row["top_k"] or 0
-    for i, node in enumerate(row["pred_node"] or ()):
-        at = start + node + 1
-        if node < right and at < len(record.text) and row["pred_top_token"]:
-            record.target[at] = row["pred_top_token"][i * k]
-            if k > 1:
-                record.target_lead[at] = row["pred_top_p"][i * k] - row["pred_top_p"][i * k + 1]
+    return right
 
 
 def _read_dense(record: TextRecord, row: Row, start: int, errors: tuple[list[float], list[float]]) -> None:

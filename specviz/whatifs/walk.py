@@ -127,6 +127,10 @@ class Halt(Exception):
 
 HOLE = "the record does not hold what the draft model would write here: a dense record does (sv.densify)"
 UNRATED = "the record does not hold the target's probability of this token: a dense record does (sv.densify)"
+UNREAD = (
+    "the record does not hold the target's prediction here, so a tie would not be noticed: a dense record "
+    "does (sv.densify)"
+)
 UNRECORDED_TAIL = (
     "what the draft model writes after this token is not recorded, and it could end the text there"
 )
@@ -156,7 +160,8 @@ class Replay:
     def __init__(self, record: TextRecord, eos: frozenset[int], rounding: Rounding) -> None:
         self.record, self.eos, self.rounding = record, eos, rounding
         self.text, self.n = record.text, len(record.text)
-        self.next_tie = following(np.abs(record.target_lead) < rounding.target)
+        # A place without a recorded lead could be a tie.
+        self.next_tie = following(~(np.abs(record.target_lead) >= rounding.target))
 
     def walk(self) -> Walk:
         """Replay cycles until the text is complete or the record does not say what comes next."""
@@ -199,8 +204,9 @@ class Replay:
         if ended and self.record.end != "eos":
             raise Halt(self.n, STOPPED)
         emitted = accepted + (not ended)
-        if int(self.next_tie[start]) < start + emitted:
-            raise Halt(int(self.next_tie[start]), TIE)
+        at = int(self.next_tie[start])
+        if at < start + emitted:
+            raise Halt(at, UNREAD if np.isnan(self.record.target_lead[at]) else TIE)
         return emitted
 
     def check_target(self, at: int) -> None:

@@ -267,6 +267,38 @@ def test_a_tie_is_named_not_guessed():
     assert whatif(trace).prompt_lookup().badge == "needs a rerun"
 
 
+class LevelOnce(TableModel):
+    """A target whose two best tokens are equally likely after a text of `length` tokens."""
+
+    length = 0
+
+    def logits(self, text):
+        row = super().logits(text).clone()
+        if len(text) == self.length:
+            best = row.topk(2).indices
+            row[best[1]] = row[best[0]]
+        return row
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "unispec"])
+def test_a_tie_is_named_in_a_run_of_trees_too(method):
+    for place in range(12):
+        target = LevelOnce(6, 1, name="level")
+        target.length = 2 + place
+        trace = specviz.generate(target, [[1, 2]], method, max_new_tokens=12)
+        answer = whatif(trace).prompt_lookup()
+        assert answer.badge == "needs a rerun"
+        assert answer.places["position"].tolist() == [place] and "closer" in answer.places["why"].item()
+
+
+def test_a_record_without_the_target_s_predictions_does_not_rule_ties_out():
+    trace = specviz.generate(TARGET, [[1, 2]], "autoregressive", max_new_tokens=10)
+    replayed = whatif(trace).prompt_lookup().trace(0)
+    answer = whatif(replayed).prompt_lookup()
+    assert answer.badge == "needs a rerun" and "a tie would not be noticed" in answer.why
+    assert answer.places["position"].tolist() == [0] and answer.places["why"].item() == replays.UNREAD
+
+
 def test_a_threshold_on_a_confidence_is_a_tie():
     trace = dense(TARGET, GOOD, [[1, 2]], "speculative", 20)
     sure = float(whatif(trace).texts[0].draft_p[0])
