@@ -137,10 +137,14 @@ class Answer:
 def tabulate(rows: list[tuple[Setting, list[Walk]]], drafter: bool) -> pd.DataFrame:
     """One row per setting; `drafter` says whether drafting takes passes."""
     table = pd.DataFrame([setting | _row(walks, drafter) for setting, walks in rows])
-    bounded = [name for name in BOUNDS if (table[f"{name}_lo"] != table[f"{name}_hi"]).any()]
-    bounded = [name for name in bounded if table[[f"{name}_lo", f"{name}_hi"]].notna().any(axis=None)]
+    bounded = [name for name in BOUNDS if _differ(table[f"{name}_lo"], table[f"{name}_hi"])]
     lone = [f"{name}_{side}" for name in BOUNDS for side in ("lo", "hi") if name not in bounded]
     return table.drop(columns=lone)
+
+
+def _differ(low: pd.Series, high: pd.Series) -> bool:
+    """Whether bounds differ in some row; a row without a value, NaN in both, has no bounds."""
+    return bool(((low != high) & ~(low.isna() & high.isna())).any())
 
 
 def _row(walks: list[Walk], drafter: bool) -> Row:

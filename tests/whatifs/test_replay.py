@@ -425,6 +425,15 @@ def test_the_table(spec, short):
         answer.row(draft_length=None)
 
 
+def test_a_row_without_drafts_leaves_the_other_rows_exact():
+    """Its A/D has no value, and no bounds either."""
+    trace = specviz.generate(TARGET, [[1, 2]], "autoregressive", max_new_tokens=20)
+    answer = whatif(trace).prompt_lookup(ngram_min=[1, 16], ngram_max=16)
+    assert (answer.table["sent"] > 0).tolist() == answer.table["A/D"].notna().tolist() == [True, False]
+    assert set(answer.badges.values()) == {answer.badge} == {"exact"}
+    assert not [name for name in answer.table if name.endswith(("_lo", "_hi"))]
+
+
 def test_html_is_inert(lossy):
     answer = whatif(lossy).ask(fallback=1.0)
     answer.why = "<img src=x onerror=alert(1)>"
