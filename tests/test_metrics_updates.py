@@ -157,6 +157,8 @@ def test_lagging_by_hand(two):
     assert row["LAAL_seconds"] == pytest.approx((0.5 + (1.5 - 2 / 4) + (2 - 4 / 4)) / 3)
     assert row["AL_seconds"] == pytest.approx((0.5 + (1.5 - 2 / 2) + (2 - 4 / 2)) / 3)
     assert metrics.lagging(two, "model")["AL"][0] == row["LAAL"]  # the reference is left out
+    for references, al in ((["q r", "q r s t u v w"], row["AL"]), ([], row["LAAL"])):  # the first, or none
+        assert metrics.lagging(trace(GROWS | {"reference": references}))["AL"][0] == al
     # The source lost words: no more than its final length was ever needed.
     shrinks = trace({"updates": [("x y z w", 0.0, [], 0, [A, END], 1), ("x y", 1.0, [A], 1, [A, B, END], 2)]})
     assert metrics.lagging(shrinks)["AL"][0] == 2

@@ -200,7 +200,8 @@ def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
 
     Ma et al. 2019 (STACL, equation 8), computed as SimulEval does:
     AL = 1/τ Σ_{t=1..τ} (g(t) - (t-1) |x| / |y|), where g(t) is the delay of target token t, |x| the length of
-    the source, |y| the reference's (the output's if there is none), τ the first token with g(t) ≥ |x|.
+    the source, |y| the reference's (of several, the first's; without any, the output's), τ the first token
+    with g(t) ≥ |x|.
     LAAL (Papi et al. 2022) takes the longer of reference and output as |y|: writing too much gains nothing.
 
     A re-translated token may be taken back. Its delay is that of the first update from which on every display
@@ -233,6 +234,8 @@ def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
         arrived = updates.iloc[own.index]
         displays = own["words"].tolist()
         reference, length = references.get((run, prompt)), len(displays[-1])
+        if isinstance(reference, list | tuple):
+            reference = next(iter(reference), None)
         if isinstance(reference, str) and reference and tokenize != MODEL:
             length = len(tokenizer(runs[run], tokenize)(reference))
         source_words = np.array([len(words(text)) for text in arrived["source"]])
