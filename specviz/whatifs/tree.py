@@ -126,7 +126,10 @@ class TreeReplay(Replay):
     def __init__(self, run: Trees, record: TextRecord, eos: frozenset[int], rounding: Rounding) -> None:
         super().__init__(record, eos, rounding)
         self.run, lessons = run, run.lessons[record.prompt]
-        self.rows, self.untaught = lessons.rows, lessons.in_order[::-1]
+        self.rows = lessons.rows
+        # A store learns nothing from the cycle that ends a text.
+        last = max((start for start, _, _ in lessons.in_order), default=0)
+        self.untaught = [lesson for lesson in reversed(lessons.in_order) if lesson[0] < last]
         lead = np.ones(self.n)
         if run.k > 1:
             lead = np.array([p[0] - p[1] for i in range(self.n) for p in self.rows[(i,)][1:]])

@@ -74,7 +74,8 @@ def test_exact_cycles_are_the_reruns(model, keep, changed):
     assert exact > 0
 
 
-def test_of_the_runs_own_setting_both_stores_are_one(model, monkeypatch):
+@pytest.mark.parametrize("keep", ["run", "prompt"])
+def test_of_the_runs_own_setting_both_stores_are_one(model, monkeypatch, keep):
     seen, draft = [], TreeReplay.draft
 
     def checked(self, start, count, root):
@@ -85,7 +86,7 @@ def test_of_the_runs_own_setting_both_stores_are_one(model, monkeypatch):
         return draft(self, start, count, root)
 
     monkeypatch.setattr(TreeReplay, "draft", checked)
-    replay(record(model, draft_size=12, keep="prompt"))
+    replay(record(model, draft_size=12, keep=keep))
     assert any(seen)
 
 
