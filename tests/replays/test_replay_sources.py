@@ -238,6 +238,28 @@ def test_limits_are_compared_on_the_same_texts(how, monkeypatch):
     assert np.ptp(long.draws - short.draws) == pytest.approx(0)
 
 
+def test_lengths_say_where_the_time_goes(how, monkeypatch):
+    """Each length is a contender of its own, with the passes that SSD saves in it."""
+
+    def timed(model, ids, ways, length, rounds, tick):
+        found = []
+        for way in ways:
+            sums = dict.fromkeys(SUMS, 1.0) | {"cycles": length // (2 if way.method == "ssd" else 1)}
+            phases = SimpleNamespace(sums=lambda sums=sums: sums)
+            text = SimpleNamespace(text=lambda ends: [5, 6, 7], phases=phases)
+            found.append(SimpleNamespace(texts=[text] * len(ids), seconds=[1.0] * len(ids)))
+        return found
+
+    monkeypatch.setattr(canvases, "timed", timed)
+    monkeypatch.setattr(canvases, "prompts_of", lambda *_: {"GSM8K": [{"id": "0", "prompt": "a"}] * 2})
+    monkeypatch.setattr(canvases, "with_shots", lambda entries, *_: entries)
+    found = canvases.lengths(RECIPES["ssd/figure3"], how())
+    cycles = [each.sums["cycles"] for each in found.costs]
+    assert cycles == [2 * length // 2 for length in (4, 16, 8, 8)], "half, twice, and with 0 and 3 examples"
+    assert len({each.contender for each in found.costs}) == 4
+    assert all(each.plain["cycles"] == 2 * each.sums["cycles"] for each in found.costs)
+
+
 @pytest.mark.parametrize("own", [(), ("a", "b", "c")])
 def test_throughput_by_batch_counts_texts_of_the_suite_and_not_rounds(monkeypatch, how, own):
     speed = Estimate(5.0, 4.0, 6.0, 1)  # from one round

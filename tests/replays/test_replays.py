@@ -432,6 +432,7 @@ def test_a_curve_without_printed_values_is_measured_all_the_same(name, tmp_path)
     found = specviz.replay(name, quick=True, number=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
     assert found.cells and all(np.isfinite(cell.measured) for cell in found.cells)
     assert all(cell.printed == "" for cell in found.cells) and not found.comparisons
+    assert bool(found.costs) == name.startswith("bild"), "others have no reference, or batches"
     assert "without printed values" in found.summary and replays.opened(tmp_path).summary == found.summary
     assert "→" not in "".join(cell for row in layout.grid(found).rows for cell in row)
     drawn, opened = plots.curve_figures(found, {})

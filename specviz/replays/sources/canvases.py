@@ -285,11 +285,13 @@ def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
                 made.on(task=task, suite=suited, texts=len(ids), max_new_tokens=length)
                 written = timed(options.model, ids, ways, length, rounds, lambda: step(WRITING))
                 texts = [[t.text(options.model.eos) for t in each.texts[: len(ids)]] for each in written]
-                for name, way, each, mine in zip(names, ways, written, texts):
-                    made.by(way.method, {**way.values, "shots": examples})
+                phases = [[text.phases.sums() for text in each.texts] for each in written]
+                for name, way, each, mine, spent in zip(names, ways, written, texts, phases):
+                    made.by(way.method, {**way.values, "shots": examples, "length": length})
                     tokens, seconds = speed(each, options.model.eos, rounds)
                     made.add({**where, **name, "task": task}, "throughput", resampled(over, tokens, seconds))
                     if way is not ways[0]:
+                        made.cost(spent, phases[0], options.model)
                         made.same_texts(task, mine, texts[0])
                 if not any(c.kind == ABILITY and c.task == task for c in made.checks):
                     right = [entry.get("reference") for entry in some]

@@ -29,6 +29,7 @@ from specviz.replays.sources.thresholds import (
     named_suite,
     no_drafter,
     of,
+    spent,
     texts_of,
 )
 from specviz.trace import Trace
@@ -213,6 +214,8 @@ def settings(recipe: Recipe, options: RunOptions) -> Measurement:
                     of(made, each)
                     made.add(where, "bleu" if each.score.name == "BLEU" else "rouge_l", each.quality)
                     made.add(where, "speedup", exact() if each is base else each.over(base))
+                    if each is not base:
+                        spent(made, each, base)
     if not made.figures:
         raise ParameterError("; ".join([*made.notes, *(why for _, why in made.absent)]) or "nothing to draw")
     return made
