@@ -442,6 +442,9 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
         caption, place, errata = (frame.attrs[name] for name in ("caption", "place", "known"))
         rows: Any = frame.drop(columns=["paper", "table"]).to_dict("records")
         cells = [measured_cell(row, recipe, made) for row in rows]
+    notes = list(made.notes)
+    if table in CURVES:  # which have no cells without a figure
+        notes += [f"{_named(where)}: {why}" for where, why in made.absent]
     claimed = [] if table in CURVES else claims(table)
     judge = Judge(cells, made.figures, recipe.compare, made.checks, claimed)
     theirs = {**recipe.theirs, "precision": recipe.precision, "data": recipe.data or "does not say"}
@@ -449,9 +452,14 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
         table, title(table.partition("/")[0]), caption, place, recipe.compare, cells,
         list(recipe.total or ()), list(recipe.metrics), table in CURVES, judge.comparisons(),
         judge.verdicts(), made.checks, errata, theirs, [list(each) for each in recipe.differs],
-        made.environment, made.notes, made.runs, made.traces, made.costs, settings,
+        made.environment, notes, made.runs, made.traces, made.costs, settings,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
+
+
+def _named(where: Values) -> str:
+    """Columns and their values in words."""
+    return ", ".join(f"{name} {value}" for name, value in where.items())
 
 
 def measured_cell(row: Row, recipe: Recipe, made: Measurement) -> Cell:

@@ -278,6 +278,8 @@ def test_throughput_by_batch_counts_texts_of_the_suite_and_not_rounds(monkeypatc
     assert [each["prompt"] for each in decoded] == (["a", "b"] if own else [e["prompt"] for e in suite(2)])
     assert figure.source.suite == ("mine.jsonl" if own else "generated prompts (bundled)")
     assert (figure.value, figure.low, figure.high) == (5, 4, 6)
+    notes = replays.compared("ssd/figure1", CURVES["ssd/figure1"], found, {}).notes
+    assert "batch size 4: it needs 4 prompts, and there are 2" in notes and len(notes) == 3, "and of 8 and 16"
 
 
 def test_figure_1_of_ssd_has_the_definitions_of_table_1():
@@ -413,7 +415,7 @@ def test_the_notes_give_both_rouge_l_scores_of_summaries(how, monkeypatch):
 def test_batches_that_the_prompts_do_not_fill_are_absent(how):
     made = Measurement.begin(how())
     recipe = RECIPES["unispec/table8"]
-    assert filled(recipe, 2, made, "batch_size") == [s for s in recipe.options["sizes"] if s <= 2]
+    assert filled(recipe.options["sizes"], 2, made, "batch_size") == [1, 2]
     assert ({"batch_size": 4}, "it needs 4 prompts, and there are 2") in made.absent
 
 

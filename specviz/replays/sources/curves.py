@@ -152,7 +152,7 @@ def batched(recipe: Recipe, options: RunOptions) -> Measurement:
     if small is None:
         raise ParameterError(no_drafter(options, "small"))
     entries = texts_of(recipe, options)
-    sizes = filled(recipe, len(entries), made, "batch size")
+    sizes = filled(recipe.options["sizes"], len(entries), made, "batch size")
     report = batch_bench.bench(
         options.model, [small], entries, only=recipe.options["methods"], sizes=sizes,
         rounds=options.rounds, max_new_tokens=options.max_new_tokens, tick=options.tick,
@@ -181,6 +181,7 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     made = Measurement.begin(options)
     made.notes += notes
     made.on(suite=options.suite_of("", PROMPTS), texts=len(entries))
+    filled(canvases_of.SIZES, len(entries), made, "batch size")
     for row in rows:
         made.by(row["way"])
         add_of_all(made, {"method": row["way"], "batch size": row["batch"]}, "throughput", row["speed"])

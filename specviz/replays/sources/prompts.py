@@ -494,7 +494,7 @@ def batches(recipe: Recipe, options: RunOptions) -> Measurement:
     (chosen, warm), rest = divided(recipe, options, made)
     options = replace(options, practice=tuple(rest or warm))
     values = {"draft_size": options.best("unispec")}
-    sizes = filled(recipe, len(chosen), made, "batch_size")
+    sizes = filled(recipe.options["sizes"], len(chosen), made, "batch_size")
     report = batch_bench.measure(
         options.model, [], chosen, (BASELINE, "unispec"), sizes, options.rounds,
         options.max_new_tokens, options.tick, {"unispec": values},
@@ -509,9 +509,8 @@ def batches(recipe: Recipe, options: RunOptions) -> Measurement:
     return made
 
 
-def filled(recipe: Recipe, number: int, made: Measurement, column: str) -> list[int]:
-    """The recipe's batch sizes that `number` prompts can fill; the others are noted as absent."""
-    sizes: list[int] = recipe.options["sizes"]
+def filled(sizes: Sequence[int], number: int, made: Measurement, column: str) -> list[int]:
+    """The batch sizes that `number` prompts can fill; the others are noted as absent."""
     for size in sizes:
         if size > number:
             made.absent.append(({column: size}, f"it needs {size} prompts, and there are {number}"))
