@@ -30,6 +30,11 @@ class Row:
     role: str | None = None  # its drafter's, a key of `Recipe.drafts`
     plan: Where = field(default_factory=dict)  # other settings of the run: dtype, temperature, context
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether a parameter follows from the calibrated draft size."""
+        return any(isinstance(value, Best) for value in self.values.values())
+
 
 @dataclass(frozen=True)
 class Best:

@@ -35,6 +35,7 @@ LOOK = 1.0  # seconds between checks on the progress of other processes
 SIDE_BY_SIDE = ("processes",)  # key in the replays' shared memory: how many processes measure at once
 Memory: TypeAlias = dict[tuple, Any]  # models and measurements that several replays share
 READINGS = {"paper": "paper", "ours": "monotone"}  # of a calibration: names in `specviz.measure.fits`
+CALIBRATIONS = ("calibrated", "fitted", "samples")  # sources that draw a calibration
 
 
 def find(table: str) -> Recipe:
@@ -103,10 +104,10 @@ def replay(
         Variables of the model's chat template, such as ``{"enable_thinking": False}``; a model without a
         template is rejected.
     baselines : {"authors", "ours"}
-        Whose parameters to use for the baseline methods.
+        Whose parameters to use for the baseline methods; a table without such baselines rejects ``ours``.
     fit : {"paper", "ours"}
         Which reading of a calibration decides the draft size g*: UniSpec's own (its Table 14), or a monotone
-        one (`specviz.measure.fits`). Both are printed.
+        one (`specviz.measure.fits`). Both are printed. A table without a calibrated size rejects ``ours``.
     score : {"product", "least", "edge"}, optional
         UniSpec's score of a node, in tables with UniSpec.
     setup : {"paper"}, optional
@@ -119,7 +120,8 @@ def replay(
     quick : bool
         Use few prompts and short answers: takes minutes, with wide intervals.
     number, max_new_tokens : int, optional
-        Number of prompts and maximum tokens per prompt; default: the recipe's.
+        Number of prompts and maximum tokens per prompt; default: the recipe's. A figure that draws a
+        calibration rejects them, because a calibration has its own.
     threads : int
         Threads on a CPU.
     out : path, optional
@@ -163,6 +165,11 @@ def replay(
         template = template or chosen_part.part.template or None
     elif part is not None:
         raise ParameterError("part needs a setup: also give setup='paper'")
+    if recipe.source in CALIBRATIONS and (number, max_new_tokens) != (None, None):
+        raise ParameterError(
+            f"{table} draws a calibration, which has prompts and tokens of its own: drop number and "
+            "max_new_tokens"
+        )
     dtype = dtype or "float32"
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
@@ -171,6 +178,8 @@ def replay(
     check_threads(check_int("threads", threads, 1))
     if fit not in READINGS:
         raise ParameterError(f"fit must be 'paper' or 'ours', got {fit!r:.40}")
+    if fit != "paper" and not calibrates(recipe):
+        raise ParameterError(f"fit decides a calibrated draft size, and {table} has none: drop it")
     drafts = roles(recipe, model, draft)
     in_memory = None if model is None or isinstance(model, str | Path) else model
     if in_memory is not None:
@@ -231,8 +240,8 @@ def peers_of(quick: bool, given: Values) -> dict[tuple, tuple[Recipe, ...]]:
         if recipe.source != "run":
             continue
         used = recipe_for(recipe, given.get("model"), None)
-        score = given.get("score") if any(row.method == "unispec" for row in used.rows) else None
-        used = with_options(table, used, given.get("baselines") or "authors", score)
+        own = usable(used, {"baselines": given.get("baselines"), "score": given.get("score")})
+        used = with_options(table, used, own.get("baselines") or "authors", own.get("score"))
         numbers = tuple((used.quick if quick else used.whole).items())
         if given.get("model") is not None:  # peers' drafters belong to the bundled model
             used = replace(used, rows=tuple(row for row in used.rows if not row.role))
@@ -250,12 +259,14 @@ def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) 
     Raises
     ------
     ParameterError
-        For an unknown choice, or a score if no row is UniSpec's.
+        For an unknown choice, for a score if no row is UniSpec's, or for our parameters if no row has any.
     """
     if baselines not in ("authors", "ours"):
         raise ParameterError(f"baselines must be 'authors' or 'ours', got {baselines!r:.40}")
     rows = recipe.rows
     if baselines == "ours":
+        if not any(row.ours is not None for row in rows):
+            raise ParameterError(f"{table} has no baseline with parameters of ours: drop baselines")
         rows = tuple(row if row.ours is None else replace(row, values=row.ours) for row in rows)
     if score is not None:
         if score not in SCORES:
@@ -267,6 +278,25 @@ def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) 
             for row in rows
         )
     return replace(recipe, rows=rows)
+
+
+def calibrates(recipe: Recipe) -> bool:
+    """Whether a recipe needs a calibrated draft size."""
+    return recipe.source in (*CALIBRATIONS, "batches") or any(row.calibrated for row in recipe.rows)
+
+
+def usable(recipe: Recipe, options: Values) -> Settings:
+    """Those of the options for all tables that apply to a recipe; one table refuses the others."""
+    unused = set[str]()
+    if not any(row.method == "unispec" for row in recipe.rows):
+        unused.add("score")
+    if options.get("baselines") == "ours" and not any(row.ours is not None for row in recipe.rows):
+        unused.add("baselines")
+    if options.get("fit") == "ours" and not calibrates(recipe):
+        unused.add("fit")
+    if recipe.source in CALIBRATIONS:
+        unused |= {"number", "max_new_tokens"}
+    return {name: value for name, value in options.items() if name not in unused}
 
 
 @contextmanager
@@ -497,10 +527,9 @@ def replay_all(
         if chosen and not suites:
             every.left[table] = "no suite is named for one of its tasks"
             continue
-        own_score = score if any(row.method == "unispec" for row in recipe.rows) else None
         given = {
-            "draft": own, "suite": suites or None, "out": path / table.replace("/", "-"), "score": own_score,
-            "shared": path / "calibrations", **options,
+            "draft": own, "suite": suites or None, "out": path / table.replace("/", "-"),
+            "shared": path / "calibrations", **usable(recipe, {**options, "score": score}),
         }  # fmt: skip
         jobs.append((table, given))
     order = {table: place for place, (table, _) in enumerate(jobs)}

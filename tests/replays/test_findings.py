@@ -819,12 +819,33 @@ def test_what_fails_leaves_what_was_decoded(tmp_path):
         ({"table": "ssd/table3", "score": "edge"}, "score applies to UniSpec"),
         ({"table": "unispec/table12", "score": "best"}, "score must be one of product, least, edge"),
         ({"table": "unispec/table1", "baselines": "mine"}, "baselines must be 'authors' or 'ours'"),
+        ({"table": "unispec/table3", "baselines": "ours"}, "has no baseline with parameters of ours"),
+        ({"table": "bild/table1", "fit": "ours"}, "fit decides a calibrated draft size"),
+        ({"table": "unispec/figure5", "number": 4}, "drop number and max_new_tokens"),
+        ({"table": "unispec/figure6", "max_new_tokens": 4}, "drop number and max_new_tokens"),
+        ({"table": "unispec/curve14", "number": 4}, "drop number and max_new_tokens"),
     ],
 )
 def test_options_that_a_table_cannot_use_are_refused_by_name(more, says, tmp_path):
     with pytest.raises(ParameterError, match=says):
         specviz.replay(**more, out=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_of_the_options_for_all_tables_each_gets_those_that_it_can_use(monkeypatch, tmp_path):
+    options = {"number": 4, "max_new_tokens": 8, "baselines": "ours", "fit": "ours", "score": "edge"}
+    seen = {}
+
+    def replay(table, **given):
+        seen[table] = set(options) - set(given)
+        raise ModelError("not measured")
+
+    monkeypatch.setattr(running, "replay", replay)
+    running.replay_all(tmp_path, quick=True, **options)
+    assert seen["unispec/table1"] == set()
+    assert seen["unispec/table3"] == {"baselines"}
+    assert seen["unispec/figure6"] == {"number", "max_new_tokens", "baselines", "score"}
+    assert seen["bild/table1"] == {"baselines", "fit", "score"}
 
 
 def test_a_chat_template_s_variables_are_given_or_refused():

@@ -20,7 +20,7 @@ from specviz.measure.timing import BASELINE
 from specviz.methods.autoregressive import Autoregressive
 from specviz.models.protocols import Model
 from specviz.replays.cells import ABILITY, AGAIN, ALL_TASKS
-from specviz.replays.recipes import Best, Recipe, Row
+from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import (
     FEWEST,
     Measurement,
@@ -96,7 +96,7 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
         equation_2(recipe, options, made)
     made.notes += [
         options.calibrated_words(method)
-        for method in dict.fromkeys(row.method for row in recipe.rows if has_best(row))
+        for method in dict.fromkeys(row.method for row in recipe.rows if row.calibrated)
     ]
     totals(made, recipe)
     return made
@@ -212,11 +212,6 @@ def task_of(where: Where) -> str:
 def row_plan(row: Row) -> Settings:
     """The settings of a row's plan that do not concern the model."""
     return {key: value for key, value in row.plan.items() if key == "context"}
-
-
-def has_best(row: Row) -> bool:
-    """Whether a row uses the calibrated draft size."""
-    return any(isinstance(value, Best) for value in row.values.values())
 
 
 def planned(
