@@ -139,7 +139,9 @@ def replay(
     }  # fmt: skip
     with loading():
         if table is not None:
-            running.find(table)
+            recipe = running.find(table)
+            if scores is not None:
+                _check_scores(scores, table, recipe.source)
             with progress() as tick:
                 result: Any = running.replay(table, setup=setup, part=part, out=out, tick=tick, **given)
             if scores is not None:
@@ -180,6 +182,14 @@ def _scores(score: str | None) -> tuple[str | None, Path | None]:
     if name != "comet" or not path:
         raise ParameterError(f"--score takes product, least, edge or comet=FILE, got {score!r:.60}")
     return None, Path(path)
+
+
+def _check_scores(file: Path, table: str, source: str) -> None:
+    """Refuse COMET scores of a table without streams, or of no file, before anything is decoded."""
+    if source != "streams":
+        raise ParameterError(f"--score comet=FILE scores re-translation, and {table} has none: drop it")
+    if not file.is_file():
+        raise ParameterError(f"there is no {file}: data/comet/score.py writes it")
 
 
 def _plan(

@@ -19,7 +19,7 @@ import specviz
 from specviz import cli
 from specviz.errors import SpecvizError, TraceError
 from specviz.paths import folder
-from specviz.replays import comet, dry_run, kits, setups
+from specviz.replays import comet, dry_run, kits, running, setups
 from specviz.replays.cells import HOLDS
 from specviz.replays.replays import opened
 from specviz.suites import Suite
@@ -318,8 +318,18 @@ def test_texts_that_were_changed_get_no_score(result, scores):
         comet.scored(opened(result), scores)
 
 
-@pytest.mark.parametrize("score", ["comet=", "bleu=x", "comet=none.jsonl"])
-def test_the_command_takes_a_file_of_comet_alone(score, tmp_path, capsys):
-    command = ["replay", "ssbd/table2", "--quick", "--number", "1", "-n", "4", "--out", str(tmp_path / "o")]
+@pytest.mark.parametrize(
+    ("table", "score", "says"),
+    [
+        ("ssbd/table2", "comet=", "--score takes"),
+        ("ssbd/table2", "bleu=x", "--score takes"),
+        ("ssbd/table2", "comet=none.jsonl", "there is no none.jsonl"),
+        ("bild/table1", f"comet={__file__}", "bild/table1 has none"),
+    ],
+)
+def test_the_command_takes_a_file_of_comet_alone(table, score, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(running, "measure", lambda *_: pytest.fail("it decodes first"))
+    command = ["replay", table, "--quick", "--number", "1", "-n", "4", "--out", str(tmp_path / "o")]
     assert cli.run([*command, "--score", score]) == 2
-    assert capsys.readouterr().err.strip().count("\n") == 0
+    err = capsys.readouterr().err
+    assert says in err and err.strip().count("\n") == 0
