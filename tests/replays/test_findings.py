@@ -804,6 +804,19 @@ def test_a_conversation_is_read_by_its_first_turn():
     assert tasks.single({"prompt": "a"}) == {"prompt": "a"}
 
 
+def test_conversations_without_a_kind_are_ssd_s_prompts_and_others_are_refused(tmp_path):
+    talks = [{"id": str(i), "turns": [f"first {i}", "and then?"], "reference": ["it"]} for i in range(4)]
+    recipe, made = RECIPES["ssd/table1"], Measurement()
+    given = {"MATH": Suite(talks, "talks")}
+    tasks.check_suites(recipe, given)
+    chosen = canvases.prompts_of(recipe, options(tmp_path, given), made)
+    wanted = [{"id": str(i), "prompt": f"first {i}", "kind": "arithmetic"} for i in range(3)]
+    assert chosen == {"MATH": wanted}
+    stated = {"MATH": Suite([{**each, "kind": "conversation"} for each in talks], "talks")}
+    with pytest.raises(ParameterError, match=r"--suite MATH: talks has no prompt of kind arithmetic"):
+        tasks.check_suites(recipe, stated)
+
+
 def test_what_fails_leaves_what_was_decoded(tmp_path):
     made = Measurement()
     made.add({"task": "A"}, "tau", 2.0)

@@ -147,6 +147,13 @@ def test_figures_of_prompts():
     assert np.isnan(prompts.FIGURES["request_speedup"](None, mine, other).median), "no pair, no speedup"
 
 
+def test_the_language_of_figures_is_the_one_that_all_prompts_state():
+    made = Measurement()
+    for languages, expected in ((["de", "de"], "de"), (["de", "en"], ""), (["de", None], ""), ([None], "")):
+        made.of_prompts("T", "s", [{"language": each} for each in languages])
+        assert (made.source.language, made.source.texts) == (expected, len(languages))
+
+
 # ---------------------------------------------------------------- streams
 
 
@@ -170,6 +177,8 @@ def test_figures_of_streams(how, monkeypatch):
         {"method": "RT", "language": "English→German"},
         {"method": "SSBD", "language": "English→German"},
     )
+    codes = {f.where["language"]: f.source.language for f in found.figures}
+    assert codes == {"English→German": "de", "English→Chinese": "zh", "English→Japanese": "ja"}
     assert value(found, "ne", **rt) == 9 / 12 and value(found, "ne", **ours) == 3 / 12
     assert value(found, "a_d", **ours) == 100 * 8 / 16 and value(found, "a_o", **ours) == 100 * 8 / 20
     assert value(found, "throughput", **rt) == 4 and value(found, "throughput", **ours) == 10
@@ -329,6 +338,7 @@ def test_figures_of_thresholds(how, monkeypatch):
     found = sources.find("thresholds")(RECIPES["bild/table1"], how())
     unaligned = {"method": "BiLD (Unaligned)", "dataset": "IWSLT"}
     assert value(found, "speedup", score_drop="minimal", **unaligned) == 6 / 4
+    assert {f.source.language for f in found.figures} == {"en"}
     assert value(found, "speedup", score_drop="~1 point", **unaligned) == 6 / 3
     assert value(found, "bleu", score_drop="~1 point", **unaligned) == pytest.approx(39.1)
     assert value(found, "bleu_gain", score_drop="~1 point", **unaligned) == pytest.approx(-0.9)

@@ -50,7 +50,7 @@ def one_task(
     part: Where, timed: list[Timed],
 ) -> None:  # fmt: skip
     """Add the figures of a task."""
-    made.on(task=task, suite=options.suite_of(task, named_suite(recipe)), texts=len(texts))
+    made.of_prompts(task, options.suite_of(task, named_suite(recipe)), texts)
     every, times = measured(task, texts, recipe, options)
     base, greedy = every.get(contenders.BEAMS), every[BASELINE]
     able(made, task, greedy, texts)

@@ -153,7 +153,7 @@ def one_task(
     """Add a task's figures; return the speeds of the control and of stepwise decoding, [2, texts]."""
     ids, length, rounds = encoded(options, entries), options.max_new_tokens, options.rounds
     written = dict(zip(ways, timed(options.model, ids, list(ways.values()), length, rounds, tick)))
-    made.on(task=task, suite=options.suite_of(task, BUNDLED), texts=len(ids))
+    made.of_prompts(task, options.suite_of(task, BUNDLED), entries)
     base = written[STEPWISE]
     first = [text.text(options.model.eos) for text in base.texts[: len(ids)]]
     made.by("stepwise", PAPER)
@@ -238,7 +238,7 @@ def limits(recipe: Recipe, options: RunOptions) -> Measurement:
             length = options.max_new_tokens
             trace = generate(options.model, ids, stepwise(**policy)(), max_new_tokens=length, batch=BATCH)
             options.counter(1)("stepwise decoding recorded")
-            made.on(task=task, suite=options.suite_of(task, BUNDLED), texts=len(ids))
+            made.of_prompts(task, options.suite_of(task, BUNDLED), entries)
             made.by("stepwise", policy)
             made.ability(task, list(trace.texts), [entry.get("reference") for entry in entries])
             last: dict[int, BootstrapEstimate] = {}
@@ -281,8 +281,8 @@ def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
             with made.keeping({**where, "task": task}):
                 some = with_shots({task: few}, recipe, options, examples)[task]
                 ids = encoded(options, some)
-                suited = options.suite_of(task, BUNDLED)
-                made.on(task=task, suite=suited, texts=len(ids), max_new_tokens=length)
+                made.of_prompts(task, options.suite_of(task, BUNDLED), some)
+                made.on(max_new_tokens=length)
                 written = timed(options.model, ids, ways, length, rounds, lambda: step(WRITING))
                 texts = [[t.text(options.model.eos) for t in each.texts[: len(ids)]] for each in written]
                 phases = [[text.phases.sums() for text in each.texts] for each in written]

@@ -194,7 +194,7 @@ def settings(recipe: Recipe, options: RunOptions) -> Measurement:
     made.notes += [why for _, why in recipe.absent]
     for dataset, entries in options.prompts(recipe, made, bundled(recipe, options)).items():
         with made.keeping({"dataset": dataset}):
-            made.on(task=dataset, suite=options.suite_of(dataset, named_suite(recipe)), texts=len(entries))
+            made.of_prompts(dataset, options.suite_of(dataset, named_suite(recipe)), entries)
             for name in recipe.options["curves"]:
                 role = ROLES.get(name, "")
                 if role in recipe.drafts and not options.drafts.get(role):

@@ -274,6 +274,12 @@ class Measurement:
             what["settings"] = words(what["settings"])
         self.source = replace(self.source, **what)
 
+    def of_prompts(self, task: str, suite: str, entries: Sequence[Entry]) -> None:
+        """Set the prompts of the figures that are added next, and the language that all of them state."""
+        languages = {str(entry.get("language") or "") for entry in entries}
+        language = languages.pop() if len(languages) == 1 else ""
+        self.on(task=task, suite=suite, texts=len(entries), language=language)
+
     def by(self, method: str, values: Values = MappingProxyType({}), draft: Any = None) -> None:
         """Set the contender of the figures that are added next."""
         name = "" if draft is None else str(getattr(draft, "name", draft))

@@ -41,11 +41,11 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     to_score: list[Entry] = []
     for language, given in every.items():
         with made.keeping({"language": language}):
-            generated = recipe.parts["language"][language]["language"] in TARGETS
-            ours = "generated English texts" if generated else "thirty English sentences"
+            code = recipe.parts["language"][language]["language"]
+            ours = "generated English texts" if code in TARGETS else "thirty English sentences"
             suited = options.suite_of(language, f"{ours} (bundled)")
-            arriving = "simulated partials" if partials else "three words an update"
-            made.on(suite=f"{suited}, {arriving}", task=language, texts=len(given.streams))
+            suited += ", simulated partials" if partials else ", three words an update"
+            made.on(suite=suited, task=language, language=code, texts=len(given.streams))
             decoded, quality = retranslation.measure(
                 options.model, given, list(chosen.values()), max_new_tokens=options.max_new_tokens,
                 rounds=options.rounds, template=template, tick=step,

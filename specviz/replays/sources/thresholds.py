@@ -52,9 +52,8 @@ def one_dataset(
     lacking: set[str], timed: list[Timed],
 ) -> None:  # fmt: skip
     """Add the figures of a data set."""
-    made.on(
-        task=dataset, suite=options.suite_of(dataset, named_suite(recipe)), texts=len(entries), settings=""
-    )
+    made.of_prompts(dataset, options.suite_of(dataset, named_suite(recipe)), entries)
+    made.on(settings="")
     curves = [curve for curve in recipe.options["curves"] if curve not in lacking]
     sweeps = {curve: measured(curve, dataset, entries, options) for curve in curves}
     if not sweeps:
