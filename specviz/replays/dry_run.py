@@ -141,8 +141,10 @@ def contenders(chosen: Chosen) -> int:
     recipe, numbers = chosen.recipe, chosen.recipe.whole
     if "curves" not in recipe.options:
         return len(recipe.rows) + 2
-    grid = len(numbers.get("fallbacks", ())) * len(numbers.get("rollbacks", ()))
-    return len(recipe.options["curves"]) * max(1, grid) + 2
+    names = "fallbacks", "rollbacks", "windows"
+    fallbacks, rollbacks, windows = (len(numbers.get(name, ())) for name in names)
+    sizes = {"without": fallbacks + windows * rollbacks}
+    return sum(max(1, sizes.get(curve, fallbacks * rollbacks)) for curve in recipe.options["curves"]) + 2
 
 
 def rate(device: str, dtype: str) -> float:
