@@ -6,8 +6,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
     from torch import Tensor
 
@@ -48,7 +46,7 @@ def has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     features = _features() if device.type == "cpu" else {}
-    return any(has is True for name, has in features.items() if "bf16" in name)
+    return any(has for name, has in features.items() if "bf16" in name)
 
 
 def emulates(device: str, number: str) -> bool:
@@ -56,16 +54,16 @@ def emulates(device: str, number: str) -> bool:
     name = {"bfloat16": "bf16", "float16": "fp16"}.get(number)
     if name is None or device != "cpu":
         return False
-    has = [value for feature, value in _features().items() if name in feature]
-    return bool(has) and not any(value is True for value in has)
+    there = [has for feature, has in _features().items() if name in feature]
+    return bool(there) and not any(there)
 
 
-def _features() -> Mapping[str, object]:
-    """What torch reports of this processor: whether it has each set of instructions, by name."""
+def _features() -> dict[str, bool]:
+    """Whether this processor has each set of instructions that torch knows, by name."""
     import torch
 
     if hasattr(torch.cpu, "get_capabilities"):
-        return torch.cpu.get_capabilities()
+        return {name: has for name, has in torch.cpu.get_capabilities().items() if isinstance(has, bool)}
     # Older versions of torch test single sets. Processors with AMX tiles multiply bfloat16 by them.
     tests = {"avx512_bf16": "_is_avx512_bf16_supported", "amx_bf16": "_is_amx_tile_supported"}
     return {name: getattr(torch.cpu, test)() for name, test in tests.items() if hasattr(torch.cpu, test)}

@@ -211,14 +211,14 @@ def load(
     return model
 
 
-def _warn_of_slow(model: Any, dtype: str | torch.dtype | None) -> None:
+def _warn_of_slow(model: Model, dtype: str | torch.dtype | None) -> None:
     """Warn if this processor emulates the requested format, and the model is large enough to lose time."""
-    number = str(dtype).removeprefix("torch.")
-    if not hasattr(model, "net") or not devices.emulates(str(getattr(model, "device", "")), number):
+    number, net = str(dtype).removeprefix("torch."), getattr(model, "net", None)
+    if net is None or not devices.emulates(str(getattr(model, "device", "")), number):
         return
     from specviz.models import choices
 
-    if choices.large(model.net):
+    if choices.large(net):
         print(
             f"specviz: this processor has no instructions for {number}, so passes may take longer than in "
             "float32; dtype='auto' takes the fastest format",

@@ -57,12 +57,12 @@ class Text:
     eos: frozenset[int]
 
     def record(self, full: int) -> TextRecord:
-        """A record without drafts; `full` is the length of the drafter's context."""
+        """A record without drafts or ties; `full` is the length of the drafter's context."""
         n = len(self.tokens)
-        unset, blank = np.full((2, n), -1), np.full((5, n), np.nan)
+        unset, blank = np.full((2, n), -1), np.full((4, n), np.nan)
         return TextRecord(
             0, 0, np.array(self.ids, np.int64), np.array(self.tokens, np.int64), self.end, self.limit, full,
-            unset[0], blank[0], blank[1], unset[1], blank[2], blank[3], blank[4],
+            unset[0], blank[0], blank[1], unset[1], np.ones(n), blank[2], blank[3],
         )  # fmt: skip
 
 
