@@ -224,7 +224,7 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 #
 # | question | answer |
 # |---|---|
-# | prompt lookup on the same text | `exact`, from the tokens |
+# | prompt lookup on the same text | `exact` up to a tie, from the tokens |
 # | a draft model's other draft length | `exact`, with a dense record |
 # | its confidence threshold | `exact` as far as the record follows it; beyond that, cycles `exact` and wasted drafts `bounded` |
 # | UniSpec with another size or threshold | `exact` until its store would differ, then `modelled` |

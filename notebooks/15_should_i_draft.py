@@ -91,7 +91,7 @@ free
 # - Passes of several sizes are timed, and a few short runs measure the rest: a minute or less in all.
 #
 # **Predict.** For the prompts with something to quote: a draft model or prompt lookup? Which draft length? What speedup?
-# The three best are also measured on other prompts: how many within the predicted interval?
+# The three best are also measured on other prompts: how many will lie within the predicted interval?
 
 # %%
 my_method, my_length, my_speedup = "prompt_lookup", 4, 1.5

@@ -34,8 +34,9 @@ NEUTRAL = {
 }  # fmt: skip
 # The same; empty, null, false and the type "text" switch them off.
 CONSTRAINTS = (
-    "logit_bias", "bad_words", "ignore_eos", "grammar", "json_schema", "response_format",
-    "structured_outputs",
+    "logit_bias", "bad_words", "allowed_token_ids", "ignore_eos", "grammar", "json_schema", "regex", "ebnf",
+    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar",
 )  # fmt: skip
 
 
@@ -70,11 +71,18 @@ class Line(TypedDict, total=False):
     min_tokens: Setting | None
     logit_bias: dict[str | int, float | bool] | list[list[float | bool | str]] | None
     bad_words: list[Text] | None
+    allowed_token_ids: Ids | None
     ignore_eos: bool | None
     grammar: Text | None
     json_schema: Record | Text | None
+    regex: Text | None
+    ebnf: Text | None
     response_format: Record | Text | None
     structured_outputs: Record | None
+    guided_json: Record | Text | None
+    guided_regex: Text | None
+    guided_choice: list[Text] | None
+    guided_grammar: Text | None
 
 
 @dataclass(frozen=True)

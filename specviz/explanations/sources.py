@@ -37,7 +37,7 @@ NO_PLAIN_LOG = (
 NO_STEPS = "how many steps had no draft, and so what a step writes and costs"
 COUNTS_STEPS = {  # how another file of the same tool would tell
     COUNTERS: "keep vllm:generation_tokens_total and vllm:time_to_first_token_seconds_count in the page",
-    "aiperf": "the records need the server's completion_tokens",
+    "aiperf": "a server's records with its completion_tokens tell; those that specviz writes do not",
 }
 
 

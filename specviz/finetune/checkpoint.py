@@ -40,7 +40,7 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         why = getattr(error, "strerror", None) or one_line(error, 120)
         raise ModelError(
-            f"cannot write {path} ({why}): make room, then repeat the command to continue"
+            f"cannot write {path} ({why}): remove the cause, then repeat the command to continue"
         ) from error
 
 

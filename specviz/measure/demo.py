@@ -94,8 +94,8 @@ def plan(out: Path, entrants: list[Entrant], force: bool) -> list[Path]:
             raise TraceError(f"{path} exists: choose another --out, or overwrite it with --force")
         if begun(partial := partial_of(path)):
             raise TraceError(
-                f"{partial} was left by an interrupted demo: look at it (specviz show), or choose another "
-                "--out"
+                f"{partial} was left by an interrupted demo: look at it (specviz show), move it away, or "
+                "choose another --out"
             )
     return files
 

@@ -24,6 +24,7 @@ EXIT_FALLBACKS, EXIT_ROLLBACKS = (0.2, 0.5, 0.8), (0.5, 1.0, 1.5)
 CALM_THRESHOLDS, CALM_DECAYS = (0.7, 0.8, 0.9, 0.95, 0.98), (0, 1, 2, 4, 8)
 ORACLE = (0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 NUCLEUS = {"temperature": 1.0, "top_p": 0.8}
+NUCLEUS_GRID = ((0.7, 1.0), (0.7, 2.0), (0.5, 4.0))  # fallback and rollback
 NO_ROLLBACK, NO_FALLBACK = "no rollback", "no fallback"
 
 
@@ -72,7 +73,7 @@ def rejection(target: Model, draft: Model) -> list[Point]:
 def nucleus(target: Model, draft: Model) -> list[Point]:
     """Table 5: nucleus sampling, p = 0.8."""
     base = Point("nucleus: autoregressive", BASELINE, model=target, options=NUCLEUS, group="nucleus")
-    points = [bild(target, draft, f, r, "nucleus") for f, r in ((0.7, 1.0), (0.7, 2.0), (0.5, 4.0))]
+    points = [bild(target, draft, f, r, "nucleus") for f, r in NUCLEUS_GRID]
     return [base, *(replace(point, options=NUCLEUS, base=base.label) for point in points)]
 
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specviz.errors import ParameterError, plural
+from specviz.replays.contenders import NUCLEUS_GRID, ORACLE
+from specviz.replays.recipes import REJECTION
 from specviz.replays.setups import BYTES, NEVER_RUN, Chosen
 from specviz.replays.tasks import tasks_of
 from specviz.suites.catalogue import CATALOGUE
@@ -137,14 +139,18 @@ def plan(
 
 
 def contenders(chosen: Chosen) -> int:
-    """How often a round decodes a text: once per setting, for the reference and for the control."""
+    """How often a round decodes a text: per curve once per setting, for the reference and for the control."""
     recipe, numbers = chosen.recipe, chosen.recipe.whole
     if "curves" not in recipe.options:
         return len(recipe.rows) + 2
     names = "fallbacks", "rollbacks", "windows"
     fallbacks, rollbacks, windows = (len(numbers.get(name, ())) for name in names)
-    sizes = {"without": fallbacks + windows * rollbacks}
-    return sum(max(1, sizes.get(curve, fallbacks * rollbacks)) for curve in recipe.options["curves"]) + 2
+    sizes = {
+        "without": fallbacks + windows * rollbacks, "oracle": len(ORACLE), "nucleus": len(NUCLEUS_GRID) + 1,
+        REJECTION: windows + 1,
+    }  # fmt: skip
+    curves = recipe.options["curves"]
+    return sum(max(1, sizes.get(curve, fallbacks * rollbacks)) + 2 for curve in curves)
 
 
 def rate(device: str, dtype: str) -> float:

@@ -199,8 +199,8 @@ class Judge:
     def able(self, number: int) -> bool:
         """Whether the model can do a figure's task, unless a test denies it; for a mean, all tasks."""
         figure = self.figures[number]
-        if ALL_TASKS in self.unable:
-            return False
+        if self.tested == {ALL_TASKS}:
+            return not self.unable
         if figure.derived and figure.source.task not in self.tested:
             return not self.unable
         return figure.source.task not in self.unable

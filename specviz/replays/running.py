@@ -220,7 +220,9 @@ def recipe_for(recipe: Recipe, model: str | Path | Model | None, suite: Given) -
     if suite is None or "parts" not in recipe.real:
         return real
     # The user's texts fit the table's own parts.
-    return recipe if model is None else replace(recipe, model=real.model, drafts=real.drafts)
+    if model is None:
+        return recipe
+    return replace(real, suite=recipe.suite, parts=recipe.parts, absent=recipe.absent)
 
 
 def on_real(recipe: Recipe) -> Recipe:

@@ -54,8 +54,8 @@ REAL = ("seconds", "prefill", "first", "begin")
 SUMS = "sums over all requests"
 LACK = "says how many tokens were accepted, not which"
 UNDRAFTED = (
-    "those without a draft follow from the lengths of the answers; tokens that were cut off at an answer's "
-    "end hide some, so there may be more of them, and fewer tokens per step"
+    "those without a draft follow from the lengths of the answers; a length that is not stated and tokens "
+    "that were cut off at an answer's end hide some, so there may be more of them, and fewer tokens per step"
 )
 
 
@@ -93,7 +93,7 @@ class Counts:
         Seconds that all drafts took; NaN if not known.
     least_steps : bool
         Whether the number of steps is a lower bound: those without a draft follow from the lengths of the
-        answers, and tokens cut off at their ends hide some.
+        answers; lengths that are not stated and tokens cut off at the ends hide some.
     """
 
     origin: str

@@ -43,7 +43,8 @@ def read_counts(
 
     vLLM counts no verify step without a draft, and n-gram speculation has many. A step adds one token to the
     draft tokens that it accepts, so the number of these steps follows from the length of the answer. It is a
-    lower bound (`Counts.least_steps`): a token that was cut off at an answer's end hides a step.
+    lower bound (`Counts.least_steps`): a token that was cut off at an answer's end hides a step. Without the
+    length, only steps with a draft are counted.
 
     Parameters
     ----------
@@ -126,7 +127,7 @@ def read_counts(
         without = {"request": len(requests), "drafted": 0, "depth": 0, "accepted": 0, "emitted": 1}
         for column, value in without.items():
             steps[column] += [value] * request.undrafted
-        least_steps = least_steps or request.undrafted > 0
+        least_steps = least_steps or request.least_steps
         requests.append(request.row)
         spans.append(request.span)
         if request.version is not None:
@@ -253,6 +254,7 @@ class Request:
     version: str | None = None  # of the tool, if it is given
     drafting: float = math.nan  # seconds that its drafts took
     undrafted: int = 0  # steps without a draft, which the tool does not count
+    least_steps: bool = False  # whether there may be more of them
 
 
 def _vllm(line: Line, plain: bool) -> Request | str:
@@ -451,7 +453,8 @@ def _acceptance(
     if not follows and (undrafted or short):
         return Request(request, each, of, chain, most, span)
     request |= {"steps": steps + undrafted, "emitted": emitted + undrafted}
-    return Request(request, each, of, chain, most, span, undrafted=undrafted)
+    unsure = undrafted > 0 or (output is None and spec.get("engine") != "specviz")
+    return Request(request, each, of, chain, most, span, undrafted=undrafted, least_steps=unsure)
 
 
 def _per_step(

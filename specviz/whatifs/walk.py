@@ -128,8 +128,8 @@ class Halt(Exception):
 HOLE = "the record does not hold what the draft model would write here: a dense record does (sv.densify)"
 UNRATED = "the record does not hold the target's probability of this token: a dense record does (sv.densify)"
 UNREAD = (
-    "the record does not hold the target's prediction here, so a tie would not be noticed: a dense record "
-    "does (sv.densify)"
+    "where it stopped, the record holds no prediction of the target, so a tie would not be noticed; a dense "
+    "record holds all (sv.densify)"
 )
 UNRECORDED_TAIL = (
     "what the draft model writes after this token is not recorded, and it could end the text there"
@@ -313,7 +313,7 @@ class SpeculativeReplay(Replay):
 
 
 class PromptLookupReplay(Replay):
-    """Greedy `specviz.methods.prompt_lookup`, replayed from the tokens alone."""
+    """Greedy `specviz.methods.prompt_lookup`, whose drafts follow from the tokens alone."""
 
     def __init__(self, record: TextRecord, eos: frozenset[int], rounding: Rounding, **values: int) -> None:
         super().__init__(record, eos, rounding)

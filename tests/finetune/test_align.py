@@ -165,7 +165,7 @@ def test_what_is_distilled_is_the_targets_own_law(
 
     def judged(self: Any, pairs: Any) -> torch.Tensor:
         law, (scores, _) = real(self, pairs), module._scores(target.net, pairs, None)
-        compared.append(float((law - scores.softmax(-1)).abs().max()))
+        compared.append((law - scores.softmax(-1)).abs().max().item())
         assert (self.kept is None) == (family == "cohere")
         return law
 
@@ -301,7 +301,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(tmp_path: Path, monkeypatch
         (checkpoint, "save_file", r"new.partial/checkpoint.safetensors"),
         (module.Student, "save", r"new.partial/model"),
     ):
-        words = rf"^cannot write .*/{path} \(Error .*\(os error 28\)\): make room, then repeat the command"
+        words = rf"^cannot write .*/{path} \(Error .*\(os error 28\)\): remove the cause, then repeat"
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, full)
             with pytest.raises(ModelError, match=words):

@@ -500,7 +500,7 @@ def test_a_log_gets_a_line_a_minute(capsys):
     ]  # fmt: skip
 
 
-def test_python_writes_the_same_lines_where_no_bar_can_be_shown(monkeypatch):
+def test_where_no_bar_can_be_shown_there_are_lines(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with bar() as tell:
         assert isinstance(tell, Lines)

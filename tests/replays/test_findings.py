@@ -298,7 +298,7 @@ def test_tasks_with_few_texts_are_tested_at_once():
 
     recipe, rng = RECIPES["unispec/table1"], np.random.default_rng(0)
     words = ["cook", "bag", "station", "doctor", "garden", "letter", "river", "window", "horse", "table"]
-    kinds = [part["kind"] for part in recipe.parts["task"].values()]
+    kinds = 2 * [part["kind"] for part in recipe.parts["task"].values()]
     entries = [{"kind": kind, "reference": [" ".join(rng.choice(words, 8))]} for kind in kinds]
     noise = ["".join(rng.choice(list("qxzvwk "), 40)) for _ in kinds]
 
@@ -310,8 +310,11 @@ def test_tasks_with_few_texts_are_tested_at_once():
 
     (able,) = tested([entry["reference"][0] for entry in entries], entries).checks
     (unable,) = tested(noise, entries).checks
-    assert (able.task, able.count, able.of) == ("", 1, 7)
-    assert (unable.task, unable.count, unable.of) == ("", 0, 7)
+    assert (able.task, able.count, able.of) == ("", 1, 14)
+    assert (unable.task, unable.count, unable.of) == ("", 0, 14)
+    # Each text answers the other prompt of its kind: right in form alone.
+    (formal,) = tested([entry["reference"][0] for entry in entries[7:] + entries[:7]], entries).checks
+    assert not formal.count
     claim = {"question": "order", "of": {"metric": "speedup"}, "check": "best", "over": "method", "is": "UNI",
              "text": ""}  # fmt: skip
     rows = [
@@ -322,7 +325,7 @@ def test_tasks_with_few_texts_are_tested_at_once():
     assert judged(rows, claim, (QUIET, unable)).verdict == OPEN
     note = "whether the model can do these tasks was not tested"
     few, none = tested(noise[:4], entries[:4]), tested(noise, [{"kind": kind} for kind in kinds])
-    assert not few.checks and few.notes == [f"{note} (fewer than 5 references)"]
+    assert not few.checks and few.notes == [f"{note} (too few references)"]
     assert not none.checks and none.notes == [f"{note} (no references)"]
 
 
@@ -780,8 +783,9 @@ def test_the_paper_s_own_models_are_measured_with_every_window(table):
         numbers = chosen.recipe.whole
         assert set(numbers["windows"]) == set(range(3, 11))
         check_grid(numbers)
-        if table == "bild/figure5":
-            assert dry_run.contenders(chosen) == len(settings_of("without", numbers)) + 1, "and the control"
+        named = chosen.recipe.options["curves"]
+        runs = sum(len(settings_of(curve, numbers)) + 1 for curve in named)
+        assert dry_run.contenders(chosen) == runs, "and a control for each curve"
         drawn = {p.values.get("draft_length") for p in settings_of(recipes.REJECTION, numbers)}
         assert drawn - {None} == set(range(3, 11))
 

@@ -417,7 +417,7 @@ class State:
             stored_prices = stored["prices"]
             if stored_prices is not None:
                 unpacked(stored_prices)
-            # An earlier version did not save the accepted tokens of a store's cycles: decode those again.
+            # Those that are damaged are decoded again.
             every = {k: v for k, v in stored["decoded"].items() if all(len(columns) == 4 for columns in v)}
             rest = {"rounds": list(stored["rounds"]), "decoded": every}
             return cls(path, {"texts": texts, "prices": stored_prices} | rest)

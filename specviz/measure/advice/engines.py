@@ -147,7 +147,7 @@ def _tree(
     chain, length = "it drafts chains, without branches" if branches > 1 else "", depth
     if branches > 1 and fixed is not None:
         length = int(dict(fixed[0].values)["depth"])
-        chain += f": the best length of one, predicted {fixed[1]:.2f} times the plain speed"
+        chain += f": this is the fastest chain, predicted {fixed[1]:.2f} times the plain speed"
     note, name = "; ".join(filter(None, (own, chain))), shlex.quote(draft)
     config = {
         "method": "eagle3" if generation == 3 else "eagle",

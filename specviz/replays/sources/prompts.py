@@ -22,7 +22,6 @@ from specviz.models.protocols import Model
 from specviz.replays.cells import ABILITY, AGAIN, ALL_TASKS
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import (
-    FEWEST,
     Measurement,
     RunOptions,
     Where,
@@ -50,8 +49,9 @@ class Group:
     plan: Settings
 
 
+UNTESTED = "whether the model can do these tasks was not tested"
 NO_MORE = "its prompts are those of a smaller context: nothing more fits before them"
-NO_CONTEXT = "nothing can be put before its prompts: no other question with a reference fits into the context"
+NO_CONTEXT = "nothing can be put before its prompts: there is no other question with a reference that fits"
 
 
 def run(recipe: Recipe, options: RunOptions) -> Measurement:
@@ -196,12 +196,12 @@ def check_ability(recipe: Recipe, rows: Rows, prompts: Sequence[Entry], made: Me
     for task, some in groups.items():
         tested = {check.task for check in made.checks if check.kind == ABILITY}
         if task not in tested and (task != ALL_TASKS or not tested):
-            made.ability(task, [row["text"][-1] for row in some], right[task])
+            kinds = [next(each for each, part in parts.items() if fits(row, part)) for row in some]
+            made.ability(task, [row["text"][-1] for row in some], right[task], kinds=kinds)
+    made.notes = [note for note in made.notes if not note.startswith(UNTESTED)]
     if not any(check.kind == ABILITY for check in made.checks):
         given = any(map(references_of, right[ALL_TASKS]))
-        lacking = f"fewer than {FEWEST} references" if given else "no references"
-        note = f"whether the model can do these tasks was not tested ({lacking})"
-        made.notes += [note] * (note not in made.notes)
+        made.notes.append(f"{UNTESTED} ({'too few references' if given else 'no references'})")
 
 
 def task_of(where: Where) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -40,7 +41,7 @@ Text: TypeAlias = "str | Sequence[str]"  # a correct text, or several
 Written: TypeAlias = "str | Sequence[int]"  # a text, or its tokens
 Number: TypeAlias = "float | str | None"  # a cell's value
 NOWHERE = Provenance()
-SERVED = "the bundled texts of its kind serve one column only"
+SERVED = "other columns took the bundled texts of its kind"
 
 # How to calibrate if there is no calibration yet: texts, warm-up texts, and arguments of `calibrate`.
 HASTE = 1, 1
@@ -321,10 +322,11 @@ class Measurement:
         self.checks.append(Check(SAME, self.source.contender, task, count, len(mine), by=self.source.by))
 
     def ability(
-        self, task: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = ()
-    ) -> None:
+        self, task: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = (),
+        kinds: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """Note whether the model can do a task, judging by its texts, the references and the sources."""
-        check = ability(task, self.source.model, texts, right, originals)
+        check = ability(task, self.source.model, texts, right, originals, kinds)
         if check is not None:
             self.checks.append(check)
 
@@ -382,25 +384,34 @@ def placed(place: Values) -> Settings:
 
 
 def ability(
-    task: str, model: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = ()
-) -> Check | None:
+    task: str, model: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = (),
+    kinds: Sequence[str] = (),
+) -> Check | None:  # fmt: skip
     """Test whether texts fit their own references better than others'; None with too few references.
 
     The similarity of a text to a reference is the F-score of their character trigrams. The texts are
     re-paired with the references 2,000 times; p is the share of pairings that fit at least as well.
     Translations must also fit at least as well as their sources (`originals`), so that a copy does not pass.
+    Texts of several `kinds` are re-paired within each kind: otherwise the kind's form alone would fit better.
     """
+    kinds = kinds or [""] * len(texts)
     pairs = [(text, references_of(each)) for text, each in zip(texts, right)]
     copies = [max(alike(a, r) for r in some) for a, (_, some) in zip(originals, pairs) if some]
     least = max(UNLIKE, float(np.mean(copies)) if copies else 0.0)
+    kept = [kind for kind, (_, each) in zip(kinds, pairs) if each]
     pairs = [(text, each) for text, each in pairs if each]
-    if len(pairs) < FEWEST:
+    alternatives = math.prod(math.factorial(number) for number in Counter(kept).values())
+    if alternatives < math.factorial(FEWEST):
         return None
     likeness = np.array([[max(alike(text, each) for each in some) for _, some in pairs] for text, _ in pairs])
     own = float(np.diag(likeness).mean())
     random = np.random.default_rng(0)
-    n = np.arange(len(pairs))
-    others = np.array([likeness[n, random.permutation(n)].mean() for _ in range(2000)])
+    places = [np.flatnonzero(np.array(kept) == kind) for kind in dict.fromkeys(kept)]
+
+    def repaired() -> float:
+        return float(np.concatenate([likeness[at, random.permutation(at)] for at in places]).mean())
+
+    others = np.array([repaired() for _ in range(2000)])
     p = (1 + float((others >= own).sum())) / (1 + len(others))
     able = p <= 0.05 and own >= least
     front = f"{task}: " if task else ""
