@@ -311,7 +311,7 @@ size = ipywidgets.IntSlider(G, min=1, max=large, continuous_update=False)
 controls = ipywidgets.interact(cut, r=threshold, g=size)
 
 # %% [markdown]
-# The threshold decides what grows, the size what is sent.
+# Only $r$ changes the candidates; both change what is sent, as the nodes of the best scores are kept.
 #
 # ## The pass and the verdict (lines 32 to 37)
 #
