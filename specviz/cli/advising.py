@@ -103,10 +103,14 @@ def advise(
             as_device=as_device,
         )  # fmt: skip
         target = load(model, device, dtype, revision=revision)
+    options = ["--device", device] * (device != "cpu") + ["--dtype", dtype] * (dtype != "auto")
+    options += ["--kernels", str(kernels)] * (kernels is not None)
+    options += ["--invariant" if invariant else "--no-invariant"] * (invariant is not None)
+    options += ["--threads", str(threads)] * (threads is not None)
     with on_threads(threads):
         try:
             with progress() as tick:
-                advice = request.advise(target, model, revision=revision, tick=tick)
+                advice = request.advise(target, model, revision=revision, options=options, tick=tick)
         except KeyboardInterrupt as error:
             raise Interrupted(str(error)) from None
     advice.show(screen())

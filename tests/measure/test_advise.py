@@ -405,7 +405,7 @@ class TestRanking:
         setting = {
             "model": {"name": "<b>table"}, "texts": 7, "tokens": 70, "between": [1, 20], "clock": "none",
             "device": "cpu", "threads": 1, "dtype": "float64", "temperature": 0, "left_out": {},
-            "confirmed_on": 0, "given_as": {}, "revision": None, "top_k": 0, "top_p": 1.0,
+            "confirmed_on": 0, "given_as": {}, "revision": None, "options": [], "top_k": 0, "top_p": 1.0,
         }  # fmt: skip
 
         def advice(**costs):
@@ -441,7 +441,7 @@ class TestRanking:
 
     def test_what_was_measured_decides(self, made):
         predictions = Ranking(made, flat(slope=0.0, draft=0.5, rest=0.1, per_token=0.0)).predictions()
-        setting = {"confirmed_on": 5, "given_as": {}}
+        setting = {"confirmed_on": 5, "given_as": {}, "options": []}
 
         def advice(*measured):
             rows = [
@@ -905,18 +905,19 @@ def test_the_command_line(capsys, tmp_path):
 
 
 def test_the_command_that_is_printed_decodes(tmp_path, quick, capsys, monkeypatch):
-    """It has the model as it was named, and samples as the texts were sampled."""
+    """It has the model as it was named, samples as the texts were sampled, and computes as the advice did."""
     monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     shutil.copytree(loading.find("town"), "mine")
     (tmp_path / "prompts.txt").write_text("The cook saw the cook.\nOnce upon a time\n", "utf8")
     sampling = ["--temperature", "0.7", "--top-k", "5", "--top-p", "0.9"]
-    words = ["advise", "./mine", "--prompts", "prompts.txt", "-n", "6", *sampling, "--seed", "3"]
+    loaded = ["--dtype", "float64", "--kernels", "plain", "--no-invariant", "--threads", "1"]
+    words = ["advise", "./mine", "--prompts", "prompts.txt", "-n", "6", *sampling, "--seed", "3", *loaded]
     assert cli.run([*words, "--json", "advice.json"]) == 0
     made = json.loads((tmp_path / "advice.json").read_text("utf8"))
     command = shlex.split(made["command"])
     assert command[0] == "specviz" and command[3:5] == ["-m", "./mine"]
-    assert command[-8:] == [*sampling, "--prompts", "FILE"]
+    assert command[-15:] == [*sampling, *loaded, "--prompts", "FILE"]
     capsys.readouterr()
     assert cli.run([*command[1:-1], "prompts.txt", "-n", "2"]) == 0, capsys.readouterr().err
 

@@ -148,7 +148,11 @@ def advise(
     )  # fmt: skip
     target = load_if_needed(model, device, dtype)
     given_as = str(model) if isinstance(model, str | Path) else None
-    return request.advise(target, given_as, device=device, dtype=dtype, folder=folder, tick=tick)
+    loaded = {"--device": device, "--dtype": dtype} if given_as else {}
+    options = [word for name, value in loaded.items() if value is not None for word in (name, str(value))]
+    return request.advise(
+        target, given_as, options=options, device=device, dtype=dtype, folder=folder, tick=tick
+    )
 
 
 @dataclass(eq=False)
@@ -224,7 +228,7 @@ class Request:
 
     def advise(
         self, target: Model, given_as: str | None = None, *, revision: str | None = None,
-        device: str | None = None, dtype: str | None = None, folder: str | Path | None = None,
+        options: Sequence[str] = (), device: str | None = None, dtype: str | None = None, folder: str | Path | None = None,
         tick: Tick | None = None,
     ) -> Advice:  # fmt: skip
         """Advise on a loaded model.
@@ -234,6 +238,8 @@ class Request:
         target : Model
         given_as, revision : str, optional
             How a command names the model.
+        options : sequence of str
+            Words of a command that loads and runs the model as it is here, such as ``--dtype float32``.
         device, dtype : str, optional
             For drafters that are not loaded yet.
         folder, tick
@@ -257,7 +263,7 @@ class Request:
         speed.encoded(target, others, self.most)
         job = Job(
             target, drafters, chosen, ids, texts, others, self.most, self.sampling, self.seed, self.batches,
-            self.contexts, self.elsewhere, self.stores, names, revision,
+            self.contexts, self.elsewhere, self.stores, names, revision, list(options),
         )  # fmt: skip
         shown = bar() if tick is None else nullcontext(tick)
         with shown as progress:
@@ -318,6 +324,7 @@ class Job:
     stores: bool = False
     given_as: dict[str, str] = field(default_factory=dict)  # name or path of each drafter; "": of the target
     revision: str | None = None  # of the target on the hub
+    options: list[str] = field(default_factory=list)  # of a command that decodes as here
 
     @property
     def unchecked(self) -> bool:
@@ -726,7 +733,7 @@ class Work:
             between=measured.passes["", 1].contexts[:1] + measured.passes["", 1].contexts[-1:],
             **vars(job.sampling), kernels=getattr(job.model, "kernels", None), answers=bool(job.answers),
             confirmed_on=len(job.others), left_out=self.left_out, experts=self._experts(texts),
-            given_as=job.given_as, revision=job.revision,
+            given_as=job.given_as, revision=job.revision, options=job.options,
             prompts=[{"id": text.name, "kind": text.kind} for text in texts],
             others=[{"id": str(entry.get("id", i)), "kind": entry.get("kind")}
                     for i, entry in enumerate(job.others)],

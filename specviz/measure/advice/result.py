@@ -176,7 +176,7 @@ class Advice(Page):
 
     @property
     def command(self) -> str:
-        """The command of this package that decodes with the setting `advised`, sampled like the texts."""
+        """The command that decodes with the setting `advised`, sampled and computed like the texts."""
         made = next(each.candidate for each in self.predictions if each.candidate.label == self.advised)
         s = self.setting
         given_as = s["given_as"]
@@ -188,7 +188,7 @@ class Advice(Page):
         for name, usual in (("temperature", 0), ("top_k", 0), ("top_p", 1)):
             if s[name] != usual:
                 words += [f"--{name.replace('_', '-')}", str(s[name])]
-        return shlex.join([*words, "--prompts", "FILE"])
+        return shlex.join([*words, *s["options"], "--prompts", "FILE"])
 
     @property
     def sentence(self) -> str:
