@@ -228,8 +228,8 @@ class Request:
 
     def advise(
         self, target: Model, given_as: str | None = None, *, revision: str | None = None,
-        options: Sequence[str] = (), device: str | None = None, dtype: str | None = None, folder: str | Path | None = None,
-        tick: Tick | None = None,
+        options: Sequence[str] = (), device: str | None = None, dtype: str | None = None,
+        folder: str | Path | None = None, tick: Tick | None = None,
     ) -> Advice:  # fmt: skip
         """Advise on a loaded model.
 
