@@ -16,6 +16,7 @@ from ..models.devices import send
 from ..rules.gap import passes
 from ..rules.speculative import chain_status, next_origin
 from .base import Verdict
+from .signals import likeliest_tokens
 
 
 def verify_gap(draft: Draft, scores: Tensor, threshold: Tensor | float, top_beta: int) -> Verdict:
@@ -34,8 +35,7 @@ def verify_gap(draft: Draft, scores: Tensor, threshold: Tensor | float, top_beta
     """
     n = len(draft)
     drafted = send(draft.tokens, scores.device)
-    on_host = scores.device.type == "cpu"  # see `signals.likeliest`
-    best = torch.from_numpy(scores.numpy().argmax(-1)) if on_host else scores.argmax(-1)
+    best = likeliest_tokens(scores)
     gap = gaps(scores, best, drafted)
     if not isinstance(threshold, float | int):  # the drafter may be on another device
         threshold = send(threshold, scores.device)

@@ -29,6 +29,7 @@ from .base import Parameter, Session, Unsent, Verdict
 from .memory import KEEP, Remembering
 from .pool import Pool
 from .prefix_tree import merge, until
+from .signals import likeliest_tokens
 from .tree import judge
 from .window import Window, widest
 
@@ -145,7 +146,7 @@ class Lookahead(Remembering):
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
         # The window moves greedily even when sampling: guesses must depend on the past alone.
-        best = scores.argmax(-1)
+        best = likeliest_tokens(scores)
         verdict, (after,) = judge(draft, scores, self.session, best, best=best)
         self.after = after[1:].astype(np.int64)
         verdict.unsent = self.unsent if len(draft) and self.unsent.tokens else None

@@ -22,6 +22,7 @@ from ..rules.speculative import chain_status, next_origin
 from .base import Parameter, Session, Verdict
 from .kinds import StreamMethod
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
+from .signals import likeliest_tokens
 from .tree import bring
 
 RULE = (
@@ -204,7 +205,7 @@ def keeps(scores: Tensor, tokens: Tensor, beta: float) -> Tensor:
     tokens : tensor [n]
     beta : float
     """
-    best = scores.argmax(-1)
+    best = likeliest_tokens(scores)
     if beta == 0:
         return best == tokens
     p = scores.softmax(-1)

@@ -17,6 +17,13 @@ def likeliest(row: Tensor) -> int:
     return int(row.numpy().argmax()) if row.device.type == "cpu" else int(row.argmax())
 
 
+def likeliest_tokens(logits: Tensor) -> Tensor:
+    """The token with the largest logit of each row [n, vocabulary], the first of equals: [n]."""
+    if logits.device.type == "cpu":  # see `likeliest`
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.argmax(-1)
+
+
 def likeliest_token(row: Tensor) -> Tensor:
     """As `likeliest`, as a tensor [1] on the row's device, without waiting for it."""
     return torch.tensor([likeliest(row)]) if row.device.type == "cpu" else row.argmax(-1).view(1)

@@ -18,6 +18,7 @@ from ..models.devices import send
 from ..rules.speculative import accepts, longest_path, next_origin
 from .base import Session, Verdict
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
+from .signals import likeliest_tokens
 
 
 def judge(
@@ -41,7 +42,7 @@ def judge(
     Verdict, list of arrays
     """
     if session.sampling.greedy:
-        own, *brought = bring(scores.argmax(-1) if best is None else best, *more)
+        own, *brought = bring(likeliest_tokens(scores) if best is None else best, *more)
         return judge_greedy(draft, own), brought
     u, last = session.uniforms(ACCEPT, len(draft)), float(session.uniforms(FINAL, 1)[0])
     return judge_sampled(draft, scores, session.sampling, u, last, *more)

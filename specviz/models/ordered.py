@@ -180,15 +180,19 @@ def sight(
     sums : Sums
         How the sums are computed.
     """
-    lines = mask.repeat_interleave(heads // groups, 2)
+    sharing = heads // groups
+    lines = mask.repeat_interleave(sharing, 2)
     if (missing := sums.least - lines.shape[2]) > 0:  # padding lines see everything and are dropped later
         lines = F.pad(lines, (0, 0, 0, missing))
     lines = lines.expand(texts, groups, -1, -1)
     orders = []
-    for seen, each in zip(lines, tails or ()):
+    for seen, each in zip(mask.expand(texts, -1, -1, -1), tails or ()):
         unseen = seen[0, :, each.start :].eq(-torch.inf).to(torch.uint8)
         order = unseen.argsort(stable=True, dim=-1)
-        both = (order, order.argsort(-1))
+        place = torch.arange(order.shape[1], device=order.device)
+        inverse = torch.empty_like(order).scatter_(1, order, place.expand_as(order))
+        padding = place.expand(max(missing, 0), -1)
+        both = (torch.cat([each.repeat_interleave(sharing, 0), padding]) for each in (order, inverse))
         orders.append(tuple(index.expand(groups, -1, -1) for index in both))
     return Sight(lines.flatten(0, 1), tails, orders, sums)
 
