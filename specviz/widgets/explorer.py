@@ -172,7 +172,7 @@ def live(
     model : str, path, transformers model or specviz model
         As in `specviz.generate`; loaded once.
     target_language : str
-        The language to translate into.
+        The language to translate into. A prompt template without ``{target_language}`` ignores it.
     languages : sequence of str
         Other languages to select from, as named in the prompt template.
     source : str
@@ -194,6 +194,7 @@ def live(
     from ..loop.drafters import load_if_needed
     from ..loop.run import Run
     from ..methods import find
+    from ..methods.retranslate import TEMPLATES
     from .live import SETTINGS, Interpreter
 
     kind = find("retranslate")
@@ -201,6 +202,8 @@ def live(
     values, given, where = _sorted("live", kind, options)
     built = kind(**values, target_language=target_language)
     target = load_if_needed(model, where.get("device"), where.get("dtype"))
+    built.prepare(target)  # an encoder-decoder has its own template
+    choice = "{target_language}" in TEMPLATES.get(built.template, built.template)
 
     def decode(stream: Stream, **moved: Value) -> Run:
         return Run(target, stream, "retranslate", **given, **(values | moved))
@@ -210,7 +213,7 @@ def live(
         target.decode,
         {name: getattr(built, name) for name in SETTINGS},
         modes,
-        list(dict.fromkeys([target_language, *languages])),
+        list(dict.fromkeys([target_language, *languages])) if choice else [],
         title=f"{target.name}, live",
     )
     widget.source = source

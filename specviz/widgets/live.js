@@ -75,7 +75,7 @@ function render({ model, el }) {
 		return h("label.set", { title }, `${word} `, select);
 	}
 	const settings = h("div.controls", {},
-		choice("target_language", "into", "languages", "the output's language"),
+		model.get("languages").length ? choice("target_language", "into", "languages", "the output's language") : "",
 		choice("mode", "mode", "modes", "rt writes each update from scratch, ssbd verifies the previous output, cd continues after it"),
 		number("beta", "β", 1, 0.05, "how much verification favours the draft (ssbd); from 0.5 on nothing is erased"),
 		number("k", "mask k", 10, 1, "number of last tokens that are hidden until the source is complete"));

@@ -42,7 +42,7 @@ class Interpreter(AnyWidget):
     settings : mapping
         Initial ``mode``, ``beta``, ``k`` and ``target_language``.
     modes, languages : sequence of str
-        The options to choose from.
+        The options to choose from; without languages the widget offers and names none.
     title : str
         Heading above the box.
 
@@ -91,9 +91,10 @@ class Interpreter(AnyWidget):
 
     def __repr__(self) -> str:
         """Explain how to use the widget from a script, where no notebook draws it."""
+        into = f" into {self.target_language}" if self.languages else ""
         return (
-            f"<live translation of {self.source!r} into {self.target_language}: a widget, drawn by a "
-            f"notebook (specviz lab); in a script, set .source, call .finish() and .wait(), and read .traces>"
+            f"<live translation of {self.source!r}{into}: a widget, drawn by a notebook (specviz lab); in a "
+            f"script, set .source, call .finish() and .wait(), and read .traces>"
         )
 
     def finish(self) -> None:

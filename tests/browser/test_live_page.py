@@ -148,3 +148,8 @@ def test_settings_go_to_python_and_come_from_it(stage):
     page.evaluate("(said) => { for (const name in said) window.model.set(name, said[name]); }", said)
     assert k.input_value() == "40" and page.get_by_label("into").input_value() == "Control"
     assert page.get_by_role("alert").inner_text() == "<b>no</b> room"
+
+
+def test_without_languages_it_offers_none(stage):
+    page = stage(languages=[])
+    assert page.get_by_label("into").count() == 0 and page.get_by_label("mode").count() == 1

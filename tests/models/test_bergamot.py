@@ -237,6 +237,17 @@ def test_retranslation_at_zero_is_retranslation(model) -> None:
     assert result.holds
 
 
+def test_the_live_widget_offers_no_language_that_the_prompt_cannot_name(model) -> None:
+    pytest.importorskip("anywidget", reason="needs the lab extra")
+    live = specviz.live(model, max_new_tokens=16)
+    assert live.languages == [] and "into" not in repr(live)
+    live.source = "the cab"
+    live.finish()
+    assert live.wait(20) and live.traces[0].run["parameters"]["template"] == "plain" and not live.error
+    named = specviz.live(model, template="{target_language}: {source}")
+    assert named.languages[0] == "German" and "into German" in repr(named)
+
+
 # ---------------------------------------------------------------- a drafter cut from it
 
 
