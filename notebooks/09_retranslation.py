@@ -608,7 +608,8 @@ plt.show()
 #   only up to there, and the draft may be about something that was never said.
 # - **A wrong start under a strong bias** stays: the higher β, the longer (from 0.5 on, for ever).
 # - **The prompt after the source** is computed again at every update. The cache keeps only the template's beginning and
-#   the source's unchanged words:
+#   the source's unchanged words (the note to the paper's Table 5). This cell measures it on the small model. Cache reuse
+#   cannot be judged on Bergamot, because an encoder-decoder encodes each source again.
 
 # %%
 kept = one.updates[["source", "prompt_tokens", "reused"]].head(6).astype({"reused": int})
