@@ -294,10 +294,15 @@ plt.show()
 # ## Fresh and stale
 #
 # A causal model's cache is exact: what is on the left never changes. Here every token attends to every other
-# one, so each filled cell makes the keys and values of all positions a little wrong. The **dual cache**
-# (Fast-dLLM) keeps them anyway. A *refresh* computes every position. The passes between two refreshes compute
-# only the current block and reuse the rest. A refresh is due after $R$ tokens, whether or not a block ends
-# there; the paper's $R$ is 8.
+# one, so each filled cell makes the keys and values of all positions a little wrong. The **dual cache**, an
+# idea of Fast-dLLM, keeps them anyway. A *refresh* computes every position. The passes between two refreshes
+# compute only the current block and reuse the rest. A refresh is due after $R$ tokens, whether or not a block
+# ends there; the paper's $R$ is 8.
+#
+# The rule above is ours, the default (`cache_rule="predictor"`). In this model the place before a cell predicts
+# it, so our passes also compute the place before the block while the block's first cell is masked.
+# `cache_rule="fast_dllm"` follows Fast-dLLM's published code instead: it refreshes when a block begins, whatever
+# $R$ is, fills the first cell there, and then computes the block alone. The two rules may write different texts.
 #
 # **Predict.** The picture below has a row for each pass and a column for each cell. In which columns does the colour
 # change from row to row, and in which does it not?

@@ -188,8 +188,9 @@ for odds, block, sure, cell in sorted(wrong, key=lambda case: len(case[0]))[:1]:
 #
 # ## Stale keys and values
 #
-# The dual cache (Fast-dLLM; [11b](11b_self_drafting.ipynb)) computes every position at a **refresh**, and
-# between refreshes only the current block. A refresh is due after $R$ decoded tokens; the paper's $R$ is 8.
+# The dual cache by our rule ([11b](11b_self_drafting.ipynb) names Fast-dLLM's) computes every position at a
+# **refresh**, and between refreshes only the current block. A refresh is due after $R$ decoded tokens; the
+# paper's $R$ is 8.
 #
 # **Predict.** Below, every cached pass is compared with a full one over the same canvas. How does the difference grow
 # with the tokens since the refresh, 0 to 7? And in what share of the states is another cell or token next?
