@@ -52,15 +52,47 @@ def few(tmp_path_factory):
     return path
 
 
+def streams_hold(report):
+    """A row for each bias and each mask: more bias keeps more of a draft, up to all of it."""
+    rows = {row["setting"]: row for row in report["rows"]}
+    biases = [f"β = {beta:g}" for beta in (0, 0.1, 0.2, 0.3, 0.5)]
+    masks = [f"β = 0.2, {mask}-{k}" for mask in ("mask", "display") for k in (3, 5)]
+    assert list(rows) == ["RT", *biases, *masks]
+    kept, passes = ([rows[name][key] for name in biases] for key in ("ad", "passes"))
+    assert kept == sorted(kept) and 0 < kept[0] < kept[-1] == 1
+    assert passes == sorted(passes, reverse=True) and rows["RT"]["passes"] > passes[0]
+    assert all(row["speed"] > 0 and 0 < row["kept"] < 1 for row in rows.values())
+    assert [bar["limit"] for bar in report["bars"]] == [0, 2.3, 0.5, 90]
+    assert report["bars"][0]["value"] == 0, "the text of RT at every update"
+
+
+def canvases_hold(report):
+    """Each tree saves passes and writes stepwise decoding's text; a pass over one to six canvases costs."""
+    base, *others = report["rows"]
+    ways = [f"ssd, {tree}, N {n}" for n in (3, 4, 5) for tree in ("chain", "mix")]
+    assert [row["way"] for row in others[:6]] == ways and base["way"] == "stepwise" and base["passes"] == 16
+    assert all(0 < row["saved"] < 1 and row["same"] == "1 of 1" for row in others[:6])
+    (costs,) = (part["rows"] for part in report["parts"])
+    assert [row["canvases"] for row in costs] == [1, 2, 3, 4, 5, 6] and costs[0]["times"] == 1
+    assert all(row["ms"]["median"] > 0 and row["times"] > 0 for row in costs)
+    saved, over = report["bars"]
+    assert saved["value"] == others[2]["saved"] and over["value"] == others[2]["over"]["median"] > 0
+
+
+HOLD = {"streams": streams_hold, "canvases": canvases_hold}  # what a bench's JSON must say
+
+
 @pytest.mark.parametrize("name", BENCHES)
-def test_a_bench_starts_and_ends_with_a_table(name, few, capsys):
+def test_a_bench_starts_and_ends_with_a_table(name, few, tmp_path, capsys):
     taken = signature(find(name)).parameters
     least = LEAST | {"calibrate": {"rounds": 2}, "batches": {"sizes": "1,2"}, "canvases": CANVASES}.get(
         name, {}
     )
     options = [w for key, n in least.items() if key in taken for w in ("--" + key.replace("_", "-"), n)]
     options += ["--prompts", few] if "entries" in taken else []
-    ended_with_a_table(name, cli.run(["bench", name, *map(str, options)]), capsys)
+    report = tmp_path / "report.json"
+    ended_with_a_table(name, cli.run(["bench", name, "--json", str(report), *map(str, options)]), capsys)
+    HOLD.get(name, lambda written: None)(json.loads(report.read_text("utf8")))
 
 
 def test_loads_that_are_advised_are_decoded_in_real_batches(few, tmp_path, capsys):
