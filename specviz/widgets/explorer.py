@@ -193,14 +193,12 @@ def live(
     """
     from ..loop.drafters import load_if_needed
     from ..loop.run import Run
-    from ..methods import find
-    from ..methods.retranslate import TEMPLATES
+    from ..methods.retranslate import TEMPLATES, Retranslate
     from .live import SETTINGS, Interpreter
 
-    kind = find("retranslate")
-    modes = next(p.choices for p in kind.parameters if p.name == "mode")
-    values, given, where = _sorted("live", kind, options)
-    built = kind(**values, target_language=target_language)
+    modes = next(p.choices for p in Retranslate.parameters if p.name == "mode")
+    values, given, where = _sorted("live", Retranslate, options)
+    built = Retranslate(**values, target_language=target_language)
     target = load_if_needed(model, where.get("device"), where.get("dtype"))
     built.prepare(target)  # an encoder-decoder has its own template
     choice = "{target_language}" in TEMPLATES.get(built.template, built.template)
