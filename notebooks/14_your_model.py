@@ -184,7 +184,8 @@ except (sv.ModelError, ImportError) as error:
 # %% [markdown]
 # Exact means: the text of *this* target. A file with rounded weights is another target, and so is the same file in
 # another library, whose sums round differently. Either may write another text; the promise is that drafts do not change
-# it. So a speedup is only ever over the same file on the same library.
+# it. On llama.cpp this holds up to ties: passes of different sizes round differently, so a draft may tip a choice
+# between two tokens that are nearly equal. So a speedup is only ever over the same file on the same library.
 
 # %%
 print("torch on Metal:", "yes" if torch.backends.mps.is_available() else "no Metal here; cpu it is")
