@@ -159,7 +159,8 @@ def from_bergamot(
     number = _dtype("float32" if dtype == AUTO else dtype)
     if not isinstance(number, torch.dtype):
         raise ModelError(f"a Bergamot file stores 8-bit weights: choose float32 or bfloat16, not {dtype!r}")
-    return load(folder, _device(device), number, name, kernels)
+    with _as_model_error(str(folder), name):
+        return load(folder, _device(device), number, name, kernels)
 
 
 def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision: str | None) -> Model:

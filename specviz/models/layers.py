@@ -165,13 +165,14 @@ def head_rows(net: PreTrainedModel, tokens: torch.Tensor) -> torch.nn.Linear:
     Raises
     ------
     ModelError
-        If a token occurs twice or is outside the head.
+        If there is no token, or one occurs twice or is outside the head.
     """
     weight = net.get_output_embeddings().weight.detach()
-    if len(tokens.unique()) < len(tokens) or int(tokens.min()) < 0 or int(tokens.max()) >= len(weight):
+    ids = tokens.unique()  # sorted
+    if not 0 < len(ids) == len(tokens) or ids[0] < 0 or ids[-1] >= len(weight):
         raise ModelError(
-            f"a drafter's head names a token twice, or one beyond the {len(weight):,} of its target: its "
-            "file is damaged"
+            f"a drafter's head names a token twice, or one beyond the {len(weight):,} of its target, or "
+            "none: its file is damaged"
         )
     rows = weight[tokens.to(weight.device)]
     head = torch.nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")

@@ -146,11 +146,16 @@ class TorchModel(TokenizedModel):
         self._content = stamp(self.net), digest
 
 
-def hashed(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """SHA-256 of a model's weights, with their names, and of its tokenizer."""
+def hashed(
+    net: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, dtype: torch.dtype | None = None
+) -> str:
+    """SHA-256 of a model's weights, with their names, and of its tokenizer.
+
+    With a `dtype`, each weight is hashed as converted to it; the model stays as it is.
+    """
     digest = hashlib.sha256()
     for name, weight in sorted(net.named_parameters()):  # yields tied weights once
-        values = whole(weight.detach()).cpu().contiguous()
+        values = whole(weight.detach()).cpu().to(dtype).contiguous()
         digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
         digest.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
     backend = getattr(tokenizer, "backend_tokenizer", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from pathlib import Path
 
 import torch
@@ -13,13 +14,13 @@ from specviz.errors import ModelError
 from specviz.files import exists
 from specviz.models.bergamot import marian
 from specviz.models.bergamot.model import Bergamot
-from specviz.models.bergamot.net import Config, Net
+from specviz.models.bergamot.net import MOST_LAYERS, Config, Net
 from specviz.models.protocols import Settings
+from specviz.models.torch_model import hashed
 
 TOKENIZER = "tokenizer.json"
-MOST_LAYERS = 256
 SOURCE = "Marian binary, 8-bit weights, dequantised; its own engine also computes in 8 bits"
-# The supported architecture's settings; a file with other values is rejected by name.
+# The supported architecture's settings; a file with other values is rejected by name. Absent means false.
 EXPECTED: Settings = {
     "type": "transformer", "transformer-decoder-autoreg": "rnn", "dec-cell": "ssru",
     "dec-cell-base-depth": 2, "tied-embeddings-all": True, "transformer-preprocess": "",
@@ -27,6 +28,7 @@ EXPECTED: Settings = {
     "transformer-ffn-activation": "relu", "transformer-ffn-depth": 2, "transformer-tied-layers": [],
     "transformer-train-position-embeddings": False, "input-types": [], "lemma-dim-emb": 0,
     "output-omit-bias": False, "right-left": False, "transformer-no-projection": False,
+    "transformer-pool": False, "transformer-rnn-projection": False,
 }  # fmt: skip
 PIECES = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 
@@ -37,14 +39,16 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, name: str, kern
     Raises
     ------
     ModelError
-        If a file is missing or damaged, or the model is of another architecture.
+        If a file is missing, damaged or not quantised, or the model is of another architecture.
     """
     file, words = _files(folder)
     contents = marian.read(file)
-    net = build(contents, file).to(device, dtype)
+    net = build(contents, file).eval().requires_grad_(False)
     words_of = _tokenizer(words, net.config.vocab_size)
-    model = Bergamot(net.eval().requires_grad_(False), words_of, f"{name} (8-bit, dequantised)", kernels)
+    content = hashed(net, words_of)  # of the weights as read
+    model = Bergamot(net.to(device, dtype), words_of, f"{name} (8-bit, dequantised)", kernels)
     model.source, model.path = SOURCE, file
+    model.keep_content(content)
     return model
 
 
@@ -68,14 +72,14 @@ def build(contents: marian.MarianFile, path: Path) -> Net:
     Raises
     ------
     ModelError
-        If the file has another architecture, or a matrix is missing or has a wrong shape.
+        If the file has another architecture, or a matrix is missing, unknown or of a wrong shape.
     """
     config = contents.config
     for key, value in EXPECTED.items():
-        if config.get(key) != value:
+        if config.get(key, False) != value:
             raise ModelError(
-                f"{path} has an unsupported architecture: its {key} is {config.get(key)!r}, and only "
-                f"{value!r} is supported"
+                f"{path} has an unsupported architecture: its {key} is {reprlib.repr(config.get(key)):.60}, "
+                f"and only {value!r} is supported"
             )
     try:
         heads, inner = int(config["transformer-heads"]), int(config["transformer-dim-ffn"])
@@ -84,14 +88,16 @@ def build(contents: marian.MarianFile, path: Path) -> Net:
             sizes[0], int(config["dim-emb"]), int(config["enc-depth"]), int(config["dec-depth"]),
             heads, heads, inner, inner,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, IndexError):
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         raise ModelError(f"{path} does not say how large its model is") from None
-    _check_sizes(shape, sizes, path)
+    _check_sizes(shape, sizes, max(map(torch.numel, contents.tensors.values()), default=0), path)
     with torch.device("meta"):
         net = Net(shape)
     state = {own: _taken(contents, theirs, path) for own, theirs in _names(shape)}
-    width = shape.d_model
-    zeros = torch.zeros(width)
+    names = {theirs for _, theirs in _names(shape)}
+    if unread := sorted(contents.tensors.keys() - names):
+        raise ModelError(f"{path} has an unsupported architecture: it holds an unknown {unread[0]!r:.60}")
+    zeros = torch.zeros(shape.d_model)
     for i in range(shape.decoder_layers):
         state[f"decoder.layers.{i}.rnn.candidate.bias"] = zeros  # Marian's unit has no bias here
     state["lm_head.weight"] = state["encoder.embed_tokens.weight"]
@@ -105,7 +111,8 @@ def build(contents: marian.MarianFile, path: Path) -> Net:
     return net
 
 
-def _check_sizes(shape: Config, sizes: list[int], path: Path) -> None:
+def _check_sizes(shape: Config, sizes: list[int], most: int, path: Path) -> None:
+    """Check the config's sizes; `most` is the number of weights of the largest matrix."""
     counts = (
         shape.vocab_size,
         shape.d_model,
@@ -114,9 +121,9 @@ def _check_sizes(shape: Config, sizes: list[int], path: Path) -> None:
         shape.encoder_ffn_dim,
     )
     heads, layers = shape.encoder_attention_heads, max(shape.encoder_layers, shape.decoder_layers)
-    fits = len(set(sizes)) == 1 and min(counts) >= 1 and layers <= MOST_LAYERS
-    # The storage holds a state in two halves, split by heads.
-    if not fits or heads < 2 or heads % 2 or shape.d_model % heads:
+    fits = len(set(sizes)) == 1 and min(counts) >= 1 and max(counts) <= most and layers <= MOST_LAYERS
+    # The storage holds a state in two halves, split by heads; positions have at least two wavelengths.
+    if not fits or heads < 2 or heads % 2 or shape.d_model % heads or shape.d_model < 4:
         raise ModelError(f"{path} is damaged: its sizes do not fit together")
 
 

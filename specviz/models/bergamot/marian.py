@@ -23,9 +23,10 @@ from specviz.models.protocols import Settings
 VERSION = 1
 CONFIG = "special:model.yml"
 FLOAT32, INT8, INTGEMM8 = 0x0404, 0x0101, 0x4101
-TYPES = {FLOAT32: "float32", INT8: "int8", INTGEMM8: "eight bits of intgemm"}
+TYPES = {FLOAT32: "float32 matrix", INT8: "int8"}  # names of what is not supported
 MOST_ITEMS = 100_000
 TABLE = "Wemb"  # the embeddings, which are stored untransposed because their rows are read individually
+INPUT_SCALE = "_QuantMultA"  # ends the name of a scale of activations, which are not quantised here
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def read(path: Path) -> MarianFile:
     Raises
     ------
     ModelError
-        If the file is missing, is not a Marian binary, is truncated, or holds an unknown type.
+        If the file is missing, is not a Marian binary, is truncated or damaged, or is not quantised.
     """
     try:
         data = path.read_bytes()
@@ -86,33 +87,37 @@ def _parsed(data: bytes, path: Path) -> MarianFile:
     tensors: dict[str, torch.Tensor] = {}
     config: Settings = {}
     for name, (_, kind, *_), shape, (start, end) in zip(names, headers, shapes, pairwise(ends)):
-        if kind not in TYPES:
-            raise ModelError(
-                f"{path} holds {name} in an unsupported type ({kind:#x}): there is "
-                + ", ".join(TYPES.values())
-            )
         if name == CONFIG:
             config = _config(data[start:end], path)
-        elif kind == FLOAT32:
+        elif name.endswith(INPUT_SCALE):
+            continue
+        elif kind == INTGEMM8:
+            tensors[name] = _multiplied(data[start:end], name, shape, path)
+        elif kind == FLOAT32 and math.prod(shape) == max(shape, default=1):
             values = np.frombuffer(data[start:end], "<f4", math.prod(shape))
             tensors[name] = torch.from_numpy(values.astype(np.float32))
-        elif kind == INTGEMM8:
-            tensors[name] = _multiplied(data[start:end], name, shape)
+        else:
+            raise ModelError(
+                f"{path} is not quantised: it holds {name!r:.60} in an unsupported type "
+                f"({TYPES.get(kind, hex(kind))}); convert it with marian-conv --gemm-type intgemm8"
+            )
     return MarianFile(config, tensors)
 
 
-def _multiplied(data: bytes, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+def _multiplied(data: bytes, name: str, shape: tuple[int, ...], path: Path) -> torch.Tensor:
     """Dequantise an 8-bit matrix. Its scale follows the integers, which are the weights times the scale."""
     count = math.prod(shape)
     (scale,) = struct.unpack_from("<f", data, count)
+    if not 0 < scale < math.inf:
+        raise ModelError(f"{path} is damaged: the scale of {name!r:.60} is {scale}, not a positive number")
     values = torch.from_numpy(np.frombuffer(data, np.int8, count).astype(np.float32)) / scale
-    return values.view(shape) if name == TABLE else values.view(*reversed(shape))
+    return values.view(shape if name == TABLE else shape[::-1])
 
 
 def _config(data: bytes, path: Path) -> Settings:
     try:
         config = yaml.safe_load(data.rstrip(b"\0").decode())
-    except yaml.YAMLError:
+    except Exception:  # a malformed value of a tagged type raises whatever its constructor meets
         config = None
     if not isinstance(config, dict):
         raise ModelError(f"{path} is damaged: its {CONFIG} is not a list of settings")

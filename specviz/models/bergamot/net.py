@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 EPS = 1e-6
 PERIOD = 10_000.0
+MOST_LAYERS = 256
 
 
 @dataclass(frozen=True)

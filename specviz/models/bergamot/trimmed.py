@@ -18,11 +18,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from specviz.errors import ModelError
 from specviz.models.bergamot import net as modules
 from specviz.models.bergamot.model import Bergamot
-from specviz.models.bergamot.net import Config, Decoder
+from specviz.models.bergamot.net import MOST_LAYERS, Config, Decoder
 from specviz.models.eight_bits import unpack
 from specviz.models.encoder_decoder_context import TargetsEncoder
+from specviz.models.layers import head_rows
 from specviz.models.protocols import Net, Settings
 from specviz.models.trimmed import TOKENS, over_all, write
 
@@ -58,14 +60,10 @@ class TrimmedDecoder(nn.Module):
         """Build the complete translator: the target's encoder, rows of its head, copies of these layers."""
         with torch.device("meta"):
             net = modules.Net(self.config)
-        own = target.lm_head
         net.encoder = target.encoder
         net.decoder.layers = copy.deepcopy(self.layers).to(target.device, target.dtype)
-        rows = self.tokens.to(target.device)
-        head = nn.Linear(own.in_features, len(rows), device="meta")
-        head.weight = nn.Parameter(own.weight.detach()[rows], False)
-        head.bias = nn.Parameter(own.bias.detach()[rows], False)
-        net.lm_head = head
+        net.lm_head = head_rows(target, self.tokens)
+        net.lm_head.bias = nn.Parameter(target.lm_head.bias.detach()[self.tokens.to(target.device)], False)
         return net.eval()
 
 
@@ -77,11 +75,19 @@ class TrimmedBergamot(Bergamot):
     weights : TrimmedDecoder
     target : Bergamot
     name : str
+
+    Raises
+    ------
+    ModelError
+        If the shape or the head's tokens do not fit the target.
     """
 
     def __init__(self, weights: TrimmedDecoder, target: Bergamot, name: str) -> None:
+        whole: Net = target.net
+        if weights.config != replace(whole.config, decoder_layers=weights.config.decoder_layers):
+            raise ModelError(f"{name} is damaged: its shape in config.json does not fit {target.name}")
         self.drafts_for = target.identity
-        net = weights.on(target.net).requires_grad_(False)
+        net = weights.on(whole).requires_grad_(False)
         super().__init__(net, target.tokenizer, name, target._kernels)
         self.encoder = TargetsEncoder(target)
         self.tokens = weights.tokens.to(target.device)
@@ -113,6 +119,8 @@ def load_trimmed(folder: Path) -> tuple[TrimmedDecoder, Settings]:
     """Load the trained part from a folder, in float32, and its ``config.json``."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     shape = Config(**config["shape"])
+    if not 1 <= shape.decoder_layers <= MOST_LAYERS:
+        raise ModelError(f"{folder} is damaged: a drafter has 1 to {MOST_LAYERS} decoder_layers")
     tensors = unpack(load_file(folder / "model.safetensors"))
     with torch.device("meta"):
         layers = Decoder(shape).layers
