@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SCALE = ".scale"
+IDS = "tokens", "d2t", "t2d"  # tensors of token ids, the only ones that may hold integers
 LEVELS = 127
 
 
@@ -31,10 +32,20 @@ def pack(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unpack(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Convert 8-bit matrices to float32; other tensors stay unchanged."""
+    """Convert 8-bit matrices to float32; other tensors stay unchanged.
+
+    Raises
+    ------
+    ValueError
+        If a tensor other than token ids then still holds integers.
+    """
     whole = dict(tensors)
     for scaled in [name for name in tensors if name.endswith(SCALE)]:
         name = scaled.removesuffix(SCALE)
         if name in whole and whole[name].dtype == torch.int8:
             whole[name] = whole[name].float() * whole.pop(scaled)
+    for name, value in whole.items():
+        if name not in IDS and not value.is_floating_point():
+            kind = str(value.dtype).removeprefix("torch.")
+            raise ValueError(f"its {name:.60} holds {kind} without a scale: fetch or save it again")
     return whole

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny import llama
 
 import specviz
@@ -93,6 +93,19 @@ def test_a_shrunk_drafter_drafts_and_the_text_is_the_targets(
         sum(p.numel() for p in specviz.load(path).net.parameters()) for path in (drafters[method], made.path)
     ]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("method", ["speculative", "eagle", "blockwise"])
+def test_a_drafter_that_lost_a_scale_is_refused(
+    drafters: dict[str, Path], tmp_path: Path, method: str
+) -> None:
+    path = shrink(drafters[method], tmp_path / "small").path
+    tensors = load_file(path / "model.safetensors")
+    name = next(name for name in tensors if name.endswith(SCALE))
+    del tensors[name]
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=f"its {name.removesuffix(SCALE)} holds int8 without a scale"):
+        specviz.load(path)
 
 
 def test_what_cannot_be_shrunk_is_refused_and_nothing_is_written(
