@@ -22,9 +22,11 @@ from typing_extensions import TypedDict
 from specviz.errors import ModelError, one_line
 from specviz.files import checked
 from specviz.models.diffusion import Diffusion
+from specviz.models.downloads import DOWNLOADS
 from specviz.models.eight_bits import pack, unpack
 from specviz.models.llama import describes
 from specviz.models.model import Model
+from specviz.models.torch_model import hashed, move
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +90,7 @@ def read(folder: Path, name: str, fields: Settings) -> tuple[Config, dict[str, T
     config = checked(Config, fields, f"{name}/config.json", error=ModelError)
     try:
         return config, unpack(load_file(folder / "model.safetensors"))
-    except (OSError, SafetensorError) as error:
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise ModelError(f"{name} has no readable adapter: {one_line(error, 200)}") from None
 
 
@@ -182,14 +184,18 @@ def load_adapter(
     ModelError
         If the folder is damaged, or the target is missing or is not the one that the adapter was trained on.
     """
-    from specviz.models.loading import load
+    from specviz.models.loading import GGUF, load
 
     config, tensors = read(folder, name, fields)
-    number = "stored" if dtype == "auto" else dtype
-    backend = "torch" if config["load"].startswith("gguf:") else None
-    target = base(load(config["load"], device, number, kernels="plain", invariant=False, backend=backend))
-    if target.dtype == torch.float32 or target.path is not None:  # otherwise the hash is of rounded weights
-        check_content(config, name, target.content)
+    spec, number = config["load"], "stored" if dtype == "auto" else dtype
+    in_file = spec.startswith(GGUF) or spec in DOWNLOADS  # hashed as read, in any format
+    for each in (number,) if in_file else ("stored", "float32"):  # a config may name too narrow a format
+        target = base(load(spec, device, each, kernels="plain", invariant=False, backend="torch"))
+        content = target.content if in_file else hashed(target.net, target.tokenizer, torch.float32)
+        if content == config["content"]:
+            break
+    check_content(config, name, content)
+    move(target.net, target.name, device, number if isinstance(number, torch.dtype) else None)
     mask = config["mask_token_id"]
     if not 0 <= mask < target.vocabulary:
         raise ModelError(f"{name}: mask token {mask} is outside the {target.vocabulary:,} of {target.name}")

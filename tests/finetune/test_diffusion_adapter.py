@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import diffusion, masking, training
 from specviz.finetune.diffusion import AdaptedNet, LowRank, MaskedLoss, adapt, read_texts
 from specviz.models import Model, adapters
+from specviz.models.zoo import bundled
 
 TEXTS = [{"prompt": f"What is {a} + 1?", "answer": f"{a + 1}"} for a in range(30)]
 FAST = {"rank": 4, "epochs": 2, "batch": 8, "say": lambda line: None}
@@ -173,6 +175,7 @@ def test_folders_that_do_not_fit(made: diffusion.Adapted, tmp_path: Path) -> Non
         ({"rank": "four"}, None, "config.json"),
         ({}, "mask", "its mask is missing"),
         ({}, next(n for n in weights if n.endswith("down")), "does not fit town"),
+        ({}, next(n for n in weights if n.endswith("down.scale")), "holds int8 without a scale"),
     ):
         folder = tmp_path / str(abs(hash((*change.items(), dropped))))
         folder.mkdir()
@@ -184,6 +187,46 @@ def test_folders_that_do_not_fit(made: diffusion.Adapted, tmp_path: Path) -> Non
     (folder / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(ModelError, match="no readable adapter"):
         specviz.load(folder)
+
+
+def retrained(folder: Path, made: Path, number: torch.dtype) -> Path:
+    """Write a target with other weights of the same shape, in a format, and an adapter that names it."""
+    target = shutil.copytree(bundled()["town"], folder / "town")
+    weights = {name: value.to(number) for name, value in load_file(target / "model.safetensors").items()}
+    weights["model.norm.weight"] += 0.001
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    named = shutil.copytree(made, folder / "adapter")
+    config = json.loads((named / "config.json").read_text()) | {"load": str(target)}
+    (named / "config.json").write_text(json.dumps(config))
+    return named
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "stored"])
+def test_a_retrained_target_is_refused_in_any_format(
+    made: diffusion.Adapted, tmp_path: Path, dtype: str
+) -> None:
+    with pytest.raises(ModelError, match=r"trained on town .* has different weights"):
+        specviz.load(retrained(tmp_path, made.path, torch.float16), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_the_target_is_rounded_after_the_check(made: diffusion.Adapted, dtype: str) -> None:
+    plain, model = specviz.load("town", dtype=dtype), specviz.load(made.path, dtype=dtype)
+    assert model.dtype == plain.dtype
+    assert torch.equal(model.net.model.norm.weight, plain.net.model.norm.weight)
+    assert model.net.model.rotary_emb.inv_freq.dtype == torch.float32
+
+
+def test_a_target_stored_in_a_wider_format_than_its_config_names_is_recognised(
+    made: diffusion.Adapted, tmp_path: Path
+) -> None:
+    folder = retrained(tmp_path, made.path, torch.float32)
+    own = json.loads((tmp_path / "town/config.json").read_text())
+    assert own.get("dtype", own.get("torch_dtype")) == "float16"
+    content = specviz.load(tmp_path / "town", dtype="float32").content
+    config = json.loads((folder / "config.json").read_text()) | {"content": content}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert specviz.load(folder, dtype="bfloat16").dtype == torch.bfloat16
 
 
 def test_held_out_answers_have_one_bound(target: Model) -> None:
