@@ -546,6 +546,99 @@ class ModelFolder:
         specviz.generate(model, [5, 6, 7], "autoregressive", max_new_tokens=2)
 
 
+class MarianFolder:
+    """A Bergamot translator's folder, damaged in its settings, an item, its bytes or its tokenizer."""
+
+    def __init__(self, folder: Path) -> None:
+        from marian_files import config, items, packed, parts, words
+
+        self.folder, self.settings, self.items, self.parts, self.packed = (
+            folder / "translator", config(), items(), parts, packed
+        )  # fmt: skip
+        self.folder.mkdir()
+        words(self.folder / "tokenizer.json")
+
+    def attempt(self, random: Random) -> None:
+        import specviz
+
+        action = random.random()
+        parts = self.parts(self.items, text_of(self.settings, random) if action < 0.5 else self.settings)
+        if 0.5 <= action < 0.9:
+            at = random.randrange(len(parts))
+            parts[at] = self.changed(*parts[at], random)
+        data = self.packed(parts)
+        (self.folder / "model.bin").write_bytes(spoiled(data, random) if action >= 0.9 else data)
+        model = specviz.load(f"bergamot:{self.folder}")
+        specviz.generate(model, [5, 6, 7], "autoregressive", max_new_tokens=2)
+
+    @staticmethod
+    def changed(name: str, kind: int, shape: tuple[int, ...], content: bytes, random: Random) -> Any:
+        """Change an item's name, type, shape or content."""
+        action = random.random()
+        if action < 0.2:
+            name = random.choice((name + "x", "a\nb", "", "Wemb", "special:model.yml"))
+        elif action < 0.4:
+            kind = random.choice((0, 0x0404, 0x0101, 0x4101, 0x0402))
+        elif action < 0.8:
+            sizes = list(shape)
+            sizes[random.randrange(len(sizes))] = random.choice((-1, 0, 1, 7, 2**31 - 1, -(2**31)))
+            shape = random.choice((tuple(sizes), shape[::-1], shape[1:], (*shape, 1), ()))
+        else:
+            scale = np.float32(random.choice((0, -1, 1e-45, 1e38, np.nan, np.inf))).tobytes()
+            sound = int(np.prod(shape))
+            content = random.choice(
+                (content[:sound] + scale, content[: sound // 2], b"", bytes(len(content)))
+            )
+        return name, kind, shape, content
+
+
+class Adapter:
+    """The folder of a diffusion adapter of ``town``, damaged in its config, its tensors or their bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        import torch
+
+        import specviz
+        from specviz.models import adapters
+
+        target = specviz.load("town", dtype="float32", kernels="plain", invariant=False)
+        shapes: dict[str, tuple[int, ...]] = {"mask": (target.config.hidden_size,)}
+        for name, layer in adapters.adapted(target.net).items():
+            shapes |= {f"{name}.down": (2, layer.in_features), f"{name}.up": (layer.out_features, 2)}
+        draw = torch.Generator().manual_seed(0)
+        made = {name: torch.randn(shape, generator=draw) / 50 for name, shape in shapes.items()}
+        self.folder = folder / "adapter"
+        self.folder.mkdir()
+        adapters.save(self.folder, made, target, "town", 5)
+        self.config = json.loads((self.folder / "config.json").read_text())
+        self.weights = (self.folder / "model.safetensors").read_bytes()
+
+    def attempt(self, random: Random) -> None:
+        import torch
+        from safetensors.torch import load, save
+
+        import specviz
+
+        action, text, weights = random.random(), json.dumps(self.config).encode(), self.weights
+        if action < 0.5:
+            text = text_of(self.config, random)
+        elif action < 0.8:
+            tensors = load(weights)
+            name = random.choice(list(tensors))
+            value = tensors.pop(name)
+            kinds = (torch.int8, torch.int32, torch.float16, torch.bool)
+            others = (value.to(random.choice(kinds)), value[:1], value[None], value * float("nan"))
+            if random.random() < 0.7:
+                tensors[random.choice((name, name + ".scale"))] = random.choice(others).contiguous()
+            weights = save(tensors)
+        else:
+            weights = spoiled(weights, random)
+        (self.folder / "config.json").write_bytes(text)
+        (self.folder / "model.safetensors").write_bytes(weights)
+        model = specviz.load(self.folder, dtype=random.choice(("float32", "bfloat16")))
+        specviz.generate(model, [5, 6, 7], "stepwise", max_new_tokens=2, block=2)
+
+
 class Card:
     """The training figures and scores next to a model's weights."""
 
@@ -579,5 +672,5 @@ FORMATS: dict[str, Form] = {
     "trace": TraceFile, "partial": Partial, "run": RunResults, "replay": ReplayResults, "plan": Plan,
     "returned": Returned, "scores": Scores, "suite": Suite, "partials": Partials, "imports": Imports,
     "answers": Answers, "history": History,
-    "model": ModelFolder, "card": Card,
+    "model": ModelFolder, "marian": MarianFolder, "adapter": Adapter, "card": Card,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from .formats import FORMATS
 from .harness import fuzz
 
 INPUTS = {"trace": 60, "partial": 60, "run": 40, "replay": 25, "plan": 80, "imports": 80, "model": 12,
-          "returned": 25, "scores": 60}  # fmt: skip
+          "returned": 25, "scores": 60, "adapter": 25}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORMATS)
