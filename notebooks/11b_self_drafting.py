@@ -356,11 +356,9 @@ pd.concat(
 # With both models: on which is the share larger, and on which the cost?
 
 # %%
-try:
-    large = sv.load("smollm2-diffusion")
-except sv.ModelError as error:
-    large = None
-    print(error)
+large = sv.load("smollm2-diffusion") if "smollm2" in sv.list_models() else None
+if large is None:
+    print("SmolLM2 is not downloaded yet; run: specviz models get smollm2")
 sides = {}
 for name, side in (("town-diffusion", model), ("smollm2-diffusion", large)):
     if side is None:

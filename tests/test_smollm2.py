@@ -92,6 +92,20 @@ def test_its_drafters_draft_its_text(smollm2, plain, draft) -> None:
     assert trace.summary()["tau"][0] > 1.15  # 1.22 with the heads, 2.20 with EAGLE
 
 
+def test_self_drafting_writes_the_text_of_stepwise_decoding(smollm2_file) -> None:
+    model = specviz.load("smollm2-diffusion")
+    assert (model.kind, model.shift, model.source) == (
+        "diffusion",
+        1,
+        "adapter of smollm2 (4-bit, dequantised)",
+    )
+    prompts = list(specviz.suite("narrow"))[:2]
+    options = {"max_new_tokens": 16, "block": 8, "cache": "dual", "refresh": 4}
+    stepwise, drafted = (specviz.generate(model, prompts, m, **options) for m in ("stepwise", "ssd"))
+    assert texts(drafted) == texts(stepwise)
+    assert len(drafted.cycles) < len(stepwise.cycles)
+
+
 def test_torch_and_llama_cpp_read_the_same_weights(smollm2) -> None:
     """The engines differ only in rounding (llama.cpp multiplies 4-bit weights by 8-bit activations)."""
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
