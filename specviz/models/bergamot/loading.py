@@ -93,10 +93,10 @@ def build(contents: marian.MarianFile, path: Path) -> Net:
     _check_sizes(shape, sizes, max(map(torch.numel, contents.tensors.values()), default=0), path)
     with torch.device("meta"):
         net = Net(shape)
-    state = {own: _taken(contents, theirs, path) for own, theirs in _names(shape)}
-    names = {theirs for _, theirs in _names(shape)}
-    if unread := sorted(contents.tensors.keys() - names):
-        raise ModelError(f"{path} has an unsupported architecture: it holds an unknown {unread[0]!r:.60}")
+    names = _names(shape)
+    state = {own: _taken(contents, theirs, path) for own, theirs in names}
+    if unread := sorted(contents.tensors.keys() - {theirs for _, theirs in names}):
+        raise ModelError(f"{path} has an unsupported architecture: {unread[0]!r:.60} has no place in it")
     zeros = torch.zeros(shape.d_model)
     for i in range(shape.decoder_layers):
         state[f"decoder.layers.{i}.rnn.candidate.bias"] = zeros  # Marian's unit has no bias here
