@@ -78,7 +78,7 @@ count, token, tokens, chain = np.zeros((4, reach + 1))
 for each in written(stepwise):
     for state, reading in each.readings.items():
         ahead = reading.cell // each.block - each.work(state)
-        drafted = reading.cell[np.lexsort((-reading.odds, ahead))]
+        drafted = reading.cell[np.lexsort((-reading.rank, ahead))]
         guess = dict(zip(reading.cell.tolist(), reading.token.tolist()))
         all_right = in_order = True
         for k in range(1, min(reach, len(each) - 1 - state) + 1):

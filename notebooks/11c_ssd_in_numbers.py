@@ -211,7 +211,7 @@ for each, head in zip(written(cached), cached.run["prompts"]):
         kept, work = each.readings[state], each.work(state)
         odds = dict(zip(fresh.cell[fresh.work].tolist(), fresh.rank[fresh.work].tolist()))
         mine = kept.cell // each.block == work
-        moved = np.mean([abs(odds[cell] - x) for cell, x in zip(kept.cell[mine].tolist(), kept.odds[mine])])
+        moved = np.mean([abs(odds[cell] - x) for cell, x in zip(kept.cell[mine].tolist(), kept.rank[mine])])
         at = fresh.surest(-1)
         other = (fresh.cell[at], fresh.token[at]) != (each.cell[state], each.token[state])
         rows.append((state % 8, moved, other))

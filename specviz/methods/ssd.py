@@ -86,8 +86,8 @@ class SSD(Unmasking):
 
     def propose(self, canvas: Canvas, row: int) -> Draft:
         cells, parents, stop = pick_cells(
-            canvas.open_cells(row), self.belief, self.block, canvas.room(row), self.draft_length, self.tree,
-            self.tail, self.first(canvas.model.shift),
+            canvas.open_cells(row), np.minimum(self.belief, self.sure), self.block, canvas.room(row),
+            self.draft_length, self.tree, self.tail, self.first(canvas.model.shift),
         )  # fmt: skip
         if not len(cells):
             return Draft.empty(stop)
@@ -110,7 +110,7 @@ class SSD(Unmasking):
         # Line 14: predictions of the canvases along the path; later ones overwrite earlier ones.
         seen = np.isin(reading.canvas, [-1, *path])
         self.guess[reading.cell[seen]] = reading.token[seen]
-        self.belief[reading.cell[seen]] = reading.rank[seen]
+        self.belief[reading.cell[seen]] = reading.odds[seen]
         rejected = bool((draft.parents == (path[-1] if path else -1)).any())
         origin = next_origin(len(draft), rejected)
         return placed(path, reading, [own], [origin], draft, status, odds)  # type: ignore[list-item]

@@ -832,7 +832,7 @@ def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tu
     at = np.flatnonzero(reading.cell[work] == cell)
     if not len(at):
         return False, np.nan, False
-    odds, mine = reading.odds[work], int(at[0])
+    odds, mine = reading.rank[work], int(at[0])
     margin = float(odds[mine] - np.delete(odds, mine).max(initial=-np.inf))
     p, top = reading.p[work[mine]], reading.top[work[mine]]
     if top[0] < 0:  # no candidates were recorded

@@ -39,7 +39,9 @@ class Reading(NamedTuple):
     token : array of int [cells]
         The likeliest token of each.
     odds : array of float [cells]
-        Its log-odds, capped where the run began to treat cells as equally sure.
+        Its log-odds.
+    rank : array of float [cells]
+        Log-odds by which cells are compared, capped where the run treats them as equally sure.
     entropy : array of float [cells]
     top, p : arrays [cells, top_k]
         The likeliest tokens, best first, and their probabilities.
@@ -48,6 +50,7 @@ class Reading(NamedTuple):
     cell: np.ndarray
     token: np.ndarray
     odds: np.ndarray
+    rank: np.ndarray
     entropy: np.ndarray
     top: np.ndarray
     p: np.ndarray
@@ -214,8 +217,8 @@ def _reading(row: Record, node: int, k: int, sure: float) -> Reading:
     else:
         top, p = (row[name].reshape(-1, k)[at] for name in ("pred_top_token", "pred_top_p"))
     cell = row["pred_position"][at].astype(np.int64)
-    odds, entropy = np.minimum(row["pred_odds"][at].astype(np.float64), sure), row["pred_entropy"][at]
-    return Reading(cell, top[:, 0].astype(np.int64), odds, entropy, top, p)
+    odds, entropy = row["pred_odds"][at].astype(np.float64), row["pred_entropy"][at]
+    return Reading(cell, top[:, 0].astype(np.int64), odds, np.minimum(odds, sure), entropy, top, p)
 
 
 def _lists(column: pa.ChunkedArray) -> list[np.ndarray]:

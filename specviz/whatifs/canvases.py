@@ -71,7 +71,8 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
         room = text.length - start
         if text.refresh:
             room = min(room, text.refresh - start % text.refresh)
-        cells, parents, stop = pick_cells(masked, memory.odds, text.block, room, draft_length, tree, tail)
+        rank = np.minimum(memory.odds, sure)
+        cells, parents, stop = pick_cells(masked, rank, text.block, room, draft_length, tree, tail)
         draft = Draft(memory.token[cells], parents, positions=cells)
         path, status = judge(text, start, draft)
         end = min(start + len(path) + 1, len(text))  # the pass places one more, unless the text has ended
@@ -141,8 +142,9 @@ def unsure(
     masked: np.ndarray, memory: Memory, block: int, draft_length: int, dtype: str, sure: float
 ) -> bool:
     """Whether different rounding could draft other cells, another order or another token."""
-    order = pick_cells(masked, memory.odds, block, len(masked), draft_length + 1, "chain", "shorter").cells
-    odds = memory.odds[order]
+    rank = np.minimum(memory.odds, sure)
+    order = pick_cells(masked, rank, block, len(masked), draft_length + 1, "chain", "shorter").cells
+    odds = rank[order]
     same = order[1:] // block == order[:-1] // block
     return bool((near(odds[1:], odds[:-1], dtype, sure) & same).any() or (memory.lead[order] <= COARSE).any())
 
@@ -150,7 +152,7 @@ def unsure(
 def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
     """Whether different rounding could unmask another cell at a state."""
     reading = text.readings[state]
-    odds = np.sort(reading.odds[reading.cell // text.block == text.cell[state] // text.block])[-2:]
+    odds = np.sort(reading.rank[reading.cell // text.block == text.cell[state] // text.block])[-2:]
     return len(odds) > 1 and bool(near(odds[1:], odds[:1], dtype, sure).any())
 
 

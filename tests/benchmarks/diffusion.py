@@ -268,7 +268,7 @@ def side_by_side(
             counts.append((len(chain.judge(drafts[0], first(reading, len(drafts[0]))).path),
                            len(mix.judge(drafts[1], reading).path)))  # fmt: skip
             root = first(reading, 0)
-            guess[root.cell], belief[root.cell] = root.token, root.rank
+            guess[root.cell], belief[root.cell] = root.token, root.odds
             for each in (chain, mix):
                 each.guess, each.belief = guess.copy(), belief.copy()
             at = root.surest(-1)

@@ -99,6 +99,28 @@ def test_a_text_that_ends_inside_a_chain_cuts_it() -> None:
     assert cut
 
 
+def test_scores_and_confidences_are_not_capped_at_sure() -> None:
+    model = tiny(3, eos=(), tie_word_embeddings=False)
+    with torch.no_grad():
+        model.net.lm_head.weight *= 20
+    model._llama = type(model._llama)(model.net, model.layers, model.kernels)
+    options = {"block": 4, "max_new_tokens": CELLS, "sure": 1.0}
+    base = specviz.generate(model, PROMPTS, "stepwise", **options)
+    rerun = specviz.generate(model, PROMPTS, "ssd", draft_length=3, **options)
+    replayed = specviz.whatif(base).ssd(draft_length=3).trace(0)
+    check_same(rerun, replayed)
+    for trace in (rerun, replayed):
+        score, confidence = (trace.nodes[name].to_numpy(float) for name in ("score", "confidence"))
+        assert (score > 1).any()
+        np.testing.assert_allclose(confidence, 1 / (1 + np.exp(-score)), rtol=1e-5)
+        assert metrics.recheck(trace)["agrees"].all()
+    odds = [
+        np.concatenate(t.arrow(["pred_odds"])["pred_odds"].drop_null().to_pylist()) for t in (rerun, replayed)
+    ]
+    assert odds[0].max() > 1
+    np.testing.assert_allclose(odds[0], odds[1], rtol=1e-5, atol=1e-6)
+
+
 def test_mix_order_never_accepts_fewer_from_a_state() -> None:
     more = 0
     for seed in range(4):
