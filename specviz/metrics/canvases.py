@@ -20,6 +20,7 @@ from specviz.errors import ParameterError, TraceError
 from specviz.metrics.cycles import _texts, ratio, seconds
 from specviz.metrics.interval import Estimate, pooled
 from specviz.trace import Reading, Trace, Written, written
+from specviz.trace.states import check_states
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,7 +196,8 @@ def acceptance_limit(
     Raises
     ------
     TraceError
-        If the pass at some state was not recorded.
+        If the pass at some state was not recorded, or depends on more than the state (Fast-dLLM's dual
+        cache).
     ParameterError
         If a length or a number of candidates is below 1, or more candidates are needed than were recorded.
     """
@@ -222,6 +224,7 @@ def limits_by_text(
     if not lengths or not top or min(*lengths, *top, 1) < 1:
         raise ParameterError("lengths and top are whole numbers of at least 1")
     texts = written(stepwise)
+    check_states(stepwise)
     ranks = [_ranks(text, max(top)) for text in texts]
     rows = [(n, k, *_rounds(rank, n, k)) for n in lengths for k in top for rank in ranks]
     return pd.DataFrame(rows, columns=["draft_length", "top", *COUNTS])
@@ -325,7 +328,7 @@ def failures(trace: Trace) -> pd.DataFrame:
     Raises
     ------
     TraceError
-        If a run is of another method.
+        If a run is of another method, or used Fast-dLLM's dual cache.
     """
     import pandas as pd
 
@@ -335,6 +338,7 @@ def failures(trace: Trace) -> pd.DataFrame:
                 f"chains are drafted by ssd, and this is a run of {part.run['method']}: from a stepwise run "
                 "specviz.whatif(trace).ssd(draft_length=4).trace() shows what would have been drafted"
             )
+    check_states(trace)
     lengths = {part.run["run"]: part.run["parameters"]["draft_length"] for part in trace.split()}
     counts, held = [], 0
     for text in written(trace):

@@ -34,7 +34,7 @@ import numpy as np
 from specviz.errors import TraceError
 from specviz.rules import speculative
 from specviz.rules.bild import rolls_back
-from specviz.rules.cells import COARSE
+from specviz.rules.cells import COARSE, caches_by_block
 from specviz.rules.gap import passes
 from specviz.rules.retranslation import biased, keeps
 from specviz.schema import EXACTNESS, ROLLBACK
@@ -711,7 +711,7 @@ def recheck(trace: Trace) -> pd.DataFrame:
         ``expected`` (whether the rule keeps it), ``margin`` (how far the decision was from flipping:
         threshold minus value; for canvases, log-odds of its cell minus those of the surest other one; NaN for
         greedy) and ``agrees``. A decision within float32 rounding agrees either way. Nodes whose record
-        lacks a number that the rule needs are left out.
+        lacks a number that the rule needs are left out, and those of Fast-dLLM's dual cache.
     """
     import pandas as pd
 
@@ -807,7 +807,7 @@ def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray,
     """Recomputed decisions on canvases: the decidable nodes, whether kept, margin, whether close."""
     decisions: dict[tuple[int, int, int], tuple[bool, float, bool] | None] = {}
     wide = part.run["dtype"] == "float64"  # then numbers equal in the record (float32) may have differed
-    for text in written(part):
+    for text in [] if caches_by_block(part.run["canvas"]) else written(part):
         for each in text.passes:
             states = dict(zip([-1, *each.path], range(each.start, each.start + len(each.path) + 1)))
             for node, status in enumerate(each.status):

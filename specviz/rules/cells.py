@@ -134,11 +134,18 @@ def judge_cells(draft: Draft, place: Callable[[int], tuple[int, int] | None]) ->
     return path[1:], status
 
 
+def caches_by_block(canvas: Metadata) -> bool:
+    """Whether a run used Fast-dLLM's dual cache, whose passes depend on the block's start as well.
+
+    `canvas` is that entry of the run's metadata.
+    """
+    return canvas.get("cache") == "dual" and canvas.get("cache_rule") == "fast_dllm"
+
+
 def starts_with_first(canvas: Metadata) -> bool:
     """Whether a block's first cell is placed before its others, however sure they are.
 
     A shifted model predicts a block's first cell at the position before the block, which Fast-dLLM's dual
-    cache computes only in a refresh. `canvas` is that entry of a run's metadata.
+    cache computes only in a refresh.
     """
-    dual = canvas.get("cache") == "dual" and canvas.get("cache_rule") == "fast_dllm"
-    return dual and bool(canvas.get("shift"))
+    return caches_by_block(canvas) and bool(canvas.get("shift"))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from specviz.errors import TraceError
+from specviz.rules.cells import caches_by_block
 from specviz.trace.checks import list_sizes
 from specviz.trace.files import Record
 
@@ -27,6 +28,12 @@ COLUMNS = (
     "pred_node", "pred_position", "pred_odds", "pred_entropy", "pred_top_token", "pred_top_p",
     "out_token", "out_position", "out_odds", "out_p",
 )  # fmt: skip
+
+
+BY_BLOCK = (
+    "run {} used Fast-dLLM's cache rule, in which a state's pass depends on the block: decode again with "
+    "cache_rule='predictor'"
+)
 
 
 class Reading(NamedTuple):
@@ -153,6 +160,13 @@ def written(trace: Trace) -> list[Written]:
     return [each for part in trace.split() for each in _of_run(part)]
 
 
+def check_states(trace: Trace) -> None:
+    """Check that each pass depends on its state alone, so that what one run read holds for another."""
+    for part in trace.split():
+        if caches_by_block(part.run["canvas"] or {}):
+            raise TraceError(BY_BLOCK.format(part.run["run"]))
+
+
 def _of_run(part: Trace) -> Iterator[Written]:
     run = part.run
     canvas = run["canvas"]
@@ -163,11 +177,6 @@ def _of_run(part: Trace) -> Iterator[Written]:
     sizes = [canvas.get(name) for name in ("length", "block", "refresh")]
     if any(type(size) is not int or size < 1 for size in sizes):
         raise TraceError(f"run {run['run']} does not say the length, block and refresh of its canvases")
-    if canvas.get("cache_rule") == "fast_dllm":
-        raise TraceError(
-            f"run {run['run']} used Fast-dLLM's cache rule, in which a state's pass depends on the block: "
-            f"decode again with cache_rule='predictor'"
-        )
     length, block, refresh = sizes
     refresh = 0 if canvas.get("cache") == "none" else refresh
     sure = (run["parameters"] or {}).get("sure", np.inf)

@@ -16,6 +16,7 @@ from specviz.rules import bild, gap, ngrams, retranslation, speculative, store
 from specviz.rules import cells as cell_rules
 from specviz.rules.parameters import Parameter
 from specviz.trace import Trace, Written, is_trace, written
+from specviz.trace.states import BY_BLOCK
 from specviz.whatifs import canvases, walk
 from specviz.whatifs.answer import (
     BOUNDED,
@@ -236,7 +237,8 @@ class WhatIf:
         if canvas != (method == "ssd"):
             return CANVAS.format(own, method) if canvas else f"this run of {own} wrote no canvas"
         if method == "ssd":
-            return ""
+            dual = cell_rules.caches_by_block(self._run["canvas"])
+            return BY_BLOCK.format(self._run["run"]) if dual else ""
         if method == "retranslate":
             return (
                 "" if own == "retranslate" else f"the source of this run of {own} did not arrive in updates"

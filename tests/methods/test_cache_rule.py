@@ -11,6 +11,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 import specviz
+from specviz import metrics
 from specviz.errors import TraceError
 from specviz.models.diffusion import Diffusion
 
@@ -136,10 +137,39 @@ def test_ssd_writes_what_stepwise_writes(shift: int, tree: str) -> None:
     assert accepted and begun
 
 
-def test_what_ifs_ask_for_the_other_rule() -> None:
-    trace = specviz.generate(tiny(0, 1), [[9, 2, 11]], "stepwise", max_new_tokens=8, block=4, **RULE)
-    with pytest.raises(TraceError, match="cache_rule='predictor'"):
-        specviz.whatif(trace).ssd(draft_length=[2])
+def test_what_reads_states_asks_for_the_other_rule() -> None:
+    options = RULE | {"max_new_tokens": 8, "block": 4}
+    stepwise, ssd = (
+        specviz.generate(tiny(0, 1), [[9, 2, 11]], *method, **options | more)
+        for method, more in ((["stepwise"], {}), (["ssd"], {"draft_length": 3}))
+    )
+    question = specviz.whatif(stepwise)
+    assert "used Fast-dLLM's cache rule" in repr(question)
+    for refused in (
+        lambda: question.ssd(draft_length=[2]),
+        lambda: metrics.acceptance_limit(stepwise, [2], [1]),
+        lambda: metrics.failures(ssd),
+    ):
+        with pytest.raises(TraceError, match="cache_rule='predictor'"):
+            refused()
+    assert ssd.nodes["status"].isin(["accepted", "rejected"]).any()
+    assert len(metrics.recheck(ssd)) == 0
+
+
+@pytest.mark.parametrize("cache", ["none", "dual"])
+def test_counts_need_no_states(cache: str) -> None:
+    options = RULE | {"cache": cache, "max_new_tokens": 8, "block": 4}
+    stepwise = specviz.generate(tiny(0, 1), [[9, 2, 11]], "stepwise", **options)
+    ssd = specviz.generate(tiny(0, 1), [[9, 2, 11]], "ssd", draft_length=3, **options)
+    table = metrics.by_canvas(ssd, stepwise).iloc[0]
+    assert (table["placed"], table["stepwise"], table["passes"]) == (8, 8, len(ssd.cycles) - 1)
+    assert metrics.step_reduction(stepwise).median == 0
+    assert metrics.valid_tokens_per_second(ssd) > 0
+    assert metrics.compare_canvases({"ssd": ssd}, stepwise)["same_order"].tolist() == [1]
+    if cache == "none":  # the rule does not apply
+        assert len(metrics.recheck(ssd)) and metrics.recheck(ssd)["agrees"].all()
+        assert specviz.whatif(stepwise).ssd(draft_length=2).badge == "exact"
+        assert metrics.acceptance_limit(stepwise, [2], [1])["steps"].tolist() == [8]
 
 
 @pytest.mark.parametrize("tree", ["chain", "mix"])
