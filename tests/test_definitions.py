@@ -8,7 +8,7 @@ import pytest
 import traces
 from specviz import metrics
 from specviz.errors import TraceError
-from specviz.trace import Recorder, Trace
+from specviz.trace import Recorder, Trace, read_counts
 
 A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "below_budget"
 
@@ -163,6 +163,33 @@ def test_a_draft_is_what_the_target_read():
     trace = decode([[A, R, "below_budget"], [A, "unsent", "unsent"], ["unreviewed"]])
     steps = metrics.counts(trace).steps
     assert steps["drafted"].tolist() == steps["depth"].tolist() == [2, 1, 0]
+
+
+def test_a_window_is_sent_but_is_no_draft(tmp_path):
+    recorder = Recorder({"run": "l", "method": "lookahead", "prompts": [{"tokens": [7]}]})
+    recorder.add({"cycle": 0, "prompt": 0})
+    keep = 0
+    for cycle in range(1, 5):  # a window six tokens deep; in two of the four steps a draft, accepted
+        n = 2 * (cycle % 2)
+        recorder.add({
+            "cycle": cycle, "prompt": 0, "keep": keep,
+            "node_token": np.arange(6 + n), "node_parent": [*range(-1, 5), *[-1, 6][:n]],
+            "node_status": [U] * 6 + [A] * n, "node_source": ["window"] * 6 + ["ngram"] * n,
+            "out_token": np.arange(n + 1), "out_position": np.arange(keep, keep + n + 1),
+            "out_origin": ["draft"] * n + ["bonus"],
+        })  # fmt: skip
+        keep += n + 1
+    trace = recorder.close()
+    steps = metrics.counts(trace).steps
+    assert (steps["drafted"].tolist(), steps["depth"].tolist()) == ([8, 6, 8, 6], [2, 0, 2, 0])
+    found = values(trace)
+    assert (found["1 + accepted a draft"], found["accepted of judged"], found["all accepted"]) == (3, 1, 1)
+    assert metrics.by_position(trace)["given"].tolist() == [1, 1]
+    again = read_counts(metrics.counts(trace).to_aiperf(tmp_path / "w.jsonl"), "aiperf")
+    assert (again.total("drafts"), again.total("drafted"), again.total("accepted")) == (2, 28, 4)
+    table = metrics.by_depth(trace).set_index("depth")
+    assert table["overall"][1] == 1
+    assert table["sent"].sum() == metrics.sent(trace) == 28
 
 
 def test_what_a_later_step_took_back_is_no_output():

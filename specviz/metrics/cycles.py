@@ -426,7 +426,7 @@ def by_depth(trace: Trace) -> pd.DataFrame:
         in a tree, the children of the path's nodes), ``accepted``.
         Shares: ``rate`` = accepted / judged; ``given`` = accepted / cycles in which some node at that depth
         was judged (the chance of going one deeper; in a chain the same as ``rate``); ``overall`` = accepted /
-        steps with a draft, as in vLLM's acceptance per position.
+        steps with a draft, as in vLLM's acceptance per position. Lookahead's window is sent, but is no draft.
     """
     import pandas as pd
 
@@ -437,7 +437,8 @@ def by_depth(trace: Trace) -> pd.DataFrame:
         judged=status.isin(["accepted", "rejected"]),
         accepted=status == "accepted",
     )
-    drafts = int((_steps(trace)["sent"] > 0).sum())
+    draft = (nodes["sent"] | (status == "cut")) & (nodes["source"] != "window")
+    drafts = len(nodes[draft].drop_duplicates([*KEYS]))
     table = nodes.groupby("depth")[["sent", "judged", "accepted"]].sum().reset_index()
     reached = nodes[nodes["judged"]].drop_duplicates([*KEYS, "depth"]).groupby("depth").size()
     table["rate"] = table["accepted"] / table["judged"].where(table["judged"] > 0)

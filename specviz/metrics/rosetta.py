@@ -26,7 +26,8 @@ def counts(trace: Trace) -> Counts:
     """Reduce a trace to what other tools record: numbers of tokens, per request and per step.
 
     A request is a text of a run. A step is a cycle after the prefill; drafted tokens are the nodes that the
-    target read, accepted ones those that were emitted.
+    target read, accepted ones those that were emitted. Lookahead's window counts as drafted, but is no draft:
+    it adds no depth.
 
     Raises
     ------
@@ -116,7 +117,9 @@ def _steps_of(trace: Trace) -> pd.DataFrame:
     outputs, nodes = trace.outputs, trace.nodes
     accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("accepted")
     steps = steps.merge(accepted.reset_index(), how="left", on=keys).fillna({"accepted": 0})
-    sent = nodes[~nodes["status"].isin(["below_budget", "unsent", "unreviewed"])]
+    sent = nodes[
+        ~nodes["status"].isin(["below_budget", "unsent", "unreviewed"]) & (nodes["source"] != "window")
+    ]
     for name, some in (("depth", sent), ("cut", nodes[nodes["status"] == "cut"])):
         deepest = some.groupby(keys, observed=True)["depth"].max().rename(name)
         steps = steps.merge(deepest.reset_index(), how="left", on=keys)
@@ -140,7 +143,7 @@ def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     for name, column in (("drafted", "sent"), ("accepted", "accepted"), ("emitted", "emitted")):
         table[name] = by[column].sum().reindex(table.index, fill_value=0)
     table["steps"] = by.size().reindex(table.index, fill_value=0)
-    drafts = (steps["sent"] > 0).groupby([steps["run"], steps["prompt"]], observed=True).sum()
+    drafts = (steps["depth"] > 0).groupby([steps["run"], steps["prompt"]], observed=True).sum()
     table["drafts"] = drafts.reindex(table.index, fill_value=0)
     outputs = trace.outputs
     kept = outputs[outputs["kept"]].groupby(keys, observed=True).size()

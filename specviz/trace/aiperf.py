@@ -66,7 +66,7 @@ def _record(number: int, row: Record, steps: Any, most: int | None) -> Record:
     request: Record = {"metadata": metadata, "metrics": metrics}
     accepted, drafted, n = int(row["accepted"]), int(row["drafted"]), int(row["drafts"] or 0)
     if n and steps is not None:
-        some = steps[steps["drafted"].isna() | (steps["drafted"] > 0)]
+        some = steps[steps["depth"].fillna(steps["drafted"]).fillna(1) > 0]
         histogram = some["accepted"].value_counts().sort_index()
         record = {
             "engine": "specviz", "mean_acceptance_length": 1 + accepted / n,
@@ -77,7 +77,8 @@ def _record(number: int, row: Record, steps: Any, most: int | None) -> Record:
         for name, value in (("num_spec_tokens", most), ("completion_tokens", row["output"])):
             if value is not None:
                 record[name] = value
-        if not some["drafted"].isna().any():
+        # Lookahead's window is read in steps without a draft too; then the list does not add up.
+        if not some["drafted"].isna().any() and some["drafted"].sum() == drafted:
             record["per_step_accepted"] = [int(a) for a in some["accepted"]]
             record["per_step_drafted"] = [int(d) for d in some["drafted"]]
         request["spec_decode_acceptance"] = record
