@@ -159,6 +159,23 @@ def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
     assert metrics.tau(trace) == value["tau, emitted tokens"]
 
 
+def test_a_method_without_a_token_of_its_own_gets_none():
+    recorder = Recorder({"run": "o", "method": "oracle", "prompts": [{"tokens": [7]}]})
+    recorder.add({"cycle": 0, "prompt": 0})
+    for i, status in enumerate([A, A, R, A]):  # each step keeps its one draft token or replaces it
+        recorder.add({
+            "cycle": i + 1, "prompt": 0, "keep": i, "node_token": [5], "node_parent": [-1],
+            "node_status": [status], "out_token": [5], "out_position": [i],
+            "out_origin": ["draft" if status == A else "correction"], "end": "length" if i == 3 else None,
+        })  # fmt: skip
+    trace = recorder.close()
+    found = values(trace)
+    assert found["tau, whole steps"] == found["tau, emitted tokens"] == metrics.tau(trace) == 1
+    assert found["tokens an index"] == 4 / 3
+    for name in ("matches a round", "accepted of judged", "all accepted", "accepted a step"):
+        assert found[name] == 3 / 4
+
+
 def test_a_draft_is_what_the_target_read():
     trace = decode([[A, R, "below_budget"], [A, "unsent", "unsent"], ["unreviewed"]])
     steps = metrics.counts(trace).steps

@@ -9,8 +9,9 @@ them all.
 Symbols: a request has S verify steps, N of them with a draft, D drafted tokens, A accepted, E emitted by the
 steps, O tokens of the answer, T seconds with the prefill, P of the prefill, F until the first tokens; k is
 the largest draft of a step, W the seconds for all requests. Σ sums over all requests, mean averages one value
-per request; a prime marks the baseline. Of a step: a accepted, m = emitted - 1, d the depth of its draft. […]
-is 1 if it holds, else 0. `LEGEND` is the short form.
+per request; a prime marks the baseline. Of a step: a accepted, m = emitted - 1 (a if the method emits no
+token of its own after an accepted one: `oracle`), d the depth of its draft. […] is 1 if it holds, else 0.
+`LEGEND` is the short form.
 
 In two cases an engine would print another number than its formula gives for this decode. Prefill emits
 nothing here, so that every later step emits at least one token; engines emit a first token in it, and
@@ -33,7 +34,8 @@ from specviz.trace.counts import Counts
 LEGEND = (
     "S steps, N of them with a draft, D drafted tokens, A accepted, E emitted, O of the answer; T seconds of "
     "a request, P of its prefill, F until its first tokens, W of the whole run; k the largest draft; ′ the "
-    "baseline; of a step a accepted, m = emitted - 1, d the draft's depth; […] 1 where it holds"
+    "baseline; of a step a accepted, m = emitted - 1 (a without a token of the target's own), d the draft's "
+    "depth; […] 1 where it holds"
 )
 LENGTH, RATE, SPEED = "acceptance length", "acceptance rate", "speedup"
 POOLED, MEAN = "pooled", "mean over requests"
@@ -58,7 +60,10 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class Tally:
-    """A run's numbers under the symbols above: arrays [requests]; a, m, d, n and w are arrays [steps]."""
+    """A run's numbers under the symbols above: arrays [requests]; a, m, d, n and w are arrays [steps].
+
+    M is the sum of a request's m.
+    """
 
     S: np.ndarray
     N: np.ndarray
@@ -69,6 +74,7 @@ class Tally:
     T: np.ndarray
     P: np.ndarray
     F: np.ndarray
+    M: np.ndarray
     eos: np.ndarray
     W: float
     k: float
@@ -90,17 +96,22 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
     # If there are as many drafts as steps that may have had one, each of these steps had one.
     all_drafted = of["N"].sum() >= w[d != 0].sum()
     had = np.where(np.isnan(d), 1.0 if all_drafted else np.nan, d > 0)
-    if whole and len(a):
-        at = counts.steps["request"].to_numpy(np.int64)
-        own = m < a  # the step ended with a draft token: the target's own was cut
-        more = beyond if most else np.zeros_like(beyond)
-        n = len(counts.requests)
-        of["A"] = of["A"] + np.bincount(at, w * more, n)
-        of["E"] = of["E"] + np.bincount(at, w * (more + own), n)
-        a = a + more
+    matches = of["E"] - of["S"]
+    if len(a):
+        request, n = counts.steps["request"], len(counts.requests)
+        at, short = request.to_numpy(np.int64), m < a  # steps that end with a draft token
+        # The text's end cuts the target's own token in its last step only. In others the method emits none.
+        if (short & request.duplicated(keep="last").to_numpy()).any():
+            matches = matches + np.bincount(at, w * np.where(short, a - m, 0.0), n)
+            m, short = np.where(short, a, m), np.zeros_like(short)
+        if whole:
+            more = beyond if most else np.zeros_like(beyond)
+            of["A"] = of["A"] + np.bincount(at, w * more, n)
+            of["E"] = of["E"] + np.bincount(at, w * (more + short), n)
+            a = a + more
     eos = counts.requests["eos"].to_numpy(np.float64, na_value=np.nan)
     k = float("nan") if counts.most is None else float(counts.most)
-    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, m=m, d=d, n=had, w=w)
+    return Tally(**of, M=matches, eos=eos, W=counts.wall, k=k, a=a, m=m, d=d, n=had, w=w)
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> float:
@@ -253,8 +264,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         f"{GPT_FAST} (accept_counts)",
     ),
     Definition(
-        "matches a round", LENGTH, POOLED, EMITTED, "ΣE / ΣS - 1", ("emitted", "steps"),
-        lambda t: _ratio(t.E, t.S) - 1,
+        "matches a round", LENGTH, POOLED, EMITTED, "Σm / ΣS", ("emitted", "steps"),
+        lambda t: _ratio(t.M, t.S),
         ("transformers-style (n_matches)",),
         "a round's new tokens minus one, after cutting at an end token or the length limit",
         "transformers 5.23.0, generation/utils.py (_assisted_decoding)",
