@@ -253,8 +253,11 @@ def _stays(record: UpdateRecord, at: int, token: int, beta: float, width: float,
 
     Decisions about probabilities closer than `width` are ties, as are first choices closer than `close`.
     """
+    room = beta / (1 - beta) if beta < 1 else float("inf")
+    if room >= 1:  # no probability is further below the largest one
+        return True
     top = _candidates(record, at)
-    (best, most), room = top[0], beta / (1 - beta) if beta < 1 else float("inf")
+    best, most = top[0]
     if best == token:
         if room < close and len(top) > 1 and most - top[1][1] < close:
             raise Halt(at, TIE)

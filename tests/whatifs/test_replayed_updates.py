@@ -166,11 +166,26 @@ def test_the_bias_is_told_to_the_first_text_that_parts():
     assert 0.3 < told / of < 1
 
 
+def test_a_bias_of_one_half_keeps_every_token():
+    """However sure the target is of another token, and whatever the record holds."""
+
+    class Sure(Calm):
+        def logits(self, text):
+            return 100 * super().logits(text)
+
+    for seed in range(4):
+        trace = run(Sure(seed), SOME, beta=0.9)
+        answer = whatif(trace).retranslate(tokenize="model", beta=[0.5, 0.6])
+        assert answer.badge == "exact"
+        same(answer.trace(0), run(Sure(seed), SOME, beta=0.5))
+
+
 def test_what_the_record_leaves_open_is_said():
     """The target never verified the tokens after those carried over unreviewed."""
     trace = run(MODELS[0], SOME, mode="cd")
     answer = whatif(trace).retranslate(tokenize="model", mode="ssbd", beta=[0.0, 0.2, 1.0])
-    assert answer.table["updates"].tolist() == [2, 2, 2]
+    assert answer.table["updates"].tolist() == [2, 2, 8]
+    same(answer.trace(2), run(MODELS[0], SOME, beta=1.0))  # from β = 0.5 on every token stays
     assert set(answer.places["why"]) == {
         "the record does not hold the target's probability of this token here"
     }
