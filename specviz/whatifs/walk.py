@@ -272,8 +272,9 @@ class SpeculativeReplay(Replay):
         self.draft_length, self.stop = draft_length, stop
         self.next_other = following(record.draft != self.text)  # where the drafter writes something else
         self.next_hole = following(record.draft < 0)
-        self.next_unsure = following(is_unsure(record.draft_p, stop))
-        close = np.abs(record.draft_lead) < rounding.draft
+        unsure = is_unsure(record.draft_p, stop)
+        self.next_unsure = following(unsure)
+        close = (np.abs(record.draft_lead) < rounding.draft) & ~unsure  # an unsure token is not sent
         if stop:
             close |= np.abs(record.draft_p - stop) < rounding.draft
         self.next_close = following(close)
@@ -343,7 +344,7 @@ class BiLDReplay(Replay):
         self.fallback, self.rollback, self.cap, self.review_end = fallback, rollback, cap, review_end
 
     def goes_on(self, p: float) -> bool | None:
-        clear = abs(p - self.fallback) >= self.rounding.draft
+        clear = self.fallback in (0, 1) or abs(p - self.fallback) >= self.rounding.draft
         return bool(bild.goes_on(p, self.fallback)) if clear else None
 
     def stays(self, at: int, p: float) -> bool:
@@ -377,10 +378,10 @@ class BiLDReplay(Replay):
             if record.draft[at] < 0:
                 raise Halt(at, HOLE)
             on = self.goes_on(float(record.draft_p[at]))
+            if on is False:  # whatever the token
+                return at - start, "fallback", False
             if on is None or record.draft_lead[at] < self.rounding.draft:
                 raise Halt(at, TIE)
-            if not on:
-                return at - start, "fallback", False
             if record.draft[at] != self.text[at]:
                 return at - start, why, True
             if self.text[at] in self.eos:

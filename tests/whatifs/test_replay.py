@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from specviz.whatifs import Costs, whatif
 from specviz.whatifs import walk as replays
 from specviz.whatifs.costs import price, timed
 from specviz.whatifs.question import METHODS
+from specviz.whatifs.texts import Rounding
+from specviz.whatifs.walk import BiLDReplay
 
 
 class Looping(TableModel):
@@ -304,6 +307,29 @@ def test_a_threshold_on_a_confidence_is_a_tie():
     sure = float(whatif(trace).texts[0].draft_p[0])
     assert whatif(trace).speculative(stop=sure).badge == "needs a rerun"
     assert whatif(trace).speculative(stop=sure + 1e-3).badge != "needs a rerun"
+
+
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [("speculative", {"draft_length": [3, 5], "stop": 0.9}), ("bild", {"fallback": [0.9, 1.0]})],
+)
+def test_a_tie_between_tokens_that_are_not_sent_is_none(method, values):
+    drafter = Level(6, 3, name="level")  # never surer than one half
+    trace = dense(
+        TARGET, drafter, [[1, 2]], method, 20, **{name: 0.9 for name in values if name != "draft_length"}
+    )
+    answer = getattr(whatif(trace), method)(**values)
+    assert not len(answer.places) and answer.table["cycles"].tolist() == [20, 20]
+    for row in range(2):
+        compare(answer, row, TARGET, drafter, [[1, 2]], method, 20)
+    name = "stop" if method == "speculative" else "fallback"
+    assert whatif(trace).ask(**{name: 0.3}).badge == "needs a rerun"  # here such a token is sent
+
+
+@pytest.mark.parametrize(("fallback", "on"), [(0, True), (0.5, None), (1, False)])
+def test_every_confidence_is_above_0_and_none_above_1(fallback, on):
+    replay = SimpleNamespace(fallback=fallback, rounding=Rounding(0.6, 0.6))  # everything is close
+    assert BiLDReplay.goes_on(replay, 0.5) is on
 
 
 def test_without_a_dense_record_holes_are_named():
