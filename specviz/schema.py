@@ -176,7 +176,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("node_source", "list<string>", "Where the node came from: model, store, prompt, layer ..."),
     Column("node_status", "list<string>", "below_budget (of a tree, its score too low for the nodes that are sent), unsent, unjudged (after a rejection, not tried because a sibling was accepted, or only read: a window), accepted, rejected, cut, unreviewed (emitted, never sent to the target)."),
     Column("node_q", "list<float>", "The drafter's probability of the token, as it was sampled and tested; of siblings that are tried one after another, what is left of it without the rejected ones (where nothing was sampled, of 1)."),
-    Column("node_p", "list<float>", "The target's probability of the token, as it was tested: of siblings that were drawn one after another, what the rejected ones left of it; in re-translation with its bias β."),
+    Column("node_p", "list<float>", "The target's probability of the token, as it was tested: of siblings that were drawn one after another, what the rejected ones left of it; in sampled re-translation with its bias β (greedy: the plain probability)."),
     Column("node_rank", "list<int32>", "Rank of the token in the target's distribution; 0 is the top. Ties share the better rank."),
     Column("node_u", "list<float>", "The uniform number that the accept decision used."),
     Column("node_confidence", "list<float>", "The drafter's largest probability where it chose the node."),

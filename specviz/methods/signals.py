@@ -54,7 +54,7 @@ def share_of_margin(margin: Tensor, size: int | Tensor) -> Tensor:
 def confidence(logits: Tensor) -> Tensor:
     """The largest probability, max_y p(y), in (0, 1]; shape [...] from [..., vocabulary].
 
-    Source: BiLD, section 3.3; CM-ASD's first signal.
+    Source: BiLD, section 3.3.
     """
     # p of the top token alone is 1 / sum(exp(x - max)): no need for the whole softmax.
     return (logits.amax(-1) - logits.logsumexp(-1)).exp()

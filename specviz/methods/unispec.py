@@ -96,6 +96,6 @@ class UniSpec(Remembering):
         self.store.learn(np.append(self.root, draft.tokens), tokens, p)  # lines 38-44, rejected nodes too
         self.store.forget(self.ends)
         last = verdict.path[-1] if verdict.path else ROOT
-        self.near = tokens[last + 1], p[last + 1]  # lines 45-46
+        self.near = tokens[last + 1], p[last + 1]  # lines 46-47
         assert verdict.token is not None
         self.root = verdict.token

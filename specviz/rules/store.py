@@ -234,7 +234,7 @@ def grow(store: Store, root: int, neighbours: tuple[np.ndarray, np.ndarray], gro
     root : int
         The last token of the text.
     neighbours : (tokens, p) of arrays [k]
-        The target's likeliest tokens in the root's place (the cache C of lines 45-46), which widen the first
+        The target's likeliest tokens in the root's place (the cache C of lines 46-47), which widen the first
         level.
     growth : Growth
     """
