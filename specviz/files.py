@@ -71,9 +71,9 @@ def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
     TraceError
         If it exists (unless `force`) or cannot be written.
     """
-    if path.exists() and not force:
-        raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
     try:
+        if path.exists() and not force:
+            raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
         with replacing(path) as part, open(part, "xb") as file:
             file.write(content)
             file.flush()

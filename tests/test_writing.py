@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,12 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     assert order == ["wait", "wait", "rename"] and file.read_text() == "new"
     with pytest.raises(TraceError, match="cannot write"):
         write_text(file / "below.txt", "x")
+
+
+def test_a_folder_that_cannot_be_searched_is_one_line(tmp_path, monkeypatch):
+    def closed(path, **_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "exists", closed)
+    with pytest.raises(TraceError, match=r"cannot write .*a.txt: Permission denied$"):
+        write_text(tmp_path / "a.txt", "x")
