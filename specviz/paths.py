@@ -14,10 +14,24 @@ HERE = Path(__file__).resolve().parent
 HOME = "SPECVIZ_HOME"  # the environment variable that names another folder
 
 
+def expanded(path: str | Path, error: type[SpecvizError] = SpecvizError) -> Path:
+    """Replace a leading ``~`` or ``~user`` by that user's home folder.
+
+    Raises
+    ------
+    SpecvizError
+        Of the type `error`, if there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise error(f"{path} names a user that this system does not have: write out the path") from None
+
+
 def home() -> Path:
     """Folder for downloads, calibrations and suites: ``SPECVIZ_HOME``, or else the user's cache."""
     if os.environ.get(HOME):
-        return Path(os.environ[HOME]).expanduser()
+        return expanded(os.environ[HOME])
     from platformdirs import user_cache_path
 
     return user_cache_path("specviz", appauthor=False)

@@ -13,6 +13,7 @@ from specviz.explanations import acceptance, costs
 from specviz.explanations.costs import PARTS, PLAIN, Costs, Plain
 from specviz.explanations.explanation import Explanation
 from specviz.metrics import Estimate, contenders
+from specviz.paths import expanded
 from specviz.trace import Counts, Trace, read_counts
 from specviz.trace.counts import UNDRAFTED
 from specviz.trace.engines import origin_of
@@ -115,7 +116,7 @@ def _opened(
 ) -> Trace | Counts:  # fmt: skip
     if not isinstance(source, str | Path):
         return source
-    path = Path(source).expanduser()
+    path = expanded(source, TraceError)
     if origin is None and (path.is_dir() or path.suffix in RECORDS):
         return Trace.open(path)
     return read_counts(path, origin or origin_of(path), plain=plain, since=since)

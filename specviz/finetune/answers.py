@@ -28,6 +28,7 @@ from specviz.finetune.target_states import states_in
 from specviz.methods.sampling import Sampling
 from specviz.metrics.loops import cut_loop
 from specviz.models.context import NOTHING, Context
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     from specviz.models.additions import Target
@@ -296,7 +297,7 @@ def read(path: str | Path) -> Answers:
     ModelError
         If it cannot be read, holds no answers, or is damaged; the message names the line.
     """
-    path = Path(path).expanduser()
+    path = expanded(path, ModelError)
     try:
         with path.open(encoding="utf-8") as file:
             header = _header(file.readline(), path)

@@ -30,6 +30,7 @@ from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import adapters, load
 from specviz.models.devices import has_bfloat16
 from specviz.models.loading import find
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     from torch.autograd.function import BackwardCFunction, FunctionCtx
@@ -82,7 +83,7 @@ def read_texts(path: str | Path) -> list[Text]:
     PromptError
         If the file cannot be read, or a line is not a task with its answer; the message names the line.
     """
-    path = Path(path).expanduser()
+    path = expanded(path, PromptError)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")  # `splitlines` also splits inside strings
     except (OSError, UnicodeDecodeError) as error:

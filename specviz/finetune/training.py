@@ -32,6 +32,7 @@ from specviz.finetune.optimizer import Optimizer
 from specviz.models.devices import has_bfloat16
 from specviz.models.loading import find
 from specviz.models.schema import Card
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     from specviz.models.additions import Target
@@ -142,7 +143,7 @@ def vacant(out: str | Path, force: bool) -> Path:
     ModelError
         If it exists and may not be replaced.
     """
-    path = Path(out).expanduser()
+    path = expanded(out, ModelError)
     if path.exists() and not (force and (path / "config.json").is_file()):
         more = ", or overwrite it with --force" if (path / "config.json").is_file() else ""
         raise ModelError(f"{path} exists: choose another folder{more}")

@@ -19,6 +19,7 @@ from specviz.files import exists
 from specviz.models import devices, ranks
 from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,7 @@ def find(text: str) -> Path | None:
         return None
     if text.startswith(BERGAMOT):
         return _bergamot(text)
-    path = bundled().get(text, Path(text).expanduser())
+    path = bundled().get(text, expanded(text, ModelError))
     _check_folder(text, path)
     return path
 
@@ -230,7 +231,8 @@ def _format(dtype: str | torch.dtype | None, kernels: str | None) -> str | torch
     """The requested number format; if there is none, bfloat16 for integer kernels, else ``auto``."""
     if dtype not in (None, "auto"):
         return dtype
-    whole = (kernels or os.environ.get("SPECVIZ_KERNELS")) in ("int8", "int4")
+    named = None if kernels == "auto" else kernels
+    whole = (named or os.environ.get("SPECVIZ_KERNELS")) in ("int8", "int4")
     return "bfloat16" if whole else "auto"
 
 
@@ -248,7 +250,7 @@ def _bergamot(spec: str) -> Path:
     for name in (text, f"bergamot-{text}"):
         if name in DOWNLOADS and not DOWNLOADS[name].is_gguf:
             return require(name)
-    return Path(text).expanduser()
+    return expanded(text, ModelError)
 
 
 def _check_loaded(
@@ -307,7 +309,7 @@ def _gguf_file(name: str) -> Path:
         from specviz.models.llamacpp.bundled import bundled_gguf
 
         return bundled_gguf(name)
-    return Path(name).expanduser()
+    return expanded(name, ModelError)
 
 
 def _check_spread(

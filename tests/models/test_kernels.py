@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
 import json
+import os
 import weakref
 from pathlib import Path
 
@@ -234,6 +236,7 @@ def test_the_variable_may_say_whole_numbers(monkeypatch, capsys) -> None:
     monkeypatch.setenv(kernels.VARIABLE, "int4")
     model = specviz.load("town")
     assert (model.dtype, model.kernels) == (torch.bfloat16, "int8")
+    assert specviz.load("town", kernels="auto").dtype == torch.bfloat16
     with pytest.raises(ModelError, match="int4' computes in bfloat16 on a CPU; this model is in float32"):
         specviz.load("town", dtype="float32")
     monkeypatch.setenv(kernels.VARIABLE, "transposed")
@@ -438,6 +441,18 @@ def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(monkeypatch, tmp_pa
     monkeypatch.delenv(kernels.VARIABLE)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "file"))
+    assert Model(make("llama")).kernels in kernels.LAYOUTS
+
+
+def test_a_cache_that_cannot_be_searched_means_measuring_again(unpinned: Path, monkeypatch) -> None:
+    inside, stat = str(unpinned), Path.stat
+
+    def closed(path: Path, **options: bool):
+        if str(path).startswith(inside):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", closed)
     assert Model(make("llama")).kernels in kernels.LAYOUTS
 
 

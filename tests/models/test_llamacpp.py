@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 from functools import cache
@@ -303,6 +304,13 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             load(f"gguf:{path}", **options)
     with pytest.raises(ModelError, match="threads works only with a GGUF file"):
         load("town-draft", threads=2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a name that is not UTF-8 needs Linux")
+def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.gguf")
+    path.symlink_to(file("f32", **SMALL))
+    assert load(f"gguf:{path}", threads=1).vocabulary == small().vocabulary
 
 
 def test_files_cut_short(tmp_path: Path) -> None:

@@ -32,9 +32,13 @@ from transformers import (
 import specviz
 from specviz import paths
 from specviz.draft import Draft
-from specviz.errors import ModelError, SpecvizError
+from specviz.errors import ModelError, PromptError, SpecvizError, TraceError
+from specviz.finetune import answers
+from specviz.finetune.diffusion import read_texts
+from specviz.finetune.training import vacant
 from specviz.models import available, bundled, choices, devices, fetching, load
 from specviz.models.downloads import DOWNLOADS
+from specviz.models.llamacpp.writer import write_gguf
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
@@ -140,6 +144,23 @@ def test_bad_folders(home: Path, tmp_path: Path) -> None:
     (broken / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json is not JSON"):
         load(broken)
+
+
+def test_a_user_that_does_not_exist_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = "~no-such-user/model"
+    for spec in (nobody, f"gguf:{nobody}", f"bergamot:{nobody}"):
+        with pytest.raises(ModelError, match=r"^~no-such-user/model names a user that this system does not"):
+            load(spec)
+    with pytest.raises(ModelError, match="names a user"):
+        write_gguf("town-draft", nobody)
+    for read, error in ((answers.read, ModelError), (read_texts, PromptError), (specviz.explain, TraceError)):
+        with pytest.raises(error, match="names a user"):
+            read(nobody)
+    with pytest.raises(ModelError, match="names a user"):
+        vacant(nobody, False)
+    monkeypatch.setenv(paths.HOME, nobody)
+    with pytest.raises(SpecvizError, match="names a user"):
+        load("smollm2")
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])

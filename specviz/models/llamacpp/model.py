@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,6 +22,7 @@ from specviz.models.llamacpp.library import ends_the_process, last_message, libr
 from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
 from specviz.models.text import Text, TokenizedModel
+from specviz.paths import expanded
 
 CONTEXT = 4096  # default limit on the tokens of a text
 LAYERS = 512  # LLAMA_MAX_LAYERS
@@ -46,7 +48,7 @@ class Weights:
             if ends_the_process(vocabulary_only.type in WHOLE):
                 given.use_extra_bufts = False
         last_message()
-        self.pointer = lib.llama_model_load_from_file(str(path).encode(), given)
+        self.pointer = lib.llama_model_load_from_file(os.fsencode(path), given)
         if not self.pointer:
             raise ModelError(f"{path} does not load as a GGUF model: {last_message() or 'no reason given'}")
         self._free = weakref.finalize(self, lib.llama_model_free, self.pointer)
@@ -138,7 +140,7 @@ class LlamaCpp(TokenizedModel):
         self, path: str | Path, threads: int | None = None, gpu_layers: int = 0, context: int | None = None,
         flash: bool = False,
     ) -> None:  # fmt: skip
-        path = Path(path).expanduser()
+        path = expanded(path, ModelError)
         _check_file(path)
         for name, value, low in (
             ("threads", threads, 1), ("gpu_layers", gpu_layers, -1), ("context", context, 1),

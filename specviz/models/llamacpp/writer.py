@@ -8,6 +8,7 @@ and key projections are reordered.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ import numpy as np
 from specviz.errors import ModelError
 from specviz.files import replacing
 from specviz.models.llamacpp.library import MISSING
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -92,7 +94,7 @@ def write_gguf(model: Spec, path: str | Path, type: str = "f16", force: bool = F
         raise ModelError(f"no GGUF type {type!r}; choose one of {', '.join(NAMES)}")
     if find_spec("gguf") is None:
         raise ModelError(MISSING)
-    path = Path(path).expanduser()
+    path = expanded(path, ModelError)
     if path.is_dir():
         raise ModelError(f"{path} is a folder; name a file")
     if path.exists() and not force:
@@ -325,5 +327,5 @@ def _quantize(source: Path, target: Path) -> None:
     given.ftype = lib.LLAMA_FTYPE_MOSTLY_Q4_K_M
     given.nthread = 1
     last_message()
-    if lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(given)):
+    if lib.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(given)):
         raise ModelError(f"llama.cpp could not quantize the model: {last_message() or 'no reason given'}")
