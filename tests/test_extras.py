@@ -108,6 +108,21 @@ def test_one_line_says_what_to_install(missing, calls, commands, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
+@pytest.mark.parametrize("missing", ["gguf", "yaml"])
+def test_a_package_that_reads_one_format_is_named(missing, tmp_path):
+    pytest.importorskip("gguf", reason="needs the run extra")
+    from specviz.models.llamacpp.writer import write_gguf
+
+    call = "sv.load('bergamot:none')"
+    if missing == "gguf":
+        write_gguf("town-draft", tmp_path / "a.gguf")
+        call = "sv.load('gguf:a.gguf', backend='torch')"
+    ((_, said),) = answers([missing], [call], [], tmp_path)
+    assert said.startswith(
+        f"ModelError: {missing} is not installed, and running models needs it: pip install"
+    )
+
+
 def test_one_line_says_what_the_widgets_need(tmp_path):
     line = 'anywidget is not installed, and widgets need it: pip install -e ".[lab]" in a checkout of specviz'
     for asked, said in answers(["anywidget"], WIDGETS, [], tmp_path):
