@@ -197,6 +197,8 @@ def test_longer_contexts(tmp_path: Path) -> None:
     factors = torch.linspace(1, 4, 32)
     want = before.net.model.rotary_emb.inv_freq / factors
     torch.testing.assert_close(model.net.model.rotary_emb.inv_freq, want)
+    same = on_torch(rewritten(file("f32"), tmp_path / "same.gguf"))
+    assert same.content == before.content != model.content
     linear = rewritten(
         file("f32"), tmp_path / "linear.gguf", llama_rope_scaling_type="linear", llama_rope_scaling_factor=2.0
     )

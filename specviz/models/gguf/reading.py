@@ -303,6 +303,8 @@ def _fill(
         rotary: Net = net.model.rotary_emb
         if factors.shape != rotary.inv_freq.shape:
             raise ModelError(f"{header.path} is damaged: its {ROTARY} has {len(factors)} factors")
+        digest.update(f"{ROTARY} {list(factors.shape)}".encode())
+        digest.update(factors.cpu().numpy().data)
         rotary.inv_freq = rotary.inv_freq / factors
         rotary.original_inv_freq = rotary.inv_freq
 
