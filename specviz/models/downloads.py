@@ -243,7 +243,10 @@ def get(name: str, source: Path | None = None, progress: Progress | None = None)
                     os.replace(path, Path(temporary) / "damaged")
                 os.replace(part, path)
     except OSError as error:
-        raise _unwritable(download, error) from None
+        raise ModelError(
+            f"cannot keep {name} in {folder()}: {error.strerror or error}; set the environment variable "
+            f"SPECVIZ_HOME to use another folder"
+        ) from None
     return path
 
 
@@ -284,7 +287,7 @@ def remove(name: str) -> Path:
             else:
                 path.unlink(missing_ok=True)
     except OSError as error:
-        raise _unwritable(download, error) from None
+        raise ModelError(f"cannot delete {path}: {error.strerror or error}") from None
     return path
 
 
@@ -463,10 +466,3 @@ def _chunks(source: Path, label: str, kept: File, download: Download) -> Iterato
                 raise ModelError(f"{label} is {either}, or it is damaged ({one_line(error)})") from None
     except OSError as error:
         raise ModelError(f"cannot read {label}: {error.strerror or error}") from None
-
-
-def _unwritable(download: Download, error: OSError) -> ModelError:
-    return ModelError(
-        f"cannot keep {download.name} in {folder()}: {error.strerror or error}; set the environment "
-        f"variable SPECVIZ_HOME to use another folder"
-    )
