@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from tiny import TableModel, llama
 
 import specviz
@@ -298,7 +299,13 @@ WRITERS = {  # every command that writes, and its files without their first byte
     "lab": ("lab", "new", "--copy-only"),
     "exercises": ("exercises", "new"),
     "gguf": ("models", "gguf", "town-draft", "-o", "new/a.gguf"),
+    "convert": ("models", "convert", "published"),
 }  # fmt: skip
+
+
+def files(folder):
+    """All files below a folder."""
+    return {path for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a limit on file size is POSIX")
@@ -309,6 +316,9 @@ def test_a_full_disk_at_every_write(name, folders, full_disk, tmp_path, monkeypa
     (tmp_path / "long.txt").write_text("Tom was tired on Sunday.\n" * 40)
     target = TableModel(vocabulary=6, seed=1, name="target")
     specviz.generate(target, [1, 2], "autoregressive", max_new_tokens=3, out="t.parquet")
+    (tmp_path / "published").mkdir()
+    torch.save({"weight": torch.ones(8, 8)}, tmp_path / "published" / "pytorch_model.bin")
+    before = files(tmp_path)
     models = {"TARGET": str(folders.target), "DRAFT": str(folders.draft)}
     arguments = [models.get(str(word), str(word)) for word in WRITERS[name]]
     with full_disk(0):
@@ -316,8 +326,7 @@ def test_a_full_disk_at_every_write(name, folders, full_disk, tmp_path, monkeypa
     err = capsys.readouterr().err.splitlines()
     assert (status, len(err)) == (2, 1), err
     assert "File too large" in err[0]
-    left = [p for p in (tmp_path / "new").rglob("*") if p.is_file()] if (tmp_path / "new").exists() else []
-    assert not left
+    assert files(tmp_path) == before
     status = cli.run(arguments)
     assert status == 0, capsys.readouterr().err
 

@@ -10,6 +10,7 @@ import pickle
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from specviz.errors import ModelError, one_line
@@ -40,7 +41,7 @@ def convert(folder: str | Path, force: bool = False) -> Path:
     ------
     ModelError
         If ``pytorch_model.bin`` is missing, unreadable or holds more than tensors, or if
-        ``model.safetensors`` already exists.
+        ``model.safetensors`` already exists or cannot be written.
     """
     source, target = Path(folder) / BIN, Path(folder) / SAFE
     if not source.is_file():
@@ -65,6 +66,10 @@ def convert(folder: str | Path, force: bool = False) -> Path:
         if value.numel() and owners.setdefault(place, name) != name:
             continue
         tensors[name] = value.clone(memory_format=torch.contiguous_format)
-    with replacing(target) as path:
-        save_file(tensors, path, metadata={"format": "pt"})
+    try:
+        with replacing(target) as path:
+            save_file(tensors, path, metadata={"format": "pt"})
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        why = getattr(error, "strerror", None) or one_line(error, 120)
+        raise ModelError(f"cannot write {target}: {why}") from None
     return target
