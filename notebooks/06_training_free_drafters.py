@@ -29,9 +29,9 @@
 # 3. derive how several candidates are tried under *sampling* without changing the target's law,
 # 4. compare what each memory is worth, empty and filled.
 #
-# The model is SmolLM2 (135 M, 4-bit weights) if `specviz models get smollm2` has downloaded it, and the bundled `town` (2 M
-# parameters) if not. What a memory is worth depends on the texts: `town`'s short answers hold few different words, so a
-# memory fills fast.
+# The model is SmolLM2 (135 M, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it, and the
+# bundled `town` (2 M parameters) if not. What a memory is worth depends on the texts: `town`'s short answers hold few
+# different words, so a memory fills fast.
 
 # %%
 import heapq
