@@ -20,7 +20,6 @@ from checkpoints import write
 import specviz
 from specviz import cli, methods, suites
 from specviz.loop import run as loop
-from specviz.models import downloads
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -602,9 +601,8 @@ def test_a_demo_says_what_it_takes(say):
     assert "about three minutes on two cores" in " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
 
 
-def test_a_demo_of_smollm2(here, say, monkeypatch):
-    if downloads.local_path("smollm2") is None:
-        pytest.skip("SmolLM2 is not downloaded: specviz models get smollm2")
+@pytest.mark.smollm2
+def test_a_demo_of_smollm2(smollm2_file, here, say, monkeypatch):
     for name, fewer in (("SIZES", (2, 4)), ("MEASURED", 1), ("CALIBRATION_TOKENS", 4), ("WARM_UP", 2)):
         monkeypatch.setattr(f"specviz.measure.demo.{name}", fewer)
     whole = suites.suite  # its longer prompts would take most of the time

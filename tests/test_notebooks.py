@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 PAIRS = sorted(FOLDER.glob("*.py"))
 SOURCES = [p for p in PAIRS if p.stem[0].isdigit()]  # walkthroughs are numbered; the others are pages
 LIVE = [p for p in SOURCES if "specviz models get smollm2" in p.read_text(encoding="utf8")]
-# Results stated in a walkthrough's text that its cells must show, whatever the model or from the bundled traces.
+# Results stated in a walkthrough's text that its cells must show, with any model or from the bundled traces.
 STATEMENTS = {
     "00": [
         r"the record says 1\.89\n",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable
 from functools import cache
@@ -337,19 +336,9 @@ def test_damaged_and_unknown_tokenizers(change: dict[str, Any], line: str) -> No
 # -- a published file -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def smollm() -> Path:
-    """SmolLM2's file: a download, or the path in SPECVIZ_SMOLLM2."""
-    from specviz.models.downloads import local_path
-
-    path = local_path("smollm2") or Path(os.environ.get("SPECVIZ_SMOLLM2", ""))
-    if not path.is_file():
-        pytest.skip("SmolLM2 is not here: specviz models get smollm2, or its path in SPECVIZ_SMOLLM2")
-    return path
-
-
-def test_smollm2_on_five_thousand_texts(smollm: Path) -> None:
-    mine, theirs = pair = both(smollm)
+@pytest.mark.smollm2
+def test_smollm2_on_five_thousand_texts(smollm2_file: Path) -> None:
+    mine, theirs = pair = both(smollm2_file)
     texts = [text for kind in sample_texts().values() for text in kind]
     assert len(texts) > 5000
     refused = check(pair, texts)
@@ -360,8 +349,9 @@ def test_smollm2_on_five_thousand_texts(smollm: Path) -> None:
     assert mine.eos == theirs.eos and mine.special == theirs.special and mine.difference(theirs) is None
 
 
-def test_smollm2_decodes_on_llama_cpp(smollm: Path) -> None:
-    trace = sv.generate(f"gguf:{smollm}", "What is 12 plus 30?", "autoregressive", max_new_tokens=12)
+@pytest.mark.smollm2
+def test_smollm2_decodes_on_llama_cpp(smollm2_file: Path) -> None:
+    trace = sv.generate(f"gguf:{smollm2_file}", "What is 12 plus 30?", "autoregressive", max_new_tokens=12)
     assert len(trace.texts[0]) > 10
     with pytest.raises(PromptError, match=r"character 2 of the prompt, .\\x04., needs the byte 0x04"):
-        sv.generate(f"gguf:{smollm}", "a\x04b", "autoregressive", max_new_tokens=2)
+        sv.generate(f"gguf:{smollm2_file}", "a\x04b", "autoregressive", max_new_tokens=2)

@@ -13,7 +13,6 @@ from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.metrics.interval import LEAST
 from specviz.models import bundled
-from specviz.models.downloads import local_path
 from specviz.replays import contenders, replays, running
 from specviz.replays.published import published
 from specviz.replays.recipes import CURVES, RECIPES, Recipe
@@ -101,9 +100,8 @@ def test_passages_are_long_enough_to_be_summed_up():
     assert not any(entry["prompt"][-60:] in others for entry in suite)
 
 
-def test_references_have_thirty_tokens_of_smollm2_s():
-    if local_path("smollm2") is None:
-        pytest.skip("SmolLM2 is not downloaded")
+@pytest.mark.smollm2
+def test_references_have_thirty_tokens_of_smollm2_s(smollm2_file):
     from specviz.models import load
 
     text = load("smollm2").text
