@@ -120,7 +120,8 @@ def load(
     kernels : {"auto", "plain", "transposed", "onednn", "onednn-unpadded", "fp16", "int8", "int4", \
 "w8a8"}, optional
         Layout of the matrices in memory on torch (`specviz.models.kernels`). It changes the speed and the
-        last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
+        last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once;
+        the next load measures again if other work disturbed the measurement.
         ``fp16`` rounds the weights to float16 and computes in float32 (on x86); if no dtype is named, a
         large model's weights are rounded in this way if that is fastest. ``int8`` rounds the weights to eight
         bits; ``int4`` keeps weights stored in four bits and rounds the others to eight. Both compute in
