@@ -169,6 +169,29 @@ def test_what_is_refused():
         densify(sampled, TARGET)
 
 
+def test_a_target_is_loaded_as_the_trace_says(monkeypatch):
+    options = {"max_new_tokens": 4, "dtype": "bfloat16", "kernels": "plain"}
+    trace = specviz.generate("town", "The cook saw", "autoregressive", **options)
+    loaded = []
+    check = dense._check_target
+    monkeypatch.setattr(dense, "_check_target", lambda run, model: loaded.append(model) or check(run, model))
+    assert densify(trace, "town").run["record"] == "dense"
+    assert (loaded[0].dtype, loaded[0].kernels) == (torch.bfloat16, "plain")
+    with pytest.raises(ModelError, match="with dtype bfloat16, and town has dtype float32: pass the model's"):
+        densify(trace, specviz.load("town"))
+    other = specviz.load("town", dtype="bfloat16", kernels="plain")
+    other.kernels = "onednn"  # it holds the same numbers in another order
+    densify(trace, other)
+    other.kernels = "w8a8"
+    with pytest.raises(ModelError, match="with kernels plain, and town has kernels w8a8"):
+        densify(trace, other)
+    other.kernels = "plain"
+    with torch.no_grad():
+        other.net.model.norm.weight[0] += 1
+    with pytest.raises(ModelError, match=r"with content .*, and town has content"):
+        densify(trace, other)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_a_run_without_its_dense_record_is_whole(error, monkeypatch, tmp_path, capsys):
     path = tmp_path / "run.parquet"

@@ -193,6 +193,45 @@ def test_another_run_does_not_go_on(pair, change, says, tmp_path):
     assert os.listdir(tmp_path) == ["a.parquet"]
 
 
+@pytest.mark.parametrize("by", ["call", "command"])
+def test_a_target_named_again_keeps_its_layout(by, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.txt").write_text("The cook saw the cook.\nTom was tired.\nAnna saw\n")
+    prompts = (tmp_path / "p.txt").read_text().splitlines()
+
+    def run(number, resume=False, kernels=None):
+        if by == "call":
+            options = {"max_new_tokens": 4, "out": "a.parquet", "resume": resume, "kernels": kernels}
+            specviz.generate("town", prompts[:number], "autoregressive", **options)
+            return
+        words = ["generate", "autoregressive", "-m", "town", "--prompts", "p.txt", "-n", "4"]
+        words += ["-o", "a.parquet", "--number", str(number), *["--resume"] * resume]
+        if cli.run([*words, *(["--kernels", kernels] if kernels else [])]):
+            raise ParameterError(capsys.readouterr().err.removeprefix("specviz: ").strip())
+
+    with monkeypatch.context() as patch:
+        patch.setenv("SPECVIZ_INVARIANT", "1")
+        run(1, kernels="plain")
+    with pytest.raises(ParameterError, match=r"with kernels plain, .*, this run has kernels transposed,"):
+        run(2, resume=True, kernels="transposed")
+    run(2, resume=True)  # the environment says transposed, and not invariant
+    trace = specviz.open("a.parquet")
+    layout = trace.run["backend"]["kernels"], trace.run["backend"]["invariant"]
+    assert len(trace.texts) == 2 and layout == ("plain", True)
+    ordinary = specviz.load("town", kernels="plain")
+    options = {"max_new_tokens": 4, "out": "a.parquet", "resume": True}
+    with pytest.raises(ParameterError, match="with invariant True, this run has invariant False"):
+        specviz.generate(ordinary, prompts, "autoregressive", **options)
+
+
+def test_a_command_may_name_invariance(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["generate", "autoregressive", "-m", "town", "-p", "Tom", "-n", "2", "-o", "a.parquet"]
+    assert cli.run(words) == 0
+    assert cli.run([*words, "--resume", "--invariant"]) == 2
+    assert "was decoded with invariant False, this run has invariant True" in capsys.readouterr().err
+
+
 def test_what_was_learnt_is_not_in_the_file(tmp_path):
     model, path = llama(seed=0), tmp_path / "a.parquet"
     decode((model, None), PROMPTS[:2], "token_recycling", out=path)

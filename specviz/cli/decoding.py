@@ -243,7 +243,9 @@ def generate(
     built = kind(**parameters_of(kind, set_ or []))
     if (store or save_store) and built.memory is None:
         raise ParameterError(f"{method} keeps no memory between texts: drop --store and --save-store")
-    target, drafter = _models(kind, model, draft, device, dtype, revision)
+    target, drafter = _models(
+        kind, model, draft, device, dtype, revision, file if resume else None, kernels, invariant
+    )
     own = prompt is not None or (prompts is not None and Path(prompts).is_file())
     if model is None and own and not kind.canvas:
         print(
@@ -318,10 +320,15 @@ def _output(out: Path | None, method: str, force: bool, resume: bool) -> Path | 
 
 
 def _models(
-    kind: type[Method], model: str | None, draft: str | None, device: str, dtype: str, revision: str | None
-) -> tuple[protocols.Model, protocols.Drafter | None]:
-    """Load the target, and the draft model if one was given and the method needs it."""
+    kind: type[Method], model: str | None, draft: str | None, device: str, dtype: str, revision: str | None,
+    resumed: Path | None, kernels: str | None, invariant: bool | None,
+) -> tuple[protocols.Model, protocols.Drafter | None]:  # fmt: skip
+    """Load the target, and the draft model if one was given and the method needs it.
+
+    The target of a resumed run is loaded as its file says; options of the command come first.
+    """
     from specviz.loop.drafters import bundled_draft
+    from specviz.loop.resume import saved_options
     from specviz.methods.hooks import ADDITIONS
     from specviz.models.loading import find, load
 
@@ -335,7 +342,12 @@ def _models(
     if draft is not None and not kind.needs_draft:
         print(f"specviz: {kind.name} uses no draft model, so --draft is ignored", file=sys.stderr)
     with loading():
-        target = load(model, device, dtype, revision=revision)
+        how: Values = {"dtype": dtype, "revision": revision}
+        if resumed is not None:
+            how |= saved_options(resumed, model, dtype, kernels)
+        if invariant is not None:
+            how.pop("invariant", None)  # the option has set the environment variable
+        target = load(model, device, **how)
         return target, load(draft, device, dtype) if draft is not None and kind.needs_draft else None
 
 

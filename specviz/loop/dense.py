@@ -23,11 +23,13 @@ from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..methods.sampling import exact_type
 from ..methods.signals import ranked
+from ..models.kernels import rounding
 from ..models.protocols import Model, Pass
 from ..trace import Trace, is_trace
 from ..trace.dense import attach
 from ..trace.files import Record
 from .drafters import Loadable, load_drafter, load_if_needed
+from .machine import content, load_options, number_format
 from .predictions import TOP
 
 BLOCK = 64  # tokens per pass; limits how many logits are held at once
@@ -50,7 +52,7 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
     trace : Trace
         One greedy run, with its prompts.
     model : Model
-        The target that decoded it.
+        The target that decoded it. One given by name is loaded in the trace's number format and layout.
     draft : Model, optional
         The draft model to record. Without it, only the target's side is recorded.
     tail : int
@@ -69,11 +71,12 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
     ParameterError
         If the trace was sampled, decoded a stream or a canvas, or holds no prompts, or `tail` is invalid.
     ModelError
-        If these models did not write this text.
+        If these models did not write this text, or the target's weights, number format or rounding layout
+        differ from the trace's.
     """
     run = is_trace(trace).run
     tail = check_int("tail", tail, 0)
-    model = load_if_needed(model, None, None)
+    model = load_if_needed(model, None, **{"dtype": None} | load_options(model, run))
     draft = None if draft is None else load_drafter(model, draft, None, None)
     if (run["sampling"] or {}).get("temperature"):
         raise ParameterError("a sampled text cannot be replayed: densify a greedy run (temperature 0)")
@@ -83,8 +86,7 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
             f"{run['method']} decoded {kind}, whose record holds what a what-if needs: densify a run that "
             "decoded prompts from left to right"
         )
-    if run["model"] and run["model"].get("name") != model.name:
-        raise ModelError(f"the trace was made by {run['model'].get('name')}, not by {model.name}")
+    _check_target(run, model)
     if draft is not None:
         model.check_vocabulary(draft)
     outputs = trace.outputs
@@ -259,6 +261,24 @@ def epsilon(dtype: torch.dtype | str) -> float:
     if isinstance(dtype, torch.dtype):
         return torch.finfo(dtype).eps
     return {"float32": 2.0**-23, "float16": 2.0**-10}.get(dtype, 2.0**-8)
+
+
+def _check_target(run: Record, model: Model) -> None:
+    """Refuse a model that is not the run's: other weights, or others after rounding."""
+    about, backend = run["model"] or {}, run["backend"] or {}
+    if about and about.get("name") != model.name:
+        raise ModelError(f"the trace was made by {about.get('name')}, not by {model.name}")
+    for name, there, here in (
+        ("dtype", run["dtype"], number_format(model)),
+        ("kernels", backend.get("kernels"), getattr(model, "kernels", None)),
+        ("content", about.get("content"), content(model)),
+    ):
+        same = rounding(there) == rounding(here) if name == "kernels" else there == here
+        if not same and None not in (there, here):
+            raise ModelError(
+                f"the trace was decoded with {name} {there}, and {model.name} has {name} {here}: pass the "
+                "model's name, or load it as the trace says"
+            )
 
 
 def _check(number: int, text: np.ndarray, columns: dict[str, np.ndarray], run: Record, model: Model) -> None:

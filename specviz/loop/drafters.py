@@ -52,14 +52,15 @@ def bundled_draft(method: Method | type[Method], target: str) -> str | None:
 
 
 def load_if_needed(
-    model: Loadable | None, device: str | None, dtype: str | None, kernels: str | None = None
-) -> Model:
+    model: Loadable | None, device: str | None, dtype: str | None, kernels: str | None = None,
+    invariant: bool | None = None,
+) -> Model:  # fmt: skip
     """Return a model that can open contexts; load it if it is a name, a path or a transformers model."""
     if model is None:
         raise ModelError("no model was given")
     from ..models import load
 
-    return load(model, device, dtype, kernels=kernels)
+    return load(model, device, dtype, kernels=kernels, invariant=invariant)
 
 
 def load_drafter(

@@ -18,7 +18,7 @@ import torch
 from ..methods.base import Method
 from ..models.choices import large
 from ..models.downloads import DOWNLOADS, local_path
-from ..models.kernels import FP16, processor
+from ..models.kernels import AUTO, FP16, processor
 from ..models.loading import HUB_ID
 from ..models.protocols import Model
 from ..models.ranks import holding, whole
@@ -56,6 +56,20 @@ def computed_by(model: Model) -> Record:
     """
     more = {name: getattr(model, name, None) for name in ("invariant", "gpu_layers")}
     return {"kernels": getattr(model, "kernels", None)} | {name: each for name, each in more.items() if each}
+
+
+def load_options(model: Any, run: Record, dtype: str | None = None, kernels: str | None = None) -> Record:
+    """Options of `specviz.load` that load a run's target by name as the run had it.
+
+    They are empty for a model in memory, if `dtype` or `kernels` name something else, or if the run's backend
+    has no layouts.
+    """
+    backend = run["backend"] or {}
+    named = kernels not in (None, AUTO) or dtype not in (None, AUTO, run["dtype"])
+    if named or "kernels" not in backend or not isinstance(model, str | Path) or str(model)[:5] == "gguf:":
+        return {}
+    layout = {"kernels": backend["kernels"], "invariant": backend.get("invariant", False)}
+    return {"dtype": run["dtype"]} | layout
 
 
 def drafter_identity(drafter: Model, target: Model) -> Record:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import schema
 from ..errors import ParameterError
 from ..trace import Trace
 from ..trace.files import Record, arrow_schema, dump, partial_of
 from ..trace.recorder import begun, lock, unlock
+from .machine import load_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SAME = ("method", "parameters", "sampling", "record", "exactness", "canvas", "dtype")  # equal in both runs
+LAYOUT = ("kernels", "invariant")  # equal for both runs' backends
 WEIGHTS = ("name", "parameters", "content")  # equal for both runs' models
 
 
@@ -94,10 +96,11 @@ class SavedRun:
 
     def _check_same(self, metadata: Record) -> None:
         new = json.loads(dump(metadata))
-        for name in (*SAME, "model", "draft"):
+        for name in (*SAME, "backend", "model", "draft"):
             old, here = self.run[name], new[name]
             if name not in SAME:
-                old, here = ({key: (each or {}).get(key) for key in WEIGHTS} for each in (old, here))
+                keys = LAYOUT if name == "backend" else WEIGHTS
+                old, here = ({key: (each or {}).get(key, False) for key in keys} for each in (old, here))
             elif name == "record" and (old, here) == ("judged", "dense"):
                 continue  # the dense record is added once all texts are decoded
             there, now = _different(name, old, here)
@@ -154,14 +157,34 @@ def load_saved(path: Path) -> SavedRun:
     TraceError
         If it is not a trace, or another run is writing it.
     """
-    partial = partial_of(path)
-    file = partial if begun(partial) else path
-    if not file.exists():
+    file = _file(path)
+    if file is None:
         return SavedRun()
-    unlock(lock(path))
     trace = Trace.open(file)
     table = trace.arrow([column.name for column in schema.COLUMNS]).cast(arrow_schema())
     return SavedRun(file, trace.run, table)
+
+
+def saved_options(path: Path, model: Any, dtype: str | None, kernels: str | None) -> Record:
+    """Options that load the target of the run saved in `path`, as `load_options`; empty if there is none.
+
+    Raises
+    ------
+    TraceError
+        As `load_saved`.
+    """
+    file = _file(path) if isinstance(model, str | Path) else None  # ranks with a split model share the file
+    return {} if file is None else load_options(model, Trace.open(file).run, dtype, kernels)
+
+
+def _file(path: Path) -> Path | None:
+    """The file that holds the saved part of a run, which no other run is writing; None if there is none."""
+    partial = partial_of(path)
+    file = partial if begun(partial) else path
+    if not file.exists():
+        return None
+    unlock(lock(path))
+    return file
 
 
 def _different(name: str, old: Record | str, new: Record | str) -> tuple[str, str]:

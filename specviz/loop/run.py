@@ -38,7 +38,7 @@ from .cycle import Cycle, decode
 from .dense import densify
 from .drafters import Loadable, choose_drafter, load_if_needed
 from .reduce import Reducer
-from .resume import SavedRun, load_saved
+from .resume import SavedRun, load_saved, saved_options
 from .unmasking import decode_canvases
 from .updates import decode_stream
 
@@ -165,7 +165,10 @@ class Run:
     def _load(self, model: Loadable, draft: Loadable | None) -> None:
         """Load the target and the drafter; refuse models that do not fit each other or the method."""
         options, method = self.options, self.method
-        self.model = load_if_needed(model, options.device, options.dtype, options.kernels)
+        how: Record = {"dtype": options.dtype, "kernels": options.kernels}
+        if options.resume:
+            how |= saved_options(Path(str(options.out)), model, **how)
+        self.model = load_if_needed(model, options.device, **how)
         checks.check_alone(self.model)
         checks.check_writes(self.model, method)
         checks.check_trees(self.model, method)
@@ -591,7 +594,8 @@ def generate(
         Whether an existing file may be replaced.
     resume : bool
         Continue a run that was interrupted or had fewer prompts: finished texts in the file `out` are kept,
-        and the others are decoded. Method, models, sampling and prompts must be the same.
+        and the others are decoded. Method, models, sampling and prompts must be the same. A target given by
+        name is loaded in the file's number format and layout, unless `dtype` or `kernels` name others.
     device, dtype, kernels : str, optional
         For models that are not loaded yet; see `specviz.load`. `kernels` applies to the target only.
     **parameters

@@ -475,6 +475,11 @@ def _whole_numbers(
     )
 
 
+def rounding(layout_name: str | None) -> str | None:
+    """Return the layout if it rounds weights or inputs; None if it only changes their order."""
+    return None if layout_name in LAYOUTS else layout_name
+
+
 def trial(tried: Callable[P, bool]) -> Callable[P, bool]:
     """Decorate a test of an operator: errors mean False, and the random state is preserved."""
 

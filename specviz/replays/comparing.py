@@ -161,6 +161,7 @@ def compare(
     from specviz.loop.machine import machine
     from specviz.measure.running import run as run_plan
     from specviz.models import load
+    from specviz.models.kernels import rounding
     from specviz.replays.sources.shared import again
 
     name, values = methods.settings_of(method, parameters)
@@ -284,13 +285,6 @@ def prompts_of(run: Recorded, suite: Suite | None) -> Settings:
     return keys | {"number": len(made.entries), "suites": {name: made.entries + made.warm}}
 
 
-def rounding(kernels: str | None) -> str | None:
-    """Return the kernels if they round weights or inputs; None if they only change the layout."""
-    from specviz.models.kernels import LAYOUTS
-
-    return None if kernels in LAYOUTS else kernels
-
-
 def differing(run: Recorded, model: Model) -> list[str]:
     """List in words how the machine differs from the recording's; if it does, times are not compared.
 
@@ -300,6 +294,7 @@ def differing(run: Recorded, model: Model) -> list[str]:
         If anything that decides the texts differs: the number format, the weights or rounding kernels.
     """
     from specviz.loop.machine import identity, machine_of, number_format
+    from specviz.models.kernels import rounding
 
     here = {
         **machine_of(model), "threads": run.plan["threads"], "dtype": number_format(model),
