@@ -20,6 +20,7 @@ from ..loop.drafters import Loadable, bundled_draft, load_drafter, load_if_neede
 from ..methods import Given, Make, Method
 from ..methods.hooks import ADDITIONS
 from ..methods.sampling import Sampling
+from ..models.kernels import W8A8, WHOLE_NUMBERS
 from ..models.protocols import Model, Prompt
 from . import law
 
@@ -161,11 +162,17 @@ def audited_model(model: Loadable, device: str | None, dtype: str | None) -> Mod
     Raises
     ------
     ModelError
-        If it only drafts for another model, or its generation config has settings that no method supports.
+        If it only drafts for another model, its generation config has settings that no method supports, or
+        its layout rounds to integers.
     """
     target = load_if_needed(model, device, dtype)
     check_alone(target)
     check_processors(target)
+    if (layout := getattr(target, "kernels", None)) in (*WHOLE_NUMBERS, W8A8):
+        raise ModelError(
+            f"kernels={layout!r} rounds {target.name} to integers, and the reference of an audit does not: "
+            "audit another layout, such as kernels='plain'"
+        )
     return target
 
 

@@ -411,6 +411,14 @@ def invariant_town():
         pytest.skip(str(why))
 
 
+@pytest.mark.parametrize("layout", ["int8", "int4", "w8a8"])
+def test_a_target_that_rounds_to_integers_is_refused(layout, monkeypatch):
+    target = llama(seed=0, name="target")
+    monkeypatch.setattr(target, "kernels", layout)
+    with pytest.raises(ModelError, match=f"kernels='{layout}' rounds target to integers, .*kernels='plain'$"):
+        audit.run(target, [[1, 2]], "autoregressive", max_new_tokens=2, laws=False)
+
+
 def test_on_an_invariant_model_a_method_is_compared_with_its_own_text(invariant_town):
     """In bfloat16 the stock module rounds differently, which is not the method's fault."""
     prompts = [frozen("audit")[number]["messages"] for number in CLOSE]
