@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from specviz.draft import Draft
 from specviz.loop import clock
 from specviz.loop.updates import decode_stream
 from specviz.methods.sampling import Sampling
-from specviz.models import Model
+from specviz.models import Model, kernels
 from specviz.streams import Stream, Update
 
 PROMPTS = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 3]]
@@ -62,6 +63,27 @@ def test_a_run_on_a_device(name: str, temperature: float, plain: bool | None) ->
     assert found.outputs["token"].tolist() == want.outputs["token"].tolist()
     assert found.nodes["status"].tolist() == want.nodes["status"].tolist()
     np.testing.assert_allclose(found.nodes["p"], want.nodes["p"], atol=1e-4)
+
+
+def test_packed_matrices_that_move_are_plain_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(kernels.VARIABLE)
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path))
+    packed = {layout: {1: [float(layout != kernels.ONEDNN)]} for layout in kernels.LAYOUTS}
+    monkeypatch.setattr(
+        kernels, "measure", lambda matrices, layouts: {each: packed[each] for each in layouts}
+    )
+    model = llama(eos=())
+    if model.kernels != kernels.ONEDNN:
+        pytest.skip("oneDNN's layout does not serve this processor")
+    draft = Draft.chain([3, 4])
+    want = model.open([[1, 2]], 4).forward(draft).logits[0]
+    for weight in model.net.parameters():
+        weight.data = weight.data.clone()  # a device has memory of its own
+    move(model.net)
+    with Elsewhere():
+        found = model.open([[1, 2]], 4).forward(draft).logits[0]
+        assert model.kernels == kernels.PLAIN and found.device == CUDA
+        np.testing.assert_allclose(found.cpu(), want, atol=1e-4)
 
 
 @pytest.mark.usefixtures("no_events")

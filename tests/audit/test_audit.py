@@ -33,6 +33,7 @@ from specviz.methods import speculative
 from specviz.methods.autoregressive import Autoregressive
 from specviz.methods.base import Verdict
 from specviz.methods.sampling import Sampling
+from specviz.models import Model, kernels
 from specviz.suites.frozen import frozen
 
 PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 14)]
@@ -409,6 +410,14 @@ def invariant_town():
         return specviz.load("town", dtype="bfloat16", invariant=True)
     except ModelError as why:
         pytest.skip(str(why))
+
+
+def test_a_target_in_packed_matrices_is_audited(pair):
+    if kernels.ONEDNN not in kernels.candidates(torch.device("cpu"), torch.float32):
+        pytest.skip("oneDNN's layout does not serve this processor")
+    target = Model(pair[0].net, name="target", kernels=kernels.ONEDNN)
+    result = run((target, pair[1]), ["speculative", "prompt_lookup"], PROMPTS[:2], max_new_tokens=8)
+    assert result.holds and result.kernels == "onednn" and result.rows[0].tokens > 8
 
 
 @pytest.mark.parametrize("layout", ["int8", "int4", "w8a8"])

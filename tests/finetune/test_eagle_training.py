@@ -23,7 +23,7 @@ from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import answers, eagle_loss, target_states, training
 from specviz.finetune.eagle import KeptLoss, measure, save, train_eagle
-from specviz.models import Model
+from specviz.models import Model, kernels
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import LAYERS, Eagle, Variant
 from town.corpus import tasks
@@ -145,6 +145,17 @@ def test_a_drafter_learns_what_its_target_says(
     alone = specviz.generate(target, LEARNT[:3], "autoregressive", **run)
     assert trace.outputs["token"].tolist() == alone.outputs["token"].tolist()
     assert len(trace.cycles) < len(alone.cycles)
+
+
+def test_a_target_in_packed_matrices_teaches(target: Model, tmp_path: Path) -> None:
+    if kernels.ONEDNN not in kernels.candidates(torch.device("cpu"), torch.float32):
+        pytest.skip("oneDNN's layout does not serve this processor")
+    packed = Model(target.net, name="tiny", kernels=kernels.ONEDNN)
+    alone = specviz.generate(packed, LEARNT[:2], "autoregressive", max_new_tokens=8)
+    made = train_eagle(packed, LEARNT, tmp_path / "new", **FAST | {"batch": 9, "epochs": 1, "steps": 2})
+    assert packed.kernels == "onednn" and made.learnt > 0
+    trace = specviz.generate(packed, LEARNT[:2], "eagle", draft=specviz.load(made.path), max_new_tokens=8)
+    assert trace.outputs["token"].tolist() == alone.outputs["token"].tolist()
 
 
 @pytest.mark.parametrize("generation", [1, 3])
