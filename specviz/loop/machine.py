@@ -58,7 +58,7 @@ def computed_by(model: Model) -> Record:
     return {"kernels": getattr(model, "kernels", None)} | {name: each for name, each in more.items() if each}
 
 
-def load_options(model: Any, run: Record, dtype: str | None = None, kernels: str | None = None) -> Record:
+def load_options(model: object, run: Record, dtype: str | None = None, kernels: str | None = None) -> Record:
     """Options of `specviz.load` that load a run's target by name as the run had it.
 
     They are empty for a model in memory, if `dtype` or `kernels` name something else, or if the run's backend

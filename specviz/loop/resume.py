@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import schema
 from ..errors import ParameterError
@@ -165,7 +165,7 @@ def load_saved(path: Path) -> SavedRun:
     return SavedRun(file, trace.run, table)
 
 
-def saved_options(path: Path, model: Any, dtype: str | None, kernels: str | None) -> Record:
+def saved_options(path: Path, model: object, dtype: str | None, kernels: str | None) -> Record:
     """Options that load the target of the run saved in `path`, as `load_options`; empty if there is none.
 
     Raises

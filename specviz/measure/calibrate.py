@@ -128,9 +128,8 @@ def calibrate(
     draft_sizes = check_sizes(kind, sizes)
     check_int("rounds", rounds, 1)
     check_int("max_new_tokens", max_new_tokens, 2)
-    given = {"device": device, "dtype": dtype}
-    model = load_if_needed(model, **given)
-    drafter = choose_drafter(model, built, draft, **given)
+    model = load_if_needed(model, device, dtype)
+    drafter = choose_drafter(model, built, draft, device, dtype)
     check_processors(model)
     if drafter is not None:
         model.check_vocabulary(drafter)
