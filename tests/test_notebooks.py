@@ -133,6 +133,7 @@ def test_there_are_walkthroughs():
         "07c",
         "08",
         "10",
+        "11b",
         "14",
         "15",
     ], "these take SmolLM2 where it is downloaded"
