@@ -95,9 +95,13 @@ def way(model: TorchModel, others: Sequence[str]) -> Way:
     def tried() -> tuple[Way, bool]:
         return _tried(model, others), True
 
+    if not large(model.net):
+        return tried()[0]
+    function = model.function(model.kernels, invariant=True)
     where: kernels.Place = {"choice": "way", "layers": model.layers, "threads": torch.get_num_threads()}
     where |= {"check": ordered.CHECK, "layouts": [model.kernels, *others], **kernels.about(model.net)}
-    return kernels.remembered(Way, where, tried) if large(model.net) else tried()[0]
+    where |= {"head": function.dim, "cap": str(function.cap), "biased": function.bias is not None}
+    return kernels.remembered(Way, where, tried)
 
 
 def _tried(model: TorchModel, others: Sequence[str]) -> Way:
@@ -174,7 +178,9 @@ def _format(net: PreTrainedModel, allowed: Sequence[str]) -> str:
             settled[form] = form == FLOAT32 or _settles(net, form, layouts)
         return Format(milliseconds=least, invariant=settled), calm
 
+    threads, (dim, cap) = torch.get_num_threads(), _attention(net)
     where = {"choice": "format", "check": ordered.CHECK, "formats": formats, **kernels.about(net)}
+    where |= {"threads": threads, "head": dim, "cap": str(cap)}
     kept = kernels.remembered(Format, where, measured)
     able = [form for form in formats if form in allowed and kept.invariant[form]]
     return min(able, key=kept.milliseconds.__getitem__)
@@ -214,10 +220,11 @@ def unasked(model: Model, chosen: bool, variable: str | None) -> bool:
 def _cheap(model: Model) -> bool:
     """Whether a model's passes can be invariant here at a time ratio of at most `COST`."""
     where = {"choice": "invariant", "check": ordered.CHECK, **kernels.about(model.net)}
-    where |= {"layout": model.kernels}
+    # Another layout may be taken for an invariant model if none was requested.
+    where |= {"layout": model.kernels, "requested": model._kernels is not None}
 
     def measured() -> tuple[Cost, bool]:
-        twin = type(model)(model.net, model.tokenizer, model.name, kernels=model.kernels)
+        twin = type(model)(model.net, model.tokenizer, model.name, kernels=model._kernels)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # so that the choice, and thus the text, does not depend on the thread count
         try:
@@ -275,8 +282,16 @@ def large(net: torch.nn.Module) -> bool:
     return sum(p.numel() * p.element_size() for p in on_cpu) > kernels.SAMPLE
 
 
+def _attention(net: PreTrainedModel) -> tuple[int, float | None]:
+    """The width of a head, and the soft cap of attention's scores."""
+    return net.model.layers[0].self_attn.head_dim, getattr(net.config, "attn_logit_softcapping", None)
+
+
 def _settles(net: PreTrainedModel, form: str, layouts: Sequence[str]) -> bool:
-    """Whether the products of one layer and of the head can keep their summation order in a format."""
+    """Whether attention, one layer's products and the head can keep their summation order in a format."""
+    dim, cap = _attention(net)
+    if not ordered.fixed_order(dim, torch.get_num_threads(), cap=cap):
+        return False
     some = [*islice(groups(net), 4), (net.lm_head,)]
 
     def converted(part: torch.nn.Linear) -> torch.nn.Linear:

@@ -10,7 +10,6 @@ import difflib
 import os
 import re
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,8 +206,11 @@ def load(
         from specviz.models import choices
 
         if choices.unasked(model, dtype in (None, "auto"), os.environ.get(VARIABLE)):
-            with suppress(ModelError):  # the variable applies only to models that can be invariant
+            try:
                 model.make_invariant()
+            except ModelError as error:  # the variable applies only to models that can be invariant
+                if _format(dtype, kernels) == "auto" and str(model.dtype) == "torch.bfloat16":
+                    print(f"specviz: {error} to accept this, or with dtype='float32'", file=sys.stderr)
     _warn_of_slow(model, dtype)
     return model
 

@@ -7,10 +7,11 @@ import copy
 import pytest
 import torch
 from checkpoints import checkpoint
-from transformers import Phi3Config, Phi3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
 import specviz as sv
 from specviz.models import choices, kernels
+from specviz.models.model import Model
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +146,71 @@ def test_a_format_whose_passes_cannot_be_invariant_is_not_taken(monkeypatch):
     faster(monkeypatch, torch.bfloat16)
     monkeypatch.setattr(choices, "_settles", lambda *given: False)
     assert sv.load("town").dtype == torch.float32
+
+
+def test_attention_counts_for_a_format_with_each_number_of_threads(monkeypatch):
+    faster(monkeypatch, torch.bfloat16)
+    fixed = choices.ordered.fixed_order
+
+    def varying(dim, threads, *rest, **names):
+        return fixed(dim, threads, *rest, **names) if threads == 1 else None
+
+    monkeypatch.setattr(choices.ordered, "fixed_order", varying)
+    monkeypatch.setattr(choices.ordered, "settle", lambda lines: "")
+    assert sv.load("town", invariant=False).dtype == torch.bfloat16
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert sv.load("town", invariant=False).dtype == torch.float32
+
+
+def test_a_chosen_format_that_is_not_invariant_after_all_says_so(monkeypatch, capsys):
+    faster(monkeypatch, torch.bfloat16)
+    monkeypatch.setattr(choices, "_settles", lambda *given: True)
+    monkeypatch.setattr(choices, "_tried", lambda *given: choices.Way(fault="it changes its order"))
+    model = sv.load("town")
+    assert model.dtype == torch.bfloat16 and not model.invariant
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "it changes its order; load with invariant=False to accept this, or with dtype='float32'" in line
+    sv.load("town", dtype="float32")
+    assert not capsys.readouterr().err
+
+
+def test_the_cost_is_that_of_the_layout_an_invariant_model_takes(monkeypatch):
+    """The model's own layout cannot keep its order, but another one can."""
+    cost(monkeypatch, 1.0)
+    monkeypatch.delenv(kernels.VARIABLE)
+    monkeypatch.setattr(choices, "has_bfloat16", lambda device: False)
+
+    def measure(matrices, layouts, rows=kernels.ROWS):
+        return {each: {n: [2.0 - (each == kernels.TRANSPOSED)] * 2 for n in rows} for each in layouts}
+
+    def settle(lines):
+        own = list(lines)
+        return "it changes" if own[0].layout == kernels.TRANSPOSED else original(own)
+
+    original = choices.ordered.settle
+    monkeypatch.setattr(kernels, "measure", measure)
+    monkeypatch.setattr(choices.ordered, "settle", settle)
+    assert sv.load("town", invariant=False).kernels == kernels.TRANSPOSED
+    model = sv.load("town")
+    assert model.invariant and model.kernels != kernels.TRANSPOSED
+    assert not sv.load("town", kernels=kernels.TRANSPOSED).invariant
+
+
+def test_a_kept_way_is_for_one_width_of_a_head(monkeypatch):
+    tried = []
+
+    def noted(model, others):
+        tried.append(model.dim)
+        return choices.Way(fault="it changes its order")
+
+    monkeypatch.setattr(choices, "_tried", noted)
+    for heads in (2, 4, 4):  # with matrices of the same shapes
+        config = LlamaConfig(
+            vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+            num_attention_heads=heads, num_key_value_heads=heads,
+        )  # fmt: skip
+        choices.way(Model(LlamaForCausalLM(config).eval(), kernels=kernels.PLAIN), ())
+    assert tried == [16, 8]
 
 
 def test_float32_stays_where_it_is_faster_or_the_processor_has_nothing_else(monkeypatch):
