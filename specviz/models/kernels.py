@@ -142,14 +142,17 @@ class Unpadded(Product):
         return self.sum(x, to, self.packed, None, "add")
 
 
-class OneDNN(Unpadded):
+class OneDNN(Product):
     """`Unpadded`, but passes over fewer than `LEAST` rows are padded: on some processors that is faster."""
 
+    def __init__(self, weights: Sequence[torch.Tensor], unpadded: Product | None = None) -> None:
+        self.unpadded = unpadded or Unpadded(weights)
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return super().__call__(padded(x, LEAST))[: len(x)]
+        return self.unpadded(padded(x, LEAST))[: len(x)]
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        return super().add(x, to) if len(x) >= LEAST else self(x).add_(to)
+        return self.unpadded.add(x, to) if len(x) >= LEAST else self(x).add_(to)
 
 
 class HalfWeights(Product):
@@ -388,7 +391,10 @@ def lay(weights: Sequence[torch.Tensor], layout: str) -> Product:
     shelf = _laid.setdefault(weights[0], weakref.WeakValueDictionary())
     product = shelf.get(key)
     if product is None:
-        product = shelf[key] = KINDS[layout]([weight.detach() for weight in weights])
+        own = [weight.detach() for weight in weights]
+        # The two oneDNN layouts share a packed matrix.
+        product = OneDNN(own, lay(weights, UNPADDED)) if layout == ONEDNN else KINDS[layout](own)
+        shelf[key] = product
     return product
 
 

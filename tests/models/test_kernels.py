@@ -492,6 +492,14 @@ def test_a_layout_is_pinned_by_argument_and_by_environment(unpinned: Path, monke
         specviz.generate(loaded, [[1, 2]], "autoregressive", kernels="onednn", max_new_tokens=2)
 
 
+def test_both_onednn_layouts_share_a_packed_matrix() -> None:
+    if kernels.ONEDNN not in kernels.candidates(torch.device("cpu"), torch.float32):
+        pytest.skip("torch does not pack matrices for oneDNN here")
+    weight = torch.nn.Parameter(torch.randn(16, 8))
+    padded, unpadded = (kernels.lay([weight], layout) for layout in (kernels.ONEDNN, kernels.UNPADDED))
+    assert padded.unpadded is unpadded
+
+
 def test_without_the_private_operators_the_plain_product_serves(unpinned: Path, monkeypatch) -> None:
     kernels._packs.cache_clear()
 
