@@ -50,12 +50,11 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def emulates(device: str, number: str) -> bool:
-    """Whether a processor has no instructions for a 16-bit format, so that passes in it are slow."""
+    """Whether torch reports no instructions for a 16-bit format on a processor: passes in it may be slow."""
     name = {"bfloat16": "bf16", "float16": "fp16"}.get(number)
     if name is None or device != "cpu":
         return False
-    there = [has for feature, has in _features().items() if name in feature]
-    return bool(there) and not any(there)
+    return not any(has for feature, has in _features().items() if name in feature)
 
 
 def _features() -> dict[str, bool]:

@@ -224,8 +224,8 @@ def _warn_of_slow(model: Model, dtype: str | torch.dtype | None) -> None:
 
     if choices.large(net):
         print(
-            f"specviz: this processor has no instructions for {number}, so passes may take longer than in "
-            "float32; dtype='auto' takes the fastest format",
+            f"specviz: torch reports no instructions for {number} on this processor, so passes may take "
+            "longer than in float32; dtype='auto' takes the fastest format",
             file=sys.stderr,
         )
 
