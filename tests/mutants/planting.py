@@ -15,7 +15,9 @@ AREAS: dict[str, tuple[tuple[str, ...], str]] = {
     "rules": (("specviz/rules/*.py",), ""),
     "models": (
         ("specviz/models/context.py", "specviz/models/attention.py", "specviz/models/kernels.py",
-         "specviz/models/canvas.py", "specviz/models/encoder_decoder_context.py"),
+         "specviz/models/canvas.py", "specviz/models/encoder_decoder_context.py",
+         "specviz/models/ordered.py", "specviz/models/choices.py", "specviz/models/layers.py",
+         "specviz/models/llama.py", "specviz/models/gemma2.py"),
         "",
     ),
     "verifiers": (
