@@ -191,9 +191,9 @@ def test_the_cost_is_that_of_the_layout_an_invariant_model_takes(monkeypatch):
     monkeypatch.setattr(kernels, "measure", measure)
     monkeypatch.setattr(choices.ordered, "settle", settle)
     assert sv.load("town", invariant=False).kernels == kernels.TRANSPOSED
+    assert not sv.load("town", kernels=kernels.TRANSPOSED).invariant
     model = sv.load("town")
     assert model.invariant and model.kernels != kernels.TRANSPOSED
-    assert not sv.load("town", kernels=kernels.TRANSPOSED).invariant
 
 
 def test_a_kept_way_is_for_one_width_of_a_head(monkeypatch):
