@@ -607,17 +607,9 @@ class Context:
         wanted = self._layers(hidden)
         self.states = {}
         if any(counts):
-            if len(some) == len(self.ids) and not any(self.cached):
-                # Ragged rows need no padding mask: slots after a row's end are masked by later passes.
-                states = self._head(max(counts), wanted)
-                ends = counts
-            else:
-                _, states = self._run(some, [self.cached[row] for row in some], counts, None, 0, wanted)
-                ends = [max(counts)] * len(counts)  # aligned at their right ends
-            for row, count, end in zip(some, counts, ends):
-                at = row - some[0], slice(end - count, end)
-                self.states[row] = {layer: states[index][at].clone() for layer, index in zip(hidden, wanted)}
-            for row in some:
+            fed = self._head if len(some) == len(self.ids) and not any(self.cached) else self._rest
+            for row, states in zip(some, fed(some, counts, wanted)):
+                self.states[row] = {layer: states[at] for layer, at in zip(hidden, wanted)}
                 self.cached[row] = max(self.filled[row] - 1, self.cached[row])
         return sum(counts)
 
@@ -671,12 +663,23 @@ class Context:
         for row in some:
             self.cached[row] = self.filled[row]
         self._drafts |= zip(some, drafts)
+        sizes, ends = [1 + n for n in nodes], [(row - some[0] + 1) * keep for row in some]
+        real: torch.Tensor | None = None
+        if len(last) * keep > sum(sizes):  # the other columns are padding
+            columns = [np.arange(end - size, end) for end, size in zip(ends, sizes)]
+            real = send(np.concatenate(columns), last.device)
 
-        def split(padded: torch.Tensor) -> list[torch.Tensor]:
-            return [padded[row - some[0], keep - 1 - n :] for row, n in zip(some, nodes)]
+        def selected(padded: torch.Tensor) -> torch.Tensor:
+            flat = padded.flatten(0, 1)
+            return flat if real is None else flat.index_select(0, real)
 
-        by_layer = {layer: split(states[at]) for layer, at in zip(hidden, wanted)}
-        return Pass(split(last), [count + n for count, n in zip(counts, nodes)], by_layer)
+        # The last step runs outside inference mode, so that its results are ordinary tensors.
+        with torch.no_grad():
+            logits = self.model.logits(selected(last)[None])[0].split(sizes)
+            by_layer = {
+                layer: list(selected(states[at]).clone().split(sizes)) for layer, at in zip(hidden, wanted)
+            }
+        return Pass(list(logits), [count + n for count, n in zip(counts, nodes)], by_layer)
 
     def _layers(self, hidden: Sequence[int]) -> tuple[int, ...]:
         """Resolve layer numbers; negative ones count from the last."""
@@ -711,23 +714,47 @@ class Context:
         logits = door.logits().clone() if door.left and door.seen else model.logits(last)[0]
         return Pass([logits], [1], {}, door.layer if door.left else model.layers)
 
-    @torch.inference_mode()
-    def _head(self, count: int, hidden: tuple[int, ...]) -> dict[int, torch.Tensor]:
-        """Feed the first `count` slots of every row; return the states of the layers `hidden`.
+    def _head(
+        self, rows: Sequence[int], counts: list[int], hidden: tuple[int, ...]
+    ) -> list[dict[int, torch.Tensor]]:
+        """Feed the first slots of every row; return each row's states of the layers `hidden`.
+
+        Ragged rows need no padding mask: slots after a row's end are masked by later passes.
+        """
+        parts = []
+        for start, end in self._parts(max(counts)):
+            with torch.inference_mode():
+                self.store.aim(start, end - start, end)
+                mask, columns = self._chain(start, end - start), slice(start, end)
+                states = self._call(PassInput(self.ids[:, columns], columns, mask, 0, hidden))[1]
+            parts.append((start, states))
+        return [
+            {at: torch.cat([each[at][row, : max(n - start, 0)] for start, each in parts]) for at in hidden}
+            for row, n in zip(rows, counts)
+        ]
+
+    def _rest(
+        self, rows: Sequence[int], counts: list[int], hidden: tuple[int, ...]
+    ) -> list[dict[int, torch.Tensor]]:
+        """Like `_head`, after the slots of each row that are computed already."""
+        made: dict[int, list[dict[int, torch.Tensor]]] = {row: [] for row in rows}
+        for start, end in self._parts(max(counts)):
+            fed = {row: min(end, n) - start for row, n in zip(rows, counts) if n > start or not start}
+            starts = [self.cached[row] + start for row in fed]
+            _, states = self._run(list(fed), starts, list(fed.values()), None, 0, hidden)
+            for row, n in fed.items():  # rows are aligned at their right ends
+                at = row - next(iter(fed)), slice(end - start - n, end - start)
+                made[row].append({layer: state[at] for layer, state in states.items()})
+        return [{at: torch.cat([each[at] for each in made[row]]) for at in hidden} for row in rows]
+
+    def _parts(self, count: int) -> list[tuple[int, int]]:
+        """Start and end of each part of a prefill of `count` tokens.
 
         An invariant pass needs a mask that grows with the square of its tokens, so it is run in parts, which
         changes no bit of the result.
         """
-        parts = []
         most = ordered.LINES if self.model.invariant and not self.joint else count
-        for start in range(0, count, most):
-            end = min(start + most, count)
-            self.store.aim(start, end - start, end)
-            mask, columns = self._chain(start, end - start), slice(start, end)
-            parts.append(self._call(PassInput(self.ids[:, columns], columns, mask, 0, hidden))[1])
-        return (
-            parts[0] if len(parts) == 1 else {at: torch.cat([each[at] for each in parts], 1) for at in hidden}
-        )
+        return [(start, min(start + most, count)) for start in range(0, count, most)]
 
     @torch.no_grad()
     def _run(
@@ -738,7 +765,7 @@ class Context:
 
         Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes. The
         result covers all rows from the first to the last given; rows between them are fed padding. For a
-        prefill (`keep` 0) it has no logits, and the states of all columns.
+        prefill (`keep` 0) it has the states of all columns.
         """
         with torch.inference_mode():
             fed = [count + len(draft) for count, draft in zip(counts, drafts)] if drafts else counts
@@ -758,10 +785,7 @@ class Context:
             if drafts is not None and self.model.invariant and not chains:
                 given.tails = self._tails(rows, starts, counts, drafts)
             last, states = self._call(given)
-        if keep == 0:
-            return last, states
-        # The last step runs outside inference mode, so that its results are ordinary tensors.
-        return self.model.logits(last), {layer: state.clone() for layer, state in states.items()}
+        return last, states
 
     def _call(self, given: PassInput) -> States:
         try:

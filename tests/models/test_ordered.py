@@ -482,3 +482,31 @@ def test_a_prefill_goes_in_parts_whose_bits_are_the_wholes(monkeypatch):
         parts = [count for _, count in asked[:-1]]
         assert parts == ([149] if lines > 149 else [40, 40, 40, 29])
     assert all(torch.equal(one, other) for one, other in zip(*rows))
+    context = made.open([text[:60], text], 150)  # a row alone, and then the rest of both rows
+    asked.clear()
+    context.prefill([1], hidden=(0, 1))
+    assert [count for _, count in asked] == [40, 40, 40, 29]
+    assert all(map(torch.equal, context.states[1].values(), rows[0][1:]))
+    context.prefill([0])
+    context.rewind(20, [1])
+    context.extend([text[60:], text[20:110]])
+    context.prefill(hidden=(0, 1))
+    for row, (start, end) in enumerate([(59, 149), (20, 109)]):
+        for states, whole in zip(context.states[row].values(), rows[0][1:]):
+            assert torch.equal(states, whole[start:end])
+
+
+def test_the_head_reads_no_padding_of_a_batch(monkeypatch):
+    target, counted = model(groups=3), []
+    scores = target.plain_function.scores
+    noted = lambda last: counted.append(len(last)) or scores(last)
+    monkeypatch.setattr(target.plain_function, "scores", noted)
+    context = target.open([TEXT[:9], TEXT[:5], TEXT[:7]], 20)
+    context.prefill()
+    drafts = [Draft.chain(TEXT[:12]), Draft.empty(), tree(np.random.default_rng(0), 3)]
+    read = context.forward([drafts[0], drafts[2]], (2,), [0, 2])
+    assert counted == [13 + 4]
+    assert [len(each) for each in read.logits] == [len(each) for each in read.hidden[2]] == [13, 4]
+    for text, own, states in zip((TEXT[:9], TEXT[:7]), read.logits, read.hidden[2]):
+        assert torch.equal(own[0], row(target, text))
+        assert torch.equal(scores(states), own)
