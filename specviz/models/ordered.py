@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BLOCK = 64  # positions whose values are added in one product
 LINES = 384  # most lines of a long pass that are computed at once
 QUERIES = (2, 5, 9, 40, 66, 150, LINES)  # numbers of queries with which attention is tested
-CHECK = 5  # version of the tests in `keeps` and `fixed_order`; raise it to invalidate saved results
+CHECK = 6  # version of the tests in `keeps` and `fixed_order`; raise it to invalidate saved results
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # largest draft whose values are added in one product: longer ones may change their order
 # Text lengths with which attention is tested. Some end shortly after a block boundary: the last product of a
@@ -44,6 +44,16 @@ MOST_NODES = 128  # largest draft whose values are added in one product: longer 
 LENGTHS = (1, 40, BLOCK, BLOCK + 1, BLOCK + 2, BLOCK + 3, 150, 700, 5000)
 SINGLES = 8  # tokens tested alone for each length
 WIDTHS = (2, 3, 4, 5, 8, 9, 13, 16, 17, 31, 32, 33, 64, 129)  # numbers of rows at which products are compared
+EVERY = 33  # products of at most `SHORT` weights are also compared at each number of rows up to this one
+SHORT = 1 << 22
+TREES = (
+    5,
+    20,
+    37,
+    70,
+    100,
+)  # nodes of drafts with which attention is tested, every other one after each text
+WIDE = (9, 40)  # numbers of queries in these tests
 ROUNDED = 30_000  # 16-bit sums that are compared for each of these
 LANES = 64  # most numbers that a vector loop processes at once; a remainder is computed one by one
 SERIAL = 1 << 15  # elements up to which torch runs a loop on one thread
@@ -485,10 +495,12 @@ def _alike(product: Lines, x: torch.Tensor, whole: bool) -> bool:
     def added(rows: torch.Tensor) -> torch.Tensor:
         return product.add(rows, rows.new_ones(len(rows), size))
 
+    few = sum(weight.numel() for weight in product.weights) <= SHORT
+    widths = sorted({*WIDTHS, *range(2, EVERY + 1)}) if few else WIDTHS
     for computed in (product, added)[: 1 + (len(product.weights) == 1)]:  # `add` takes single matrices only
         alone: dict[int, torch.Tensor] = {}  # each row is computed alone once, for all widths
-        for n in WIDTHS:
-            for first in range(0, len(x) - n + 1, n) if whole else [0]:
+        for n in widths:
+            for first in range(0, len(x) - n + 1, n) if whole and n in WIDTHS else [0]:
                 several = computed(x[first : first + n].clone())
                 for row in range(n) if whole else {0, n // 2, n - 1}:
                     if (at := first + row) not in alone:
@@ -522,11 +534,11 @@ def _tried(dim: int, length: int, sums: Sums, biased: bool, cap: float | None) -
     least, scale = -(-length // BLOCK) * BLOCK, dim**-0.5
 
     def attended(
-        x: torch.Tensor, mask: torch.Tensor, tails: list[Tail] | None = None, texts: int = 1
+        x: torch.Tensor, mask: torch.Tensor, tails: list[Tail] | None = None, texts: int = 1, heads: int = 1
     ) -> torch.Tensor:
-        keys, values = (each[:, :, : mask.shape[-1]].repeat(texts, 1, 1, 1) for each in (key, value))
-        seen = sight(mask, texts, 1, 1, tails, sums)
-        return attend(x.repeat(texts, 1, 1, 1), keys, values, seen, scale, cap)
+        keys, values = (each[:, :, : mask.shape[-1]].repeat(texts, heads, 1, 1) for each in (key, value))
+        seen = sight(mask, texts, heads, heads, tails, sums)
+        return attend(x.repeat(texts, 1, heads, 1), keys, values, seen, scale, cap)
 
     one, short = query[:, :1], nothing[..., :least]
     singles = [attended(query[:, i : i + 1], short[:, :, i : i + 1])[0] for i in range(SINGLES)]
@@ -540,14 +552,25 @@ def _tried(dim: int, length: int, sums: Sums, biased: bool, cap: float | None) -
     if not all(torch.equal(each, alone) for each in attended(one, nothing[:, :, :1], texts=3)):
         return False
     # Move the last tokens to later slots, like those of a path through a tree.
-    moved, root = min(length - 1, 5), length - 1 - min(length - 1, 5)
-    later = np.sort(np.random.default_rng(length).choice(MOST_NODES, moved, replace=False)) + root + 1
-    offsets = np.ones(MOST_NODES, np.int64)
-    offsets[later - root - 1] = 1 + np.arange(moved)
-    for each in (key, value):
-        each[:, :, later] = each[:, :, root + 1 : length].clone()
-    path = torch.full((1, 1, QUERIES[-1], slots), -torch.inf)
-    path[..., : root + 1], path[..., later] = added[:, : root + 1], added[:, root + 1 :]
-    tails = [tail(root, offsets, root + 1, key.device)]
-    through = [attended(query[:, i : i + 1], path[:, :, i : i + 1], tails)[0] for i in range(len(singles))]
-    return all(map(torch.equal, through, singles))
+    moved, root, text = min(length - 1, 5), length - 1 - min(length - 1, 5), (key, value)
+    random = np.random.default_rng(length)
+    for nodes in (MOST_NODES, *TREES[LENGTHS.index(length) % 2 :: 2]):
+        later = np.sort(random.choice(nodes, moved, replace=False)) + root + 1
+        offsets = np.ones(nodes, np.int64)
+        offsets[later - root - 1] = 1 + np.arange(moved)
+        key, value = (each[:, :, : whole_blocks(root + 1 + nodes)].clone() for each in text)
+        for own, each in zip((key, value), text):
+            own[:, :, later] = each[:, :, root + 1 : length]
+        path = torch.full((1, 1, QUERIES[-1], key.shape[2]), -torch.inf)
+        path[..., : root + 1], path[..., later] = added[:, : root + 1], added[:, root + 1 :]
+        tails = [tail(root, offsets, root + 1, key.device)]
+        if nodes == MOST_NODES:
+            rows = [attended(query[:, i : i + 1], path[:, :, i : i + 1], tails)[0] for i in range(SINGLES)]
+            if not all(map(torch.equal, rows, singles)):
+                return False
+            continue
+        for queries in WIDE:
+            many = attended(query[:, :queries], path[:, :, :queries], tails, heads=3).unflatten(1, (3, dim))
+            if not all(torch.equal(many[i, j], singles[i]) for i in range(SINGLES) for j in range(3)):
+                return False
+    return True

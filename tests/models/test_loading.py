@@ -430,7 +430,7 @@ def test_an_emulated_number_format_causes_a_warning(number, features, warns, mon
     (None, None, False, True),
 ])  # fmt: skip
 def test_an_older_torch_tests_single_sets_of_instructions(avx512, amx, has, warns, monkeypatch):
-    """Versions without `get_capabilities` have private functions; without these, no instructions are assumed."""
+    """Versions without `get_capabilities` have private functions; without these, none are assumed."""
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     for name, value in (("_is_avx512_bf16_supported", avx512), ("_is_amx_tile_supported", amx)):
         if value is None:

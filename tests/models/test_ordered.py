@@ -348,22 +348,36 @@ def test_products_are_compared_row_by_row():
     assert ordered._keeps(line)
 
     class Varying:
-        """Round differently from nine rows on."""
+        """Round differently from nine rows on, or with seven rows only."""
 
-        def __init__(self, product):
-            self.product = product
+        def __init__(self, product, varies):
+            self.product, self.varies = product, varies
 
         def __call__(self, x):
-            return self.product(x) * (1 + 1e-6 * (len(x) > 8))
+            return self.product(x) * (1 + 1e-6 * self.varies(len(x)))
 
         def add(self, x, to):
             return self(x) + to
 
-    line.product, kept = Varying(line.product), line.product
+    kept = line.product
     try:
-        assert not ordered._keeps(line)
+        for varies in (lambda rows: rows > 8, lambda rows: rows == 7):
+            line.product = Varying(kept, varies)
+            assert not ordered._keeps(line)
     finally:
         line.product = kept
+
+
+def test_attention_is_tested_over_trees_with_several_queries(monkeypatch):
+    original = ordered._by_position
+
+    def varying(weights, *rest):
+        wrong = len(weights) == 3 and weights.shape[1] == 40  # heads and queries
+        return original(weights, *rest) * (1 + 1e-6 * wrong)
+
+    assert ordered.fixed_order.__wrapped__(64, 1)
+    monkeypatch.setattr(ordered, "_by_position", varying)
+    assert not ordered.fixed_order.__wrapped__(64, 1)
 
 
 def test_a_model_that_cannot_is_refused_in_one_line(monkeypatch):
