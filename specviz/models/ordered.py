@@ -46,13 +46,8 @@ SINGLES = 8  # tokens tested alone for each length
 WIDTHS = (2, 3, 4, 5, 8, 9, 13, 16, 17, 31, 32, 33, 64, 129)  # numbers of rows at which products are compared
 EVERY = 33  # products of at most `SHORT` weights are also compared at each number of rows up to this one
 SHORT = 1 << 22
-TREES = (
-    5,
-    20,
-    37,
-    70,
-    100,
-)  # nodes of drafts with which attention is tested, every other one after each text
+# Nodes of drafts with which attention is tested; every other one after each text.
+TREES = (5, 20, 37, 70, 100)
 WIDE = (9, 40)  # numbers of queries in these tests
 ROUNDED = 30_000  # 16-bit sums that are compared for each of these
 LANES = 64  # most numbers that a vector loop processes at once; a remainder is computed one by one

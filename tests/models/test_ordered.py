@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import families
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,7 @@ import specviz as sv
 from specviz import audit
 from specviz.draft import Draft
 from specviz.errors import ModelError
-from specviz.models import kernels, ordered
+from specviz.models import choices, downloads, kernels, ordered
 from specviz.models.context import Context
 from specviz.models.layers import RMSNorm
 from specviz.models.model import Model
@@ -110,16 +111,77 @@ def parted(target: Model, texts: list[list[int]], drafts: list[Draft], sampled: 
     return wrong
 
 
-LAYOUTS = [*kernels.candidates(torch.device("cpu"), torch.float32)]
-LAYOUTS += [kernels.FP16] if kernels.multiplies_halves() else []
+FORMATS = torch.float32, torch.bfloat16
+LAYOUTS = [(dtype, layout) for dtype in FORMATS for layout in kernels.candidates(torch.device("cpu"), dtype)]
+LAYOUTS += [(torch.float32, kernels.FP16)] if kernels.multiplies_halves() else []
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize(("dtype", "layout"), LAYOUTS)
+@settings(max_examples=12, deadline=None)
 @given(length=st.integers(1, LONGEST), nodes=st.integers(0, 40), seed=NUMBERS)
-def test_every_row_of_a_tree_is_the_row_of_its_own_path(layout, length, nodes, seed):
+def test_every_row_of_a_tree_is_the_row_of_its_own_path(dtype, layout, length, nodes, seed):
     draft = tree(np.random.default_rng(seed), nodes)
-    assert parted(model(layout), [TEXT[:length]], [draft]) == 0
+    assert parted(model(layout, dtype), [TEXT[:length]], [draft]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "layout"),
+    [
+        *((name, torch.float32, kernels.PLAIN) for name in families.PLAIN),
+        ("qwen3", torch.bfloat16, kernels.PLAIN),
+        ("qwen2", torch.bfloat16, kernels.INT8), ("llama", torch.float32, kernels.W8A8),
+    ],
+)  # fmt: skip
+def test_every_family_and_integer_weights(name, dtype, layout):
+    """Biases, norms of queries and keys, scaled positions, soft caps, and weights rounded to integers."""
+    if layout == kernels.W8A8 and not kernels.multiplies_eight_bits():
+        pytest.skip("torch does not multiply 8-bit matrices here")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "max_position_embeddings": 256}
+    random = families.make(name, vocab_size=VOCABULARY, **sizes).to(dtype)
+    target = allowed(Model(random, kernels=layout))
+    assert target.kernels == layout
+    draft = tree(np.random.default_rng(0), 24)
+    assert parted(target, [TEXT[:130]], [draft]) == 0
+    assert parted(target, [TEXT[:70], TEXT[:9]], [draft, Draft.chain(TEXT[:6])]) == 0
+
+
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_two_threads(dtype, two_threads):
+    layout = kernels.candidates(torch.device("cpu"), dtype)[-1]
+    target = allowed(Model(net(groups=3, dtype=dtype), kernels=layout))
+    draft = tree(np.random.default_rng(1), 30)
+    assert parted(target, [TEXT[:130]], [draft]) == 0
+    assert parted(target, [TEXT[:100], TEXT[:20]], [draft, Draft.chain(TEXT[:5])]) == 0
+    assert parted(target, [TEXT[:LONGEST]], [Draft.chain(TEXT[:9])]) == 0
+
+
+def test_another_number_of_threads_is_tested_when_a_context_opens(monkeypatch):
+    target = allowed(Model(net(), kernels=kernels.PLAIN))
+    tried, original = [], choices._tried
+
+    def noted(*given):
+        tried.append(torch.get_num_threads())
+        return original(*given) if tried == [2] else choices.Way(fault="it changes its order")
+
+    monkeypatch.setattr(choices, "_tried", noted)
+    target.open([TEXT[:5]], 1)
+    assert tried == []
+    try:
+        torch.set_num_threads(2)
+        assert parted(target, [TEXT[:70]], [tree(np.random.default_rng(2), 9)]) == 0
+        assert tried == [2]
+        torch.set_num_threads(1)
+        with pytest.raises(ModelError, match="it changes its order"):
+            target.open([TEXT[:5]], 1)
+    finally:
+        torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("width", [16, 36, 128])
@@ -179,10 +241,36 @@ def test_a_prefill_and_a_tree_at_every_length_up_to_700(dtype):
         assert parted(target, [text[:n]], [tree(random, 20)], 1) == 0
 
 
+def smollm2(dtype: str, layout: str) -> Model:
+    """SmolLM2 in an explicit layout: the tests' variable would pin another one."""
+    if layout not in kernels.candidates(torch.device("cpu"), getattr(torch, dtype)):
+        pytest.skip(f"torch has no {layout} layout in {dtype} here")
+    return allowed(sv.load("smollm2", dtype=dtype, kernels=layout, invariant=False))
+
+
+def test_smollm2_as_it_is_loaded():
+    """A few rows in the format and layout that users get on a processor with bfloat16."""
+    try:
+        downloads.require("smollm2")
+    except ModelError as error:
+        pytest.skip(f"SmolLM2 is not here: {error}")
+    target = smollm2("bfloat16", kernels.ONEDNN)
+    text = target.encode("The harbour was quiet, and the boats lay still in the morning light. " * 8)[:90]
+    context = target.open([text[:60]], 20)
+    context.prefill()
+    rows = context.forward(Draft.chain(text[60:68])).logits[0]
+    assert all(map(torch.equal, rows, steps(target, text[:60], text[60:68])))
+    draft = Draft(text[50:62], [-1, *np.random.default_rng(0).integers(-1, np.arange(1, 12)).tolist()])
+    assert parted(target, [text[:50], text[:20]], [draft, Draft.chain(text[20:25])], 2) == 0
+
+
+SMOLLM2 = [("float32", kernels.ONEDNN), ("bfloat16", kernels.ONEDNN), ("bfloat16", kernels.TRANSPOSED)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_smollm2(dtype, smollm2_file):
-    target = allowed(sv.load("smollm2", dtype=dtype, invariant=False))
+@pytest.mark.parametrize(("dtype", "layout"), SMOLLM2)
+def test_smollm2(dtype, layout, smollm2_file):
+    target = smollm2(dtype, layout)
     text = target.encode("The harbour was quiet, and the boats lay still in the morning light. " * 8)[:100]
     context = target.open([text[:1]], len(text) + 1)
     rows = context.forward(Draft.chain(text[1:])).logits[0]
@@ -220,10 +308,10 @@ LENGTHS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_smollm2_at_lengths_up_to_700(dtype, smollm2_file):
+@pytest.mark.parametrize(("dtype", "layout"), SMOLLM2[:2])
+def test_smollm2_at_lengths_up_to_700(dtype, layout, smollm2_file):
     """A long pass, prefills of its prefixes, trees after them and batches of two give the same rows."""
-    target, random = allowed(sv.load("smollm2", dtype=dtype, invariant=False)), np.random.default_rng(1)
+    target, random = smollm2(dtype, layout), np.random.default_rng(1)
     text = target.encode("The harbour was quiet, and 17 boats lay still in the morning light. " * 60)[
         : LONGEST + 8
     ]
