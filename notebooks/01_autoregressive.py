@@ -303,7 +303,8 @@ plt.show()
 # A pass over one token reads every weight once, so fewer bytes per weight make it faster. Formats of one
 # model:
 #
-# - `float32`, four bytes per weight, and `bfloat16`, two;
+# - `float32`, four bytes per weight, and `bfloat16`, two, here with invariant passes where torch allows them (`load`
+#   makes a model invariant when it chooses `bfloat16`);
 # - `fp16`, two, if it was chosen above: float16 weights, multiplied by float32 inputs;
 # - `int8`, one: whole numbers from −127 to 127, with a scale for each output;
 # - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came
@@ -361,8 +362,8 @@ plt.show()
 # here, not measured. A format that is missing is not available for this model or machine.
 #
 # Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. When
-# SmolLM2 was measured for this text, on a processor without AVX-512, `bfloat16`, `int8` and `int4` were the
-# fastest alone and had the steepest s(g): no draft paid in them, and one of four tokens paid in float32.
+# SmolLM2 was measured for this text, on a processor without AVX-512, `bfloat16` (with ordinary passes), `int8` and
+# `int4` were the fastest alone and had the steepest s(g): no draft paid in them, and one of four tokens paid in float32.
 # `town`, whose weights stay in the cache, has little to gain from fewer bytes. Integer weights and drafting
 # both save time spent reading weights. With fewer bytes a pass turns compute-bound at a smaller g, so
 # drafting has less left to save (there, nothing). Compare tokens per second, never speedups over baselines in

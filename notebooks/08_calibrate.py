@@ -355,7 +355,8 @@ plt.show()
 #
 # ## Another number format, another size
 #
-# The same weights in fewer bytes: `bfloat16`, `int8` and, for four-bit weights, `int4` (01 introduces them).
+# The same weights in fewer bytes: `bfloat16`, `int8` and, for four-bit weights, `int4` (01 introduces them; `bfloat16` has
+# invariant passes where torch allows them).
 # Each is another model. Its drafts are assumed to be accepted as often, so τ(g) and the rest of a cycle stay.
 #
 # **Predict.** Which g is best in each format? Zero is an answer.

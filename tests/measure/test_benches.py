@@ -20,7 +20,7 @@ from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.loop import Run
 from specviz.measure import BENCHES, demo, find, report, timing
 from specviz.measure.benches import batches, overhead, passes, peers, speed
-from specviz.models import kernels, load, trimmed
+from specviz.models import choices, kernels, load, trimmed
 from specviz.trace.files import partial_of
 
 ENTRIES = [
@@ -311,11 +311,29 @@ def test_a_model_in_each_number_format(pair):
     target, _ = pair
     made = passes.formats(target)
     assert [str(made[name].dtype) for name in ("float32", "bfloat16")] == ["torch.float32", "torch.bfloat16"]
+    assert not made["float32"].invariant
+    narrow = made["bfloat16"]
+    way = choices.way(narrow, kernels.candidates(narrow.device, narrow.dtype))
+    assert narrow.invariant == (not way.fault)
     assert "int4" not in made  # the weights never had four bits
     assert ("int8" in made) is kernels._multiplies_whole_numbers()
     assert target.dtype == torch.float32  # the model passed in is unchanged
     with pytest.raises(ModelError, match="not a causal model on the CPU"):
         passes.formats(specviz.load("town-t5"))
+
+
+def test_bars_are_those_of_the_format():
+    def named(dtype):
+        return type("Named", (), {"name": "smollm2 (4 bit)", "dtype": dtype, "kernels": "onednn"})()
+
+    over = report.Estimate.of([0.5, 0.5])
+    rows = [{"used": True, "format": form, "g": 5, "over": over} for form in ("float32", "bfloat16")]
+    assert [bar.held for form in ("float32", "bfloat16") for bar in passes._bars(named(form), rows)] == [
+        True, False,
+    ]  # fmt: skip
+    read = [{"part": "the memory's read rate"}, {"part": "the whole pass", "g": 1, "share": 0.41}]
+    assert [bar.held for bar in passes._shares(named("bfloat16"), read)] == [False]
+    assert not passes._shares(named("float32"), read)
 
 
 def test_the_cost_of_an_invariant_pass_is_judged():

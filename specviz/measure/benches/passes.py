@@ -40,8 +40,17 @@ NOTES = [
 INVARIANT = ", invariant"  # suffix of a layout's name
 # By size: largest time of an invariant pass, relative to the fastest other one in the same format.
 COST = {1: 1.1, 9: 1.1}
-# By model and size: largest time of the float32 layout in use, relative to the plain product, on one thread.
-BARS = {"smollm2": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66}}
+# By model, format and size: largest time of the layout in use, relative to the plain product in float32, on
+# one thread.
+BARS = {
+    "smollm2": {
+        "float32": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66},
+        "bfloat16": {1: 0.60, 5: 0.36, 9: 0.38, 17: 0.41},
+    }
+}
+SHARE = (
+    0.42  # least share of the memory's read rate at which these models' bfloat16 passes read their weights
+)
 
 
 def measure(model: Model, sizes: Sequence[int] = SIZES, context: int = 128, rounds: int = 31) -> list[Row]:
@@ -232,7 +241,8 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
 def formats(model: Model) -> dict[str, Model]:
     """A causal model on the CPU in each number format available for it here, by the format's name.
 
-    float32 and bfloat16 in their fastest layouts; a float32 model stored in float16 (``fp16``) both so and in
+    float32 and bfloat16 in their fastest layouts, bfloat16 invariant if torch allows it here, as `load` makes a
+    model for which it chooses this format; a float32 model stored in float16 (``fp16``) both so and in
     four bytes per weight; then integer weights, if torch multiplies them and, for ``int4``, if the weights
     came so.
 
@@ -253,6 +263,9 @@ def formats(model: Model) -> dict[str, Model]:
         net = copy.deepcopy(net)
         to_format(net, dtype)
         name, laid = str(dtype).removeprefix("torch."), Causal(net, model.tokenizer, model.name)
+        if dtype == torch.bfloat16:
+            with suppress(ModelError):
+                laid.make_invariant()
         if laid.kernels == kernels.FP16:
             made[name] = Causal(net, model.tokenizer, model.name, kernels=kernels.ONEDNN)
             name = kernels.FP16
@@ -307,6 +320,7 @@ def bench(
         from specviz.measure.benches import floor as floors
 
         parts.append(floors.measure(model, context, rounds))
+        bars += _shares(model, parts[0].rows)
         if any(row.get("share", 0) > 1 for row in parts[0].rows):
             notes = [*NOTES, floors.CACHED]
     return Report("passes", title, about, COLUMNS, rows, bars, notes, SPARE, parts)
@@ -329,10 +343,21 @@ def _cost(model: Model, rows: list[Row]) -> list[Bar]:
 
 
 def _bars(model: Model, rows: list[Row]) -> list[Bar]:
-    limits = next((bars for name, bars in BARS.items() if model.name.split(" ")[0] == name), {})
-    mine = {row["g"]: row for row in rows if row["used"] and row["format"] == REFERENCE[1] and row["over"]}
+    number = _label(model)[1]
+    limits = BARS.get(model.name.split(" ")[0], {}).get(number, {})
+    mine = {row["g"]: row for row in rows if row["used"] and row["format"] == number and row["over"]}
+    plain = "the plain product" if number == REFERENCE[1] else "the plain product in float32"
     return [
-        Bar(f"a pass over {g} tokens relative to the plain product", mine[g]["over"].median, limit, "at most")
+        Bar(f"a pass over {g} tokens relative to {plain}", mine[g]["over"].median, limit, "at most")
         for g, limit in limits.items()
         if g in mine
     ]
+
+
+def _shares(model: Model, rows: list[Row]) -> list[Bar]:
+    """Bars on the rate at which whole passes in bfloat16 read the weights."""
+    if model.name.split(" ")[0] not in BARS or _label(model)[1] != "bfloat16":
+        return []
+    words = "share of the memory's read rate in a pass over"
+    whole = [row for row in rows if row["part"] == "the whole pass"]
+    return [Bar(f"{words} {plural(row['g'], 'token')}", row["share"], SHARE, "at least") for row in whole]
