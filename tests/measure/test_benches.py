@@ -326,11 +326,10 @@ def test_bars_are_those_of_the_format():
     def named(dtype):
         return type("Named", (), {"name": "smollm2 (4 bit)", "dtype": dtype, "kernels": "onednn"})()
 
-    over = report.Estimate.of([0.5, 0.5])
-    rows = [{"used": True, "format": form, "g": 5, "over": over} for form in ("float32", "bfloat16")]
-    assert [bar.held for form in ("float32", "bfloat16") for bar in passes._bars(named(form), rows)] == [
-        True, False,
-    ]  # fmt: skip
+    over = {"float32": report.Estimate.of([0.6, 0.6]), "bfloat16": report.Estimate.of([0.35, 0.35])}
+    rows = [{"used": True, "format": form, "g": 5, "over": each} for form, each in over.items()]
+    held = {form: [bar.held for bar in passes._bars(named(form), rows)] for form in over}
+    assert held == {"float32": [False], "bfloat16": [True]}
     read = [{"part": "the memory's read rate"}, {"part": "the whole pass", "g": 1, "share": 0.41}]
     assert [bar.held for bar in passes._shares(named("bfloat16"), read)] == [False]
     assert not passes._shares(named("float32"), read)

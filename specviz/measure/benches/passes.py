@@ -48,9 +48,7 @@ BARS = {
         "bfloat16": {1: 0.60, 5: 0.36, 9: 0.38, 17: 0.41},
     }
 }
-SHARE = (
-    0.42  # least share of the memory's read rate at which these models' bfloat16 passes read their weights
-)
+SHARE = 0.42  # least share of the memory's read rate at which their bfloat16 passes read the weights
 
 
 def measure(model: Model, sizes: Sequence[int] = SIZES, context: int = 128, rounds: int = 31) -> list[Row]:
@@ -241,8 +239,8 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
 def formats(model: Model) -> dict[str, Model]:
     """A causal model on the CPU in each number format available for it here, by the format's name.
 
-    float32 and bfloat16 in their fastest layouts, bfloat16 invariant if torch allows it here, as `load` makes a
-    model for which it chooses this format; a float32 model stored in float16 (``fp16``) both so and in
+    float32 and bfloat16 in their fastest layouts, bfloat16 with invariant passes if torch allows it here, as
+    `load` makes a model for which it chooses this format; a float32 model stored in float16 (``fp16``) both so and in
     four bytes per weight; then integer weights, if torch multiplies them and, for ``int4``, if the weights
     came so.
 
