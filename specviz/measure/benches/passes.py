@@ -240,9 +240,8 @@ def formats(model: Model) -> dict[str, Model]:
     """A causal model on the CPU in each number format available for it here, by the format's name.
 
     float32 and bfloat16 in their fastest layouts, bfloat16 with invariant passes if torch allows it here, as
-    `load` makes a model for which it chooses this format; a float32 model stored in float16 (``fp16``) both so and in
-    four bytes per weight; then integer weights, if torch multiplies them and, for ``int4``, if the weights
-    came so.
+    `load` makes them; a float32 model stored in float16 (``fp16``) both so and in four bytes per weight; then
+    integer weights, if torch multiplies them and, for ``int4``, if the weights came so.
 
     Raises
     ------
