@@ -77,7 +77,8 @@ def read(path: str | Path) -> list[Prompt]:
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
-            why = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deep"
+            deep = isinstance(error, RecursionError)
+            why = "it is nested too deep" if deep else getattr(error, "msg", "a number is too long")
             raise PromptError(f"{path}, line {number}: not a JSON object ({why}); {first}") from None
         prompts[number] = entry(content, f"{path}, line {number}")
     return _asking(path, "line", prompts)
@@ -114,12 +115,17 @@ def _table(path: Path, content: bytes) -> list[Prompt]:
             f"{path} is not a table ({error}): a field that begins with a quote needs quotes around it, and "
             "its own doubled"
         ) from None
-    columns = list(rows[0]) if rows else []
+    columns = [name for name in rows[0] if name is not None] if rows else []
     if "prompt" not in columns:
         named = ", ".join(f"{each!r:.40}" for each in columns[:6]) or "no row"
         raise PromptError(
             f"{path} needs a column named prompt in its first line, it has {named}; plain lines go into a "
             ".txt file"
+        )
+    if long := next((number for number, row in enumerate(rows, 1) if None in row), None):
+        raise PromptError(
+            f"{path}, row {long} has more fields than the header: put quotes around a field that contains "
+            f"{'commas' if mark == ',' else 'tabs'}"
         )
     names = [name for name in ("prompt", *KEPT) if name in columns]
     return [
@@ -152,7 +158,7 @@ def load(path: Path) -> bytes:
         If it cannot be read, or is longer than `LIMIT`.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             content = file.read(LIMIT + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise PromptError(f"{path} is not a complete gzip file ({error})") from None

@@ -101,7 +101,7 @@ def rows(paths: Path | Iterable[Path], columns: Sequence[str] | None = None) -> 
         If a file cannot be read; the message gives the number of a bad line.
     """
     for path in [paths] if isinstance(paths, Path) else paths:
-        ending = Path(path.name.removesuffix(".gz")).suffix.lower()
+        ending = Path(path.name.lower().removesuffix(".gz")).suffix
         if ending == ".parquet":
             yield from _parquet(path, columns)
         elif ending in (".tsv", ".csv"):
@@ -146,7 +146,7 @@ def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[
             if not any(values):
                 continue
             where = f"{path}, line {lines.line_num}"
-            if len(values) < len(names):
+            if len(values) != len(names):
                 raise PromptError(
                     f"{where}: {len(names)} fields are needed ({', '.join(names)}), not {len(values)}"
                 )

@@ -119,12 +119,12 @@ def test_picking_is_even_over_kinds():
     assert len(spread(entries, 99)) == 7
 
 
-@pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t"), (".csv.gz", ",")])
+@pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t"), (".csv.gz", ","), (".CSV.GZ", ",")])
 def test_a_table_has_a_column_of_prompts(tmp_path, ending, mark):
     path = tmp_path / f"a{ending}"
     rows = [["id", "prompt", "kind"], ["0", '"Name one, two"', "qa"], ["1", '"Two\nlines"', ""]]
     content = "\ufeff" + "\n".join(mark.join(row) for row in rows) + "\n"
-    write = gzip.open if ending.endswith(".gz") else open
+    write = gzip.open if ending.lower().endswith(".gz") else open
     with write(path, "wb") as file:
         file.write(content.encode("utf8"))
     assert read(path) == [
@@ -152,4 +152,26 @@ def test_a_table_without_prompts_is_one_line(tmp_path, content, says):
     path = tmp_path / "a.csv"
     path.write_text(content, "utf8")
     with pytest.raises(PromptError, match=says):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("ending", "mark", "name"), [(".csv", ",", "commas"), (".tsv", "\t", "tabs")]
+)
+def test_a_row_with_more_fields_than_the_header_is_one_line(tmp_path, ending, mark, name):
+    path = tmp_path / f"a{ending}"
+    path.write_text(f"id{mark}prompt\n1{mark}First\n2{mark}Name one{mark} two\n", "utf8")
+    with pytest.raises(PromptError, match=f"row 2 has more fields than the header: .* contains {name}"):
+        read(path)
+    path.write_text(f"prompt\nName one{mark} two\n", "utf8")
+    with pytest.raises(PromptError, match="row 1 has more fields than the header"):
+        read(path)
+
+
+def test_a_number_that_python_refuses_is_named(tmp_path):
+    path = file(tmp_path, '{"prompt": "a", "id": ' + "9" * 5000 + "}")
+    with pytest.raises(PromptError, match=r"line 1: not a JSON object \(a number is too long\)"):
+        read(path)
+    path = file(tmp_path, '{"prompt": ' + "[" * 200_000)
+    with pytest.raises(PromptError, match=r"line 1: not a JSON object \(it is nested too deep\)"):
         read(path)

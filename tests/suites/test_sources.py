@@ -337,6 +337,7 @@ WRONG = {
     "no Parquet": ("xsum", lambda f: text(f / "t.parquet", "PAR1 and no more"), "not a complete Parquet file"),
     "another's Parquet": ("xsum", lambda f: parquet(f / "t.parquet", {"article": "a"}), "row 1: 'document' is missing; it has 'article'"),
     "a short line": ("mgsm:de", lambda f: text(f / "mgsm_de.tsv", "a\t1\nb\n"), "line 2: 2 fields are needed (question, answer), not 1"),
+    "a long line": ("mgsm:de", lambda f: text(f / "mgsm_de.tsv", "a\t1\nb\t2\t3\n"), "line 2: 2 fields are needed (question, answer), not 3"),
     "another language": ("wmt14:fr-en", lambda f: lines(f / "t.jsonl", BOTH), "'translation': 'fr' is missing; it has 'de', 'en'"),
     "not parallel": ("flores:en-de", lambda f: text(flores_folder(f) / "flores101_dataset/devtest/deu.devtest", "a\nb\n") and f,
                      "has 1 sentences and"),
