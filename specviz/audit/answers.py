@@ -27,9 +27,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ParameterError, PromptError, SpecvizError
-from ..loop.drafters import Loadable, load_if_needed
+from ..loop.drafters import Loadable
 from ..loop.machine import number_format
 from ..methods.sampling import Sampling
+from ..models import load
 from ..models.protocols import Model
 from ..models.text import Text
 from . import setup
@@ -76,6 +77,8 @@ def run(
     sibling: Loadable | str | None = None,
     dtype: str | None = None,
     device: str | None = None,
+    kernels: str | None = None,
+    invariant: bool | None = None,
     threads: int | None = None,
     progress: setup.Progress = None,
 ) -> AnswersResult:
@@ -96,6 +99,8 @@ def run(
     sibling : Model, what `specviz.load` takes, or ``template:FILE``, optional
         Another quantisation of the weights, or another chat template, to test which one the set is nearer to.
     dtype, device : str, optional
+    kernels, invariant : str, bool, optional
+        The model's, as for `specviz.load`.
     threads : int, optional
         Threads of the backend during the audit.
     progress : callable, optional
@@ -114,7 +119,7 @@ def run(
     if envelope is not None and not 0 < envelope < 100:
         raise ParameterError(f"envelope must be a margin in logits above 0 and below 100, got {envelope:g}")
     with setup.on_backend(threads):
-        target = _loaded(model, device, dtype)
+        target = _loaded(model, device, dtype, kernels, invariant)
         other = None if sibling is None else _sibling(target, sibling, device, dtype)
         steps = len(lines) * (1 if other is None else 2) + len(sure)
         tick = setup.counter(progress, steps)
@@ -550,10 +555,14 @@ def _likelihoods(lines: Sequence[Answer], readings: Sequence[Reading | None]) ->
 # ---------------------------------------------------------------- models
 
 
-def _loaded(model: Loadable, device: str | None, dtype: str | None) -> Model:
+def _loaded(
+    model: Loadable, device: str | None, dtype: str | None, kernels: str | None = None,
+    invariant: bool | None = None,
+) -> Model:  # fmt: skip
     """Load the model to compare with; a named one in float32, unless `dtype` is given."""
     named = isinstance(model, str | Path) and not str(model).startswith("gguf:")
-    target = load_if_needed(model, device, dtype or ("float32" if named else None))
+    number = dtype or ("float32" if named else None)
+    target = load(model, device, number, kernels=kernels, invariant=invariant)
     target = setup.audited_model(target, None, None)
     setup.check_causal(target)
     return target

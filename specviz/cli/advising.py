@@ -102,7 +102,7 @@ def advise(
             confirm=confirm_prompts if confirm_prompts is not None else confirm, stores=stores,
             as_device=as_device,
         )  # fmt: skip
-        target = load(model, device, dtype, revision=revision)
+        target = load(model, device, dtype, revision=revision, kernels=kernels, invariant=invariant)
     options = ["--device", device] * (device != "cpu") + ["--dtype", dtype] * (dtype != "auto")
     options += ["--kernels", str(kernels)] * (kernels is not None)
     options += ["--invariant" if invariant else "--no-invariant"] * (invariant is not None)

@@ -74,9 +74,13 @@ def entries_of(prompt: str | None, prompts: str | None, number: int | None = Non
 
 
 def loaded(
-    model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
+    model: str, draft: list[str] | None, device: str, dtype: str, kernels: str | None, invariant: bool | None
 ) -> tuple[Model, list[Model]]:
-    """Load a target and its drafters, and check them against each other."""
+    """Load a target and its drafters, and check them against each other.
+
+    `kernels` and `invariant` are the target's: it has them or the command stops. Drafters follow the
+    environment variables that the options set.
+    """
     from specviz.loop.drafters import ADDED, default_drafts, load_drafter, load_fitting
     from specviz.models import load
     from specviz.models.loading import find
@@ -85,7 +89,7 @@ def loaded(
     names = draft or [name for name in bundled() if name.startswith(f"{model}-draft") or name in own]
     for name in (model, *names):  # reject an unknown name before a model is read
         find(name)
-    target = load(model, device, dtype, revision=revision)
+    target = load(model, device, dtype, kernels=kernels, invariant=invariant)
     if target.kind in ADDED:
         target.alone()
     if draft:

@@ -166,6 +166,7 @@ def audit(
                 "--answers are read, not decoded: drop --max-new-tokens, --sampled, --streams and --seed"
             )
         options = {"honest": honest, "envelope": envelope, "sibling": sibling, "device": device}
+        options |= {"kernels": kernels, "invariant": invariant}
         _answers(answers, model, threads, json, options | {"dtype": None if dtype == "auto" else dtype})
         return
     if any(given is not None for given in (honest, envelope, sibling)):
@@ -181,7 +182,7 @@ def audit(
         from specviz import audit as auditing
 
         still, moving = _streaming(method)  # reject an unknown name before a model is read
-        target, drafts = loaded(model or "town", draft, device, dtype, None)
+        target, drafts = loaded(model or "town", draft, device, dtype, kernels, invariant)
     # A model without a chat template continues the user's text.
     if not getattr(target.text.tokenizer, "chat_template", None):
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]

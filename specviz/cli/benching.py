@@ -138,7 +138,8 @@ def bench_command(name: str) -> Any:
         for name, check in checks.items():
             check(values.get(name, ()))
         filled = {"source": prompts or "town", "rounds_file": None if json is None else _rounds_file(json)}
-        report = _measured(measure, taken, model, draft, device, dtype, threads, filled | values)
+        chosen = {"device": device, "dtype": dtype, "kernels": kernels, "invariant": invariant}
+        report = _measured(measure, taken, model, draft, chosen, threads, filled | values)
         report.show(screen())
         if json is not None:
             report.write(json, force)
@@ -189,7 +190,7 @@ def _values(given: Values) -> Values:
 
 def _measured(
     measure: Callable[..., Report], taken: Mapping[str, Parameter], model: str, draft: list[str] | None,
-    device: str, dtype: str, threads: int, given: Values,
+    chosen: Values, threads: int, given: Values,
 ) -> Report:  # fmt: skip
     """Run a bench on the models and prompts that it takes, and return its report."""
     from specviz.suites import suite
@@ -201,12 +202,12 @@ def _measured(
         from specviz.models import load
 
         if "drafts" in taken:
-            target, given["drafts"] = loaded(model, draft, device, dtype, None)
+            target, given["drafts"] = loaded(model, draft, **chosen)
             # A diffusion model's methods need no separate drafter.
             if "entries" in taken and not given["drafts"] and target.kind != "diffusion":
                 print("specviz: no --draft, so methods that need a draft model are skipped", file=sys.stderr)
         else:
-            target = load(model, device, dtype)
+            target = load(model, **chosen)
     given = {name: value for name, value in given.items() if name in taken}
     with on_threads(threads), _kept(), progress() as tick:
         report = measure(target, tick=tick, **given)

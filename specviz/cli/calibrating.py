@@ -84,7 +84,10 @@ def calibrate(
         values = parameters_of(kind, set_ or [])
         if kind.size:
             check_sizes(kind, draft_sizes)
-        target = load(model, None if tp_plan else device, dtype, revision=revision, tp_plan=tp_plan)
+        target = load(
+            model, None if tp_plan else device, dtype, revision=revision, tp_plan=tp_plan, kernels=kernels,
+            invariant=invariant,
+        )  # fmt: skip
     with on_threads(threads):
         begun = False
         try:

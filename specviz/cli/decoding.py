@@ -113,7 +113,7 @@ def demo(
     with loading():
         from specviz.measure import demo as demonstration
 
-        target, drafts = loaded(model, draft, device, dtype, None)
+        target, drafts = loaded(model, draft, device, dtype, kernels, invariant)
     # For a large model show only a few methods: all of them would take many minutes.
     names = None if toy or draft else demonstration.UNTRAINED + demonstration.TRAINED
     traces = out / demonstration.TRACES
@@ -243,9 +243,8 @@ def generate(
     built = kind(**parameters_of(kind, set_ or []))
     if (store or save_store) and built.memory is None:
         raise ParameterError(f"{method} keeps no memory between texts: drop --store and --save-store")
-    target, drafter = _models(
-        kind, model, draft, device, dtype, revision, file if resume else None, kernels, invariant
-    )
+    chosen = {"dtype": dtype, "revision": revision, "kernels": kernels, "invariant": invariant}
+    target, drafter = _models(kind, model, draft, device, chosen, file if resume else None)
     own = prompt is not None or (prompts is not None and Path(prompts).is_file())
     if model is None and own and not kind.canvas:
         print(
@@ -320,10 +319,10 @@ def _output(out: Path | None, method: str, force: bool, resume: bool) -> Path | 
 
 
 def _models(
-    kind: type[Method], model: str | None, draft: str | None, device: str, dtype: str, revision: str | None,
-    resumed: Path | None, kernels: str | None, invariant: bool | None,
+    kind: type[Method], model: str | None, draft: str | None, device: str, chosen: Values,
+    resumed: Path | None,
 ) -> tuple[protocols.Model, protocols.Drafter | None]:  # fmt: skip
-    """Load the target, and the draft model if one was given and the method needs it.
+    """Load the target, with its `chosen` options, and the draft model if the method needs the given one.
 
     The target of a resumed run is loaded as its file says; options of the command come first.
     """
@@ -341,13 +340,12 @@ def _models(
         )
     if draft is not None and not kind.needs_draft:
         print(f"specviz: {kind.name} uses no draft model, so --draft is ignored", file=sys.stderr)
+    dtype = chosen["dtype"]
     with loading():
-        how: Values = {"dtype": dtype, "revision": revision}
         if resumed is not None:
-            how |= saved_options(resumed, model, dtype, kernels)
-        if invariant is not None:
-            how.pop("invariant", None)  # the option has set the environment variable
-        target = load(model, device, **how)
+            saved = saved_options(resumed, model, dtype, chosen["kernels"])
+            chosen = {**chosen, **{k: v for k, v in saved.items() if k == "dtype" or chosen[k] is None}}
+        target = load(model, device, **chosen)
         return target, load(draft, device, dtype) if draft is not None and kind.needs_draft else None
 
 

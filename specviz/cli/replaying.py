@@ -134,7 +134,8 @@ def replay(
     score, scores = _scores(score)
     given: Values = {
         "model": model, "draft": _drafters(draft), "suite": _suites(suite), "quick": quick, "number": number,
-        "max_new_tokens": max_new_tokens, "device": device, "dtype": dtype, "threads": threads,
+        "max_new_tokens": max_new_tokens, "device": device, "dtype": dtype, "kernels": kernels,
+        "invariant": invariant, "threads": threads,
         "template": template, "chat": _variables(chat), "baselines": baselines, "fit": fit, "score": score,
     }  # fmt: skip
     with loading():

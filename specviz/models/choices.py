@@ -210,7 +210,9 @@ def unasked(model: Model, chosen: bool, variable: str | None) -> bool:
     variable : str or None
         Value of the environment variable SPECVIZ_INVARIANT.
     """
-    if variable in ("0", "1"):
+    if variable:
+        if variable not in ("0", "1"):
+            raise ModelError(f"SPECVIZ_INVARIANT is 0 or 1; got {variable!r}")
         return variable == "1"
     if model.kind != "causal" or model.plain_function is None or not large(model.net):
         return False

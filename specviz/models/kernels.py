@@ -17,12 +17,14 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, TypeVar
 
@@ -371,6 +373,7 @@ class Pieces(Product):
 # Laid-out matrices, by the first weight of each product. They are shared, for example with a drafter made of
 # a model's first layers or one that uses its target's head.
 _laid: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_reported: set[str | None] = set()  # values of the variable that a model could not have
 _chosen: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by model: device, format and candidates; the fastest
 
 
@@ -406,7 +409,8 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     layout_name : str or None
         One of `LAYOUTS` or `WHOLE_NUMBERS`, or `FP16` or `W8A8`. ``auto`` and None use the environment
         variable ``SPECVIZ_KERNELS``, else a measurement, which considers ``fp16`` only if it changes no
-        weight. If the variable is ``int4``, weights that were not stored in four bits use eight.
+        weight. A model that cannot have the variable's layout uses ``plain``. If the variable is ``int4``,
+        weights that were not stored in four bits use eight.
     net : transformers model
         On its device, in its format.
     groups : iterable of sequences of linear layers
@@ -415,7 +419,7 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     Raises
     ------
     ModelError
-        If the layout is unknown or cannot serve this model here.
+        If the layout is unknown, or the requested one cannot serve this model here.
     """
     layout_name = check(layout_name)
     pinned = check(os.environ.get(VARIABLE), VARIABLE) if layout_name is None else None
@@ -465,12 +469,20 @@ def _whole_numbers(
     groups: Iterable[Sequence[torch.nn.Linear]],
 ) -> str:  # fmt: skip
     """The integer layout that was requested, or that the environment variable pins for every model."""
-    name = layout_name or pinned
+    name, model = layout_name or pinned, Path(getattr(net, "name_or_path", "") or type(net).__name__).name
+    fault = ""
     if net.device.type != "cpu" or net.dtype != torch.bfloat16:
         here = f"{str(net.dtype).removeprefix('torch.')} on {net.device}"
-        raise ModelError(f"kernels={name!r} computes in bfloat16 on a CPU; this model is in {here}")
-    if not _multiplies_whole_numbers():
-        raise ModelError(f"torch has no products for kernels={name!r} on this machine: drop it")
+        fault = f"needs dtype='bfloat16' (--dtype bfloat16) on a CPU; {model} is in {here}"
+    elif not _multiplies_whole_numbers():
+        fault = "needs products that torch does not have on this machine"
+    if fault and layout_name:
+        raise ModelError(f"kernels={name!r} {fault}: change that, or choose other kernels")
+    if fault:  # the variable must not fail for other models
+        if name not in _reported:
+            _reported.add(name)
+            print(f"specviz: {VARIABLE}={name} {fault}: {model} uses {PLAIN}", file=sys.stderr)
+        return PLAIN
     if name == INT8 or any(four_bits(part.weight) for group in groups for part in group):
         return INT8 if name == INT8 else INT4
     if layout_name is None:  # for example a drafter's weights, with the variable set for the target

@@ -69,6 +69,8 @@ def replay(
     quick: bool = False,
     number: int | None = None,
     max_new_tokens: int | None = None,
+    kernels: str | None = None,
+    invariant: bool | None = None,
     threads: int = 1,
     template: str | None = None,
     chat: Values | None = None,
@@ -117,6 +119,8 @@ def replay(
         Which of the paper's models, if a table has several.
     device, dtype : str
         Default: ``cpu``, and ``float32`` or the setup's.
+    kernels, invariant : str, bool, optional
+        The model's, as for `specviz.load`. Drafters follow the environment variables.
     quick : bool
         Use few prompts and short answers: takes minutes, with wide intervals.
     number, max_new_tokens : int, optional
@@ -185,7 +189,7 @@ def replay(
     if in_memory is not None:
         from specviz.models import load
 
-        load(in_memory, device, dtype)  # raises if they are not the model's
+        load(in_memory, device, dtype, kernels=kernels, invariant=invariant)  # raises if not the model's
     chosen = read_suites(suite)
     check_suites(recipe, chosen)
     if template is not None and recipe.source != "streams":
@@ -196,7 +200,8 @@ def replay(
         "dtype": dtype, "threads": threads, "template": template, "chat": dict(chat or {}),
         "baselines": baselines, "fit": fit, "score": score, "quick": quick, "setup": setup,
         "part": None if setup is None else chosen_part.part.name,
-        "kernels": os.environ.get("SPECVIZ_KERNELS"), "invariant": os.environ.get("SPECVIZ_INVARIANT"),
+        "kernels": os.environ.get("SPECVIZ_KERNELS") if kernels is None else kernels,
+        "invariant": os.environ.get("SPECVIZ_INVARIANT") if invariant is None else str(int(invariant)),
         "weights": None if in_memory is None else weights_of(in_memory),
         **numbers,
     }  # fmt: skip
@@ -208,6 +213,7 @@ def replay(
         model, drafts, chosen, numbers["prompts"], numbers["max_new_tokens"], threads, numbers, path,
         shared or path / "calibrations", {} if memory is None else memory, template, dict(chat or {}),
         () if chosen else (memory or {}).get(("peers", table), ()), quick, READINGS[fit],
+        kernels=kernels, invariant=invariant,
     )  # fmt: skip
     return measure(recipe, settings, options, tick)
 
@@ -359,7 +365,8 @@ def loaded(settings: Values, options: RunOptions) -> Any:
     if key not in options.memory:
         from specviz.models import load
 
-        options.memory[key] = load(settings["model"], settings["device"], settings["dtype"])
+        how = {"kernels": options.kernels, "invariant": options.invariant}
+        options.memory[key] = load(settings["model"], settings["device"], settings["dtype"], **how)
     return options.memory[key]
 
 

@@ -119,7 +119,9 @@ def test_picking_is_even_over_kinds():
     assert len(spread(entries, 99)) == 7
 
 
-@pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t"), (".csv.gz", ","), (".CSV.GZ", ",")])
+@pytest.mark.parametrize(
+    ("ending", "mark"), [(".csv", ","), (".tsv", "\t"), (".csv.gz", ","), (".CSV.GZ", ",")]
+)
 def test_a_table_has_a_column_of_prompts(tmp_path, ending, mark):
     path = tmp_path / f"a{ending}"
     rows = [["id", "prompt", "kind"], ["0", '"Name one, two"', "qa"], ["1", '"Two\nlines"', ""]]
@@ -155,9 +157,7 @@ def test_a_table_without_prompts_is_one_line(tmp_path, content, says):
         read(path)
 
 
-@pytest.mark.parametrize(
-    ("ending", "mark", "name"), [(".csv", ",", "commas"), (".tsv", "\t", "tabs")]
-)
+@pytest.mark.parametrize(("ending", "mark", "name"), [(".csv", ",", "commas"), (".tsv", "\t", "tabs")])
 def test_a_row_with_more_fields_than_the_header_is_one_line(tmp_path, ending, mark, name):
     path = tmp_path / f"a{ending}"
     path.write_text(f"id{mark}prompt\n1{mark}First\n2{mark}Name one{mark} two\n", "utf8")

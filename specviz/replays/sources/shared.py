@@ -74,6 +74,8 @@ class RunOptions:
     fit: str = "paper"  # a key of `FITS`
     practice: tuple[Entry, ...] = ()  # prompts of the run's own suite that are not measured
     tick: Tick = lambda done, of, what: None
+    kernels: str | None = None  # of the model
+    invariant: bool | None = None  # whether the model is
 
     @property
     def rounds(self) -> int:
