@@ -17,7 +17,7 @@ from ..trace.files import Record
 from . import checks
 from .checks import Prompts
 from .drafters import Loadable, bundled_draft, choose_drafter, load_if_needed
-from .run import Run
+from .run import Run, RunOptions
 
 # Targets to choose from, each with its first prompt. The first one that is available is the default.
 TARGETS = {
@@ -72,7 +72,7 @@ class Choices:
             model = load_if_needed(model, where.get("device"), where.get("dtype"))
             self.first = model.name
         self.models = list(dict.fromkeys([self.first, *there]))
-        self.limit = int(options.get("max_new_tokens", 128))
+        self.limit = RunOptions.split(options)[0].max_new_tokens
         self._method, self._drafts_with = methods.name_of(kind), kind.drafts_with
         self._given, self._draft, self._prompt = model, draft, prompt
         self._options, self._where = options, where
@@ -115,8 +115,9 @@ class Choices:
         return kind.idea() or kind.title
 
     def parameters(self, method: str) -> tuple[Parameter, ...]:
-        """A method's declared parameters."""
-        return methods.find(method).parameters
+        """A method's declared parameters, without those that name a file, which a page must not choose."""
+        kind = methods.find(method)
+        return tuple(p for p in kind.parameters if p.name not in kind.files)
 
     def examples(self, model: str) -> list[tuple[str, str]]:
         """Prompts to choose from, each with its kind of task."""

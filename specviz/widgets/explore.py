@@ -357,6 +357,11 @@ class Explorer(Decoding):
 
     # ------------------------------------------------------------ decoding
 
+    def _check_model(self) -> None:
+        """Refuse a model that is not in the list: a page's user may not name an arbitrary folder."""
+        if self.panel.model not in self._decoder.models:
+            raise ParameterError("There is no such model in the list.")
+
     def run(self, method: Given | None = None) -> None:
         """Decode in the background with the current settings, once no other decode runs in this process.
 
@@ -368,15 +373,13 @@ class Explorer(Decoding):
         """
         panel = self.panel
         try:
+            self._check_model()
             values = self.values if method in (None, self.method) else {}
         except SpecvizError as error:
             panel.error = str(error)
             return
         if self.busy:
             panel.error = "A decode is running: stop it or wait until it has ended."
-            return
-        if panel.model not in self._decoder.models:  # a page's user may not name an arbitrary folder
-            panel.error = "There is no such model in the list."
             return
         panel.error, panel.state = "", "waiting"
         model, prompt, given = panel.model, panel.prompt, method or self.method
@@ -462,8 +465,9 @@ class Explorer(Decoding):
         Raises
         ------
         ParameterError
-            If the model runs no method but the baseline.
+            If the model is not in the list, or runs no method but the baseline.
         """
+        self._check_model()
         moved = {p.name: p.default for p in self._parameters.values()}
         moved = {name: value for name, value in self.values.items() if value != moved[name]}
         own = ":".join(filter(None, [self.method, ",".join(f"{k}={v}" for k, v in moved.items())]))

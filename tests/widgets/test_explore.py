@@ -7,6 +7,7 @@ import threading
 import pytest
 from pretended import Decoder
 
+import specviz
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.methods.base import Parameter
 from specviz.widgets import explore
@@ -130,6 +131,29 @@ def test_what_is_chosen_anew_brings_its_controls():
     one.panel.model = "/etc"
     one.run()
     assert one.panel.error == "There is no such model in the list." and not one.results
+    one._on_message(one.panel, {"do": "live"}, [])
+    assert "There is no such model in the list." in one.panel.error and len(one.children) == 1
+    with pytest.raises(ParameterError, match="no such model"):
+        one.contest()
+
+
+def test_a_page_names_no_file_to_read(tmp_path):
+    """Its text would otherwise be drafted, and so shown in the page."""
+    file = tmp_path / "secret.txt"
+    file.write_text("secret")
+    one = specviz.explore("spectra", "town", "Hello")
+    assert "datastore" not in [p["name"] for p in one.panel.parameters] + list(one.panel.values)
+    one.panel.values = one.panel.values | {"datastore": str(file)}  # what a browser could send
+    assert "spectra has no parameter 'datastore'" in one.panel.error
+    one.run()
+    assert one.panel.state == "idle" and not one.results
+    with pytest.raises(ParameterError, match=r"explore reads no files: drop datastore"):
+        specviz.explore("spectra", "town", "Hello", datastore=str(file))
+
+
+def test_options_of_a_decode_are_checked_first():
+    with pytest.raises(ParameterError, match="max_new_tokens"):
+        specviz.explore("prompt_lookup", "town", "Hello", max_new_tokens="abc")
 
 
 def test_results_are_compared_within_their_task():
