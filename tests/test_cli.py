@@ -736,17 +736,26 @@ def test_lab_starts_jupyterlab_on_the_copy(here, say, monkeypatch):
     pytest.importorskip("jupyterlab")
     started = []
 
-    def run(command, check):
-        started.append(command)
-        return subprocess.CompletedProcess(command, 0)
+    class Server:
+        def __init__(self, command):
+            started.append(command)
+            self.interrupts = 2
 
-    monkeypatch.setattr(subprocess, "run", run)
+        def wait(self):  # JupyterLab ends by itself after Ctrl-C, once its kernels have
+            if self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            return 0
+
+    monkeypatch.setattr(subprocess, "Popen", Server)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     jupyterlab = [sys.executable, "-m", "jupyterlab"]
     assert say("lab", "mine", "--no-browser")[0] == 0
     assert started.pop() == [*jupyterlab, "mine", "--no-browser"]
     assert say("lab", "mine", "--port", 9999, "--ip=0.0.0.0", "--no-browser")[0] == 0
     assert started.pop() == [*jupyterlab, "mine", "--no-browser", "--port", "9999", "--ip=0.0.0.0"]
+    assert say("lab", "mine", "--browser=firefox")[0] == 0
+    assert started.pop() == [*jupyterlab, "mine", "--browser=firefox"]
     assert say("lab", "--port=9999")[0] == 0  # the folder is optional
     assert started.pop() == [*jupyterlab, "specviz-notebooks", "--port=9999"]
     monkeypatch.setattr(os, "geteuid", lambda: 0)  # a container's root user, whom JupyterLab refuses

@@ -25,7 +25,7 @@ def lab(
         ),
     ] = None,
     copy_only: Annotated[bool, option("Copy without starting JupyterLab.", "--copy-only")] = False,
-    browser: Annotated[bool, option("Open a browser.")] = True,
+    no_browser: Annotated[bool, option("Do not open a browser.", "--no-browser")] = False,
     force: Force = False,
 ) -> None:
     """Open JupyterLab on a copy of the walkthroughs. Other options are passed to JupyterLab."""
@@ -45,12 +45,17 @@ def lab(
         return
     import subprocess
 
-    if not browser:
+    if no_browser:
         options = ["--no-browser", *options]
     if hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options:
         options = ["--allow-root", *options]  # without it JupyterLab refuses to run as root
     command = [sys.executable, "-m", "jupyterlab", str(folder), *options]
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
+    server = subprocess.Popen(command)
+    while True:
+        try:
+            raise typer.Exit(server.wait())
+        except KeyboardInterrupt:  # JupyterLab gets it too, and stops its kernels
+            continue
 
 
 def _copy(folder: Path, force: bool) -> int:
