@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -137,6 +139,42 @@ def test_the_command_builds_the_site_and_packs_it(tmp_path, monkeypatch, capsys)
     assert "site.zip exists" in capsys.readouterr().err
     assert cli.run(["site", "--out", str(out), "--execute", "--force"]) == 0
     assert given == [(out, False, 1, False), (out, True, 2, True)]  # nothing is built over an archive
+    before = archive.read_bytes()
+    monkeypatch.setattr(shutil, "make_archive", full)
+    assert cli.run(["site", "--out", str(out), "--zip", "--force"]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert archive.read_bytes() == before and {p.name for p in tmp_path.iterdir()} == {
+        "site",
+        "site.zip",
+        "unpacked",
+    }
+
+
+def full(name, *given):
+    """Begin a file, then fail as a full disk does."""
+    Path(f"{name}.zip").write_bytes(b"PK")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_keeps_the_old_site(tmp_path, monkeypatch):
+    made, out = tmp_path / "made", tmp_path / "site"
+    for folder, text in ((made, "new"), (out, "old"), (tmp_path / "site.partial", "mine")):
+        folder.mkdir()
+        (folder / "index.html").write_text(text)
+
+    def stops(source, target):
+        target.mkdir()
+        raise shutil.Error([(str(source), str(target), "[Errno 28] No space left on device")])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copytree", stops)
+        with pytest.raises(SpecvizError, match=r"cannot write .*site: .*No space left"):
+            build._place(made, out)
+    there = {"made", "site", "site.partial"}
+    assert {p.name for p in tmp_path.iterdir()} == there and (out / "index.html").read_text() == "old"
+    build._place(made, out)
+    assert {p.name for p in tmp_path.iterdir()} == there and (out / "index.html").read_text() == "new"
+    assert (tmp_path / "site.partial" / "index.html").read_text() == "mine"
 
 
 def test_a_control_that_draws_never_waits_for_a_reply(tmp_path, monkeypatch):

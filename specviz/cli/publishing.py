@@ -20,12 +20,16 @@ def site(
     from specviz.site.build import build
 
     out = out.resolve()
-    if archive:
-        writable(out.with_name(f"{out.name}.zip"), force)
-    writable(out.with_name(f"{out.name}.partial") / "index.html", True)  # check before minutes of work
+    packed = out.with_name(f"{out.name}.zip")
+    writable(packed, force or not archive)  # check before minutes of work
     made = build(out, execute, jobs, force)
     print(f"site: {made / 'index.html'}")
     if archive:
         import shutil
+        import tempfile
 
-        print(f"archive: {shutil.make_archive(str(made), 'zip', made)}")
+        with tempfile.TemporaryDirectory(
+            prefix=".site-", dir=out.parent
+        ) as part:  # a failure keeps the old file
+            Path(shutil.make_archive(f"{part}/site", "zip", made)).replace(packed)
+        print(f"archive: {packed}")

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from specviz.errors import ParameterError, SpecvizError, install
+from specviz.errors import ParameterError, SpecvizError, install, one_line
 from specviz.files import write_text
 from specviz.paths import example, folder
 from specviz.replays.recorded import list_recorded, results
@@ -110,13 +110,22 @@ def build(
         if faults := check.faults(made, own=("api/",)):
             raise SpecvizError(f"{len(faults)} faults in the pages: " + "; ".join(faults[:5]))
         write_text(made / MARK, repository() + "\n")
-        partial = out.with_name(out.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(made, partial)  # a full disk leaves the old site intact
-        if out.exists():
-            shutil.rmtree(out)
-        partial.rename(out)
+        _place(made, out)
     return out
+
+
+def _place(made: Path, out: Path) -> None:
+    """Copy a finished site to its folder; a full disk leaves the old site intact."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".site-", dir=out.parent) as part:
+            copy = shutil.copytree(made, Path(part) / "site")
+            if out.exists():
+                shutil.rmtree(out)
+            copy.rename(out)
+    except OSError as error:
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
+        raise SpecvizError(f"cannot write {out}: {one_line(str(why))}") from None
 
 
 def _free(out: Path, force: bool) -> None:
