@@ -82,6 +82,26 @@ def test_a_transcript_is_a_stream(say, tmp_path):
     assert status == 0 and "Tom reads ⟨U+001B⟩[31m a book." in out and "\x1b" not in out
 
 
+def test_a_document_on_one_line_is_a_transcript(say, tmp_path):
+    heard = [{"word": w, "start": i, "end": i + 1} for i, w in enumerate(["Tom", "reads", "a", "book."])]
+    for document in ({"words": heard}, {"segments": [{"words": heard}]}):
+        (tmp_path / "whisper.jsonl").write_text(json.dumps({"text": "Tom reads a book."} | document) + "\n")
+        status, out, err = say(*RUN, "--stream", "whisper.jsonl", "--lag", 1)
+        assert status == 0, err
+        assert "   0  Tom\n" in out and "   3  Tom reads a book.\n" in out
+    partials = [{"text": "Tom", "words": []}, {"text": "Tom reads", "words": []}]  # updates that list words
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(each) + "\n" for each in partials))
+    status, out, err = say(*RUN, "--stream", "p.jsonl")
+    assert status == 0 and "   1  Tom reads\n" in out, err
+
+
+def test_a_line_of_a_book_is_refused(say, tmp_path):
+    (tmp_path / "book.txt").write_text("a " * 10_001)
+    for words in ((*RUN, "--text", "book.txt"), ("streams", "simulate", "book.txt", "-o", "p.jsonl")):
+        status, _, err = say(*words)
+        assert status == 2 and "10,001 words, and a stream takes at most 10,000: split it into lines" in err
+
+
 def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
     heard = [{"word": w, "start": n, "end": n + 1} for n, w in enumerate(["Tom", "reads"])]
     (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, heard)))

@@ -119,6 +119,15 @@ def test_a_lag_on_a_clock():
     assert (stream.id, stream.language, stream.reference, stream.segmented) == ("x", "en", "eins", "spaces")
 
 
+@pytest.mark.parametrize("make", [fixed_lag, simulate_partials])
+def test_a_stream_has_a_limit_of_words(make, monkeypatch):
+    """Every update holds all words so far, so memory grows with the square of their number."""
+    monkeypatch.setattr(sv.streams.lag, "MOST", 5)
+    assert [*make("a b c d e")][-1].text == "a b c d e"
+    with pytest.raises(PromptError, match="6 words, and a stream takes at most 5: split it into lines"):
+        make("a b c d e f")
+
+
 def test_lines_of_a_file_are_streams(tmp_path):
     file = tmp_path / "source.txt"
     file.write_bytes("\ufeffone two three four\r\n\n  five six \n".encode())

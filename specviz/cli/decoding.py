@@ -396,14 +396,15 @@ def _streams(text: Path | None, stream: Path | None, lag: int | None, language: 
     if text is not None:
         return streams.from_file(text, words, language)
     assert stream is not None
-    first = next((line for line in read(stream).splitlines() if line.strip()), "")
+    lines = [line for line in read(stream).splitlines() if line.strip()]
     try:
-        keys = set(json.loads(first))
+        keys = set(json.loads(lines[0] if lines else ""))
     except (ValueError, RecursionError, TypeError):
         keys = set()
     timed = stream.suffix.lower() in (".json", ".vtt", ".srt")
-    partial = "text" in keys and not keys & {"word", "words", "segments", "word_segments"}
-    if "word" in keys or (timed and not partial):
+    listed = keys & {"words", "segments", "word_segments"}  # a document, if nothing follows
+    partial = "text" in keys and not listed and "word" not in keys
+    if "word" in keys or (timed and not partial) or (listed and len(lines) == 1):
         return [streams.word_timed(stream, words, language=language)]
     if lag is not None or language is not None:
         raise ParameterError(

@@ -9,6 +9,8 @@ from specviz.errors import ParameterError, PromptError
 from . import segmentation
 from .stream import Stream, Update
 
+MOST = 10_000  # words of a stream: every update holds all of its words so far
+
 
 def fixed_lag(
     text: str,
@@ -39,7 +41,7 @@ def fixed_lag(
     ParameterError
         If `words` is below 1, or `pace` negative.
     PromptError
-        If the text is empty.
+        If the text is empty, or has more than `MOST` words.
 
     Notes
     -----
@@ -50,7 +52,7 @@ def fixed_lag(
         raise ParameterError(f"pace must be at least 0 seconds per word, got {pace!r}")
     if isinstance(text, str) and not text.strip():
         raise PromptError("the text is empty; a stream needs at least one word")
-    units = segmentation.words(text, language)
+    units = split(text, language)
     updates = []
     for k in range(step, len(units) + step, step):
         heard = min(k, len(units))
@@ -81,7 +83,7 @@ def from_file(
     Raises
     ------
     PromptError
-        If the file cannot be read, is not UTF-8, or has no words.
+        If the file cannot be read, is not UTF-8, or has no words or too many for a stream.
     """
     path = Path(path)
     text = read(path)
@@ -94,6 +96,22 @@ def from_file(
     if not updates:
         raise PromptError(f"{path} has no words")
     return updates
+
+
+def split(text: str, language: str | None) -> list[str]:
+    """Split a text into words.
+
+    Raises
+    ------
+    PromptError
+        If it has more than `MOST`.
+    """
+    units = segmentation.words(text, language)
+    if len(units) > MOST:
+        raise PromptError(
+            f"a text has {len(units):,} words, and a stream takes at most {MOST:,}: split it into lines"
+        )
+    return units
 
 
 def read(path: Path) -> str:

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 from specviz.errors import ParameterError, PromptError
 from specviz.files import checked, parsed, write_text
 
-from .lag import read, whole
-from .segmentation import clusters, segmenter, words
+from .lag import read, split, whole
+from .segmentation import clusters, segmenter
 from .stream import Stream, Update
 
 Line: TypeAlias = str | Mapping[str, Any]  # JSON or its parsed object; `schema.Partial` checks it
@@ -156,7 +156,7 @@ def simulate_partials(
     ParameterError
         If a probability is outside [0, 1), or `pace` negative.
     PromptError
-        If the text is empty.
+        If the text is empty, or has too many words for a stream.
     """
     whole("seed", seed, 0)
     for name, value, high in (("revise", revise, 1.0), ("shrink", shrink, 1.0), ("pace", pace, math.inf)):
@@ -164,7 +164,7 @@ def simulate_partials(
             raise ParameterError(f"{name} must lie in [0, {high:g}), got {value!r}")
     if isinstance(text, str) and not text.strip():
         raise PromptError("the text is empty; a stream needs at least one word")
-    units = words(text, language)
+    units = split(text, language)
     random = Random(seed)
     updates: list[Update] = []
     heard, time = 0, 0.0
