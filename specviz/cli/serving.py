@@ -16,10 +16,11 @@ from collections.abc import Awaitable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from specviz.cli.options import argument, option
 from specviz.errors import ParameterError, SpecvizError, TraceError, install
+from specviz.files import exists
 
 if TYPE_CHECKING:
     from jupyter_server.auth.identity import IdentityProvider
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from specviz.trace.files import Record
 
 MOST_PATH = 103  # maximum length of a socket's path: macOS has the smallest limit
-PORT = 8866
+PORT, MOST_PORT = 8866, 65535
+FOLDERS = ("SPECVIZ_HOME", "SPECVIZ_SUITES", "SPECVIZ_CALIBRATIONS")  # environment variables with a path
 NOTEBOOK = {
     "cells": [{
         "cell_type": "code", "execution_count": None, "id": "page", "metadata": {}, "outputs": [],
@@ -127,6 +129,8 @@ def app(
         raise SpecvizError(f"Voila is not installed: {install('app')}")
     if not folder.is_dir():
         raise TraceError(f"{folder} is {'a file' if folder.exists() else 'missing'}: name a folder of traces")
+    if port > MOST_PORT:
+        raise ParameterError(f"--port takes a number up to {MOST_PORT}, got {port}")
     try:
         ipaddress.ip_address(ip)
     except ValueError:
@@ -135,14 +139,28 @@ def app(
         from specviz.errors import loading
 
         with loading():
-            from specviz.models import available
             from specviz.models.loading import find as find_model
         find_model(model)  # raise an error now, not in the page
-        if Path(model).is_dir() and model not in available():
-            model = str(Path(model).resolve())  # the page runs in the folder of traces
+        model = _absolute(model)
+    for name in FOLDERS:
+        if os.environ.get(name):
+            os.environ[name] = str(Path(os.path.expanduser(os.environ[name])).resolve())
     with tempfile.TemporaryDirectory(prefix="specviz-app-") as scratch:
         _serve(Path(scratch), folder.resolve(), model, free_port(ip, port), ip, browser)
     print("specviz app has stopped")
+
+
+def _absolute(model: str) -> str:
+    """A model's name, or its absolute path: the page runs in the folder of traces."""
+    from specviz.models.downloads import DOWNLOADS
+    from specviz.models.loading import BERGAMOT, GGUF
+    from specviz.models.zoo import bundled
+
+    prefix = next((each for each in (GGUF, BERGAMOT) if model.startswith(each)), "")
+    name = model.removeprefix(prefix)
+    if {name, f"bergamot-{name}"} & {*bundled(), *DOWNLOADS} or not exists(Path(name)):
+        return model
+    return prefix + str(Path(name).resolve())
 
 
 def free_port(ip: str, port: int) -> int:
@@ -154,7 +172,7 @@ def free_port(ip: str, port: int) -> int:
         If none of twenty is free, or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    for each in range(port, min(port + 20, 65536)):
+    for each in range(port, min(port + 20, MOST_PORT + 1)):
         with socket.socket(family) as one:
             try:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -218,7 +236,7 @@ def _server(scratch: Path, ip: str, browser: bool) -> Voila:
             ]
 
         def launch_browser(self) -> None:
-            token = self.identity_provider.token
+            token = quote(self.identity_provider.token, safe="")
             host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(ip, f"[{ip}]" if ":" in ip else ip)
             address = f"http://{host}:{self.port}/?token={token}"
             print(f"specviz app: {address}\nCtrl-C stops it.", flush=True)
