@@ -68,7 +68,10 @@ def calibrate(
     force: Annotated[bool, option("Measure again; replace existing files.", "--force", "-f")] = False,
 ) -> None:
     """Find a method's best draft size on this device. Use it with --set draft_size=calibrated."""
-    for path in filter(None, (png, pages and pages / "index.html")):
+    if png is not None and png.suffix.lower() != ".png":
+        raise ParameterError(f"--png writes a PNG: name the file .png, not {png}")
+    written = [] if pages is None else [pages / "index.html", *pages.glob("size-*.html")]
+    for path in filter(None, (png, *written)):
         writable(path, force)
     draft_sizes = _whole_numbers(sizes)
     if prompts is not None and prompts.isdecimal():

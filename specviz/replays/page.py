@@ -1,7 +1,7 @@
 """Write a run, a replay or all replays as one offline page: environment, tables, plots, links to traces.
 
-plotly's script is embedded once; the traces of the best, median and worst prompt become player pages next to
-the page. Its content security policy forbids every connection; without scripts its tables remain readable.
+plotly's script is embedded once; the traces of the best, median and worst prompt become player pages in a
+folder next to the page, ``report-pages`` for ``report.html``. Its content security policy forbids every connection; without scripts its tables remain readable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from specviz.replays.replays import Replay, Replays
 from specviz.trace import Trace
 from specviz.view import plotlyjs
 
-PAGE, PAGES = "report.html", "pages"
+PAGE = "report.html"
 TAG = re.compile(r"<[^>]*>")
 SHARE = re.compile(r" share-(\d+)'")  # the class of a bar's segment, with the segment's count
 NO_TRACES = (
@@ -57,15 +57,16 @@ def write(result: Results | Replay | Replays, path: Path | None = None, force: b
     Raises
     ------
     TraceError
-        If a file exists (unless `force`) or cannot be written.
+        If the page or its folder of player pages exists (unless `force`) or cannot be written.
     ParameterError
         If plotly is not installed.
     """
     recorded = result.path.suffix == ".parquet"
     path = path or (result.path.with_suffix(".html") if recorded else result.path / PAGE)
-    if path.exists() and not force:
-        raise TraceError(f"{path} exists: choose another path, or overwrite it with --force")
     page = Page(path, plotlyjs.script())
+    for each in (path, page.pages):
+        if each.exists() and not force:
+            raise TraceError(f"{each} exists: choose another path, or overwrite it with --force")
     if isinstance(result, Results):
         page.run(result)
     elif isinstance(result, Replay):
@@ -97,6 +98,7 @@ class Page:
 
     def __init__(self, path: Path, script: str) -> None:
         self.path, self.script = path, script
+        self.pages = path.with_name(f"{path.stem}-pages")  # the folder of player pages
         self.title = ""
         self.parts: list[str] = []
         self.figures: list[Figure] = []
@@ -242,10 +244,8 @@ class Page:
 
         if name not in self.players:
             self.players.add(name)
-            page.write(
-                trace() if callable(trace) else trace, self.path.parent / PAGES / f"{name}.html", force=True
-            )
-        return f"{PAGES}/{quote(name)}.html"
+            page.write(trace() if callable(trace) else trace, self.pages / f"{name}.html", force=True)
+        return f"{quote(self.pages.name)}/{quote(name)}.html"
 
     def median(self, results: Results, cell: Values, language: str = "", front: str = "") -> str:
         """Link to a contender's median prompt; empty if no trace of it was kept."""

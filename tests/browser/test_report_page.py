@@ -160,7 +160,7 @@ def test_a_click_on_a_measured_point_opens_its_trace(open_page, report):
     assert "A click on a measured point opens" in there.locator("main").text_content()
     link = there.get_by_role("link", name="UNISPEC (ours) · EN")
     median = link.get_attribute("href")
-    assert median == "pages/unispec-table3-run-c001-r0-p0002.html", "the median of 0.69, 1.10 and 1.83"
+    assert median == "report-pages/unispec-table3-run-c001-r0-p0002.html", "the median of 0.69, 1.10 and 1.83"
     point = plot.locator(".scatterlayer .trace").nth(1).locator(".point").nth(2)
     assert click_on(there, point) == (report.parent / median).as_uri()
 
@@ -171,7 +171,7 @@ def test_a_click_on_a_run_s_contender_opens_its_trace(open_page, report):
     there.locator("[data-figure='0']").scroll_into_view_if_needed()
     there.wait_for_selector("[data-figure='0'] .scatterlayer .point")
     opened = click_on(there, there.locator("[data-figure='0'] .scatterlayer .point").first)
-    assert opened.endswith("pages/run-c001-r0-p0002.html")
+    assert opened.endswith("run-pages/run-c001-r0-p0002.html")
 
 
 def test_a_narrow_window_scrolls_tables_alone(open_page, report):

@@ -304,6 +304,9 @@ def test_the_command(folders, tmp_path, capsys):
         names = ["index.html", *(f"size-{i}.html" for i in range(4))]
         assert sorted(p.name for p in (tmp_path / "pages").iterdir()) == names
         assert cli.run([*order, "--pages", str(tmp_path / "pages")]) == 2, "nothing is replaced unasked"
+        (tmp_path / "pages" / "index.html").unlink()
+        assert cli.run([*order, "--pages", str(tmp_path / "pages")]) == 2
+        assert "exists" in capsys.readouterr().err
         capsys.readouterr()
     assert cli.run(order) == 0
     assert "--force measures again" in capsys.readouterr().out
@@ -313,6 +316,8 @@ def test_the_command(folders, tmp_path, capsys):
     said = ["generate", "unispec", *rest, "--prompt", "One", "-n", "4", "--set"]
     assert cli.run([*said, "draft_size=calibrated", "--set", "depth=2"]) == 2
     assert f"run: specviz calibrate unispec --model {folders.target} " in capsys.readouterr().err
+    assert cli.run(["calibrate", "--png", "x.jpg"]) == 2
+    assert "--png writes a PNG: name the file .png, not x.jpg" in capsys.readouterr().err
     assert cli.run(["calibrate", "--number", "9999"]) == 2
     assert "70 prompts, and 9999 + 20 are needed" in capsys.readouterr().err
     assert cli.run(["calibrate", "--sizes", "1,two"]) == 2

@@ -458,7 +458,9 @@ def test_the_bundled_models_answer_every_family(table, tmp_path):
     assert names == ([] if table in ("ssd/table2", "unispec/table8") else ["best", "median", "worst"])
     if names and importlib.util.find_spec("plotly"):
         told = page.write(found).read_text(encoding="utf8")
-        assert all((tmp_path / "pages" / f"{table.replace('/', '-')}-{name}.html").exists() for name in names)
+        assert all(
+            (tmp_path / "report-pages" / f"{table.replace('/', '-')}-{name}.html").exists() for name in names
+        )
         assert all(f"{name}: " in told for name in names)
 
 
@@ -702,12 +704,19 @@ def test_the_page_of_a_replay(done, tmp_path):
     file = page.write(found)
     told = file.read_text(encoding="utf8")
     assert len(told.encode()) < 5_000_000 and "<script>alert" not in told and "http-equiv" in told
-    links = sorted(each.name for each in (tmp_path / "replay" / "pages").iterdir())
-    assert links and all(f"href='pages/{name}'" in told for name in links)
+    links = sorted(each.name for each in (tmp_path / "replay" / "report-pages").iterdir())
+    assert links and all(f"href='report-pages/{name}'" in told for name in links)
     assert all(word in told for word in ("best:", "median:", "worst:"))
     with pytest.raises(TraceError, match="exists"):
         page.write(found)
     assert page.write(found, force=True) == file
+    player = tmp_path / "replay" / "report-pages" / links[0]
+    player.write_text("mine")
+    file.unlink()
+    with pytest.raises(TraceError, match="report-pages exists"):
+        page.write(found)
+    other = page.write(found, file.with_name("other.html")).read_text(encoding="utf8")
+    assert f"href='other-pages/{links[0]}'" in other and player.read_text() == "mine"
 
 
 def test_best_median_and_worst_are_those_of_the_rows(done, tmp_path):
@@ -754,9 +763,9 @@ def test_pages_of_two_tables_do_not_meet(done, tmp_path):
     pytest.importorskip("plotly")
     other = replace(done, table="unispec/table13")
     told = page.write(replays.Replays(tmp_path, [done, other], {})).read_text(encoding="utf8")
-    files = sorted(each.name for each in (tmp_path / "pages").iterdir())
+    files = sorted(each.name for each in (tmp_path / "report-pages").iterdir())
     assert {name[:15] for name in files} == {"unispec-table12", "unispec-table13"}
-    assert all(f"href='pages/{name}'" in told for name in files)
+    assert all(f"href='report-pages/{name}'" in told for name in files)
 
 
 def test_a_recorded_result_is_shown_without_torch_and_names_its_device(tmp_path):
