@@ -283,7 +283,7 @@ def folder(given: str | Path | None = None) -> Path:
     if given is not None:
         return Path(given)
     if os.environ.get(FOLDER):
-        return Path(os.environ[FOLDER])
+        return Path(os.path.expanduser(os.environ[FOLDER]))
     return home() / "calibrations"
 
 

@@ -229,7 +229,7 @@ def read(given: str | Path | Values | None) -> Settings:
         return dict(given)
     path = Path(given)
     try:
-        return tomllib.loads(path.read_text(encoding="utf8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ParameterError(f"cannot read the plan {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:

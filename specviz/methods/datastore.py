@@ -60,7 +60,7 @@ class Datastore:
         """
         path = Path(path)
         try:
-            text = path.read_bytes().decode("utf-8-sig")
+            text = path.read_text(encoding="utf-8-sig")  # with plain line ends
         except OSError as error:
             raise ParameterError(
                 f"{path}: {(error.strerror or str(error)).lower()}; name a text file"

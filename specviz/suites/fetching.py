@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ FOLDER = "SPECVIZ_SUITES"  # the environment variable that names another folder
 SECONDS = 30  # timeout of a silent server
 # The hub keeps the Parquet files that it made from script-based data sets in the second one.
 REVISIONS = ("main", "refs/convert/parquet")
+# Errors of this disk, not of the publisher.
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.")
 
 
@@ -73,7 +76,7 @@ def folder() -> Path:
     Files that the hub's client fetches whole are kept in its own cache.
     """
     if os.environ.get(FOLDER):
-        return Path(os.environ[FOLDER])
+        return Path(os.path.expanduser(os.environ[FOLDER]))
     return home() / "suites"
 
 
@@ -249,6 +252,10 @@ def _written(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def _unreachable(file: File, suite: str, error: Exception) -> PromptError:
+    if isinstance(error, OSError) and error.errno in DISK:
+        ours = file.repo is None or file.columns
+        place, name = (folder(), FOLDER) if ours else ("the Hugging Face cache", "HF_HOME")
+        return PromptError(f"cannot keep {suite} in {place}: {error.strerror}; set {name} to another folder")
     reason = one_line(error, 160)
     gated = type(error).__name__ == "GatedRepoError"
     why = (

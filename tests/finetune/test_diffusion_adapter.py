@@ -157,11 +157,21 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
     )
     with pytest.raises(ModelError, match="no unused special token"):
         diffusion.spare_token(target)
+
+
+def test_texts_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
-    for line, words in (("{", "line 2 is not JSON"), ('{"prompt": "a"}', "line 2"), ("[]", "line 2")):
+    for line, words in (
+        ("{", "line 2 is not JSON"),
+        ("[" * 200_000, "line 2 is nested too deeply"),
+        ('{"prompt": "a"}', "line 2"),
+        ("[]", "line 2"),
+    ):
         file.write_text(f"{json.dumps(TEXTS[0])}\n{line}\n")
         with pytest.raises(PromptError, match=words):
             read_texts(file)
+    file.write_text(json.dumps(TEXTS[0]), encoding="utf-8-sig")
+    assert read_texts(file) == TEXTS[:1]
 
 
 def test_folders_that_do_not_fit(made: diffusion.Adapted, tmp_path: Path) -> None:

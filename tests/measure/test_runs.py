@@ -25,7 +25,7 @@ import specviz.measure
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.measure import rows as files
 from specviz.measure import running, timing, work
-from specviz.measure.plan import Plan
+from specviz.measure.plan import Plan, read
 from specviz.metrics import Estimate
 
 WORDS = ("the", "cook", "lost", "her", "bag", "at", "the", "station", "and", "a", "doctor", "found", "it")
@@ -734,6 +734,12 @@ def test_a_bad_plan_is_one_line_before_any_work(text, says, tmp_path, monkeypatc
         specviz.run("plan.toml", out="run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text("methods = ['unispec']", encoding="utf-8-sig")
+    assert read(file) == {"methods": ["unispec"]}
 
 
 def test_a_folder_of_another_run_says_what_differs(plan, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,6 +80,12 @@ class TestFile:
         again = Datastore.open(path, MODEL)
         assert again.tokens.tolist() == store.tokens.tolist()
         assert again.suffixes.tolist() == store.suffixes.tolist()
+
+    def test_line_ends_of_windows_are_plain_ones(self, tmp_path):
+        text, texts = tmp_path / "a.txt", []
+        text.write_bytes(b"ab\r\ncd\n")
+        Datastore.build(text, SimpleNamespace(encode=lambda text, raw: texts.append(text) or [0]))
+        assert texts == ["ab\ncd\n"]
 
     def test_a_wrong_text(self, tmp_path):
         text = tmp_path / "a.txt"

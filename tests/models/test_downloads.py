@@ -562,6 +562,10 @@ def test_one_variable_moves_everything(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECVIZ_CALIBRATIONS", str(tmp_path / "c"))
     monkeypatch.setenv("SPECVIZ_SUITES", str(tmp_path / "s"))
     assert calibration.folder() == tmp_path / "c" and fetching.folder() == tmp_path / "s"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SPECVIZ_CALIBRATIONS", "~/c")
+    monkeypatch.setenv("SPECVIZ_SUITES", "~/s")
+    assert calibration.folder() == tmp_path / "c" and fetching.folder() == tmp_path / "s"
     monkeypatch.delenv("SPECVIZ_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert downloads.folder().name == "models" and downloads.folder().parent.name == "specviz"

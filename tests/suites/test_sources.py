@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import os
+import re
 import sys
 import tarfile
 import zipfile
@@ -565,6 +568,24 @@ def test_what_is_no_suite_is_not_kept(answer, says, monkeypatch, own_cache):
         sv.suite("spec-bench")
     assert says in str(caught.value) and "\n" not in str(caught.value)
     assert list(own_cache.iterdir()) == []
+
+
+def test_a_disk_that_keeps_no_file_is_not_the_publishers_fault(monkeypatch, own_cache):
+    import huggingface_hub
+
+    def full(*given, **more):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fetching.urllib.request, "urlopen", lambda url, timeout: Answer(b"{}"))
+    monkeypatch.setattr(fetching.shutil, "copyfileobj", full)
+    says = f"cannot keep spec-bench in {own_cache}: No space left on device; set SPECVIZ_SUITES to another"
+    with pytest.raises(PromptError, match=re.escape(says)):
+        sv.suite("spec-bench")
+    listed = SimpleNamespace(siblings=[SimpleNamespace(rfilename=HUB["gsm8k"][1])])
+    monkeypatch.setattr(huggingface_hub, "dataset_info", lambda *given, **more: listed)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
+    with pytest.raises(PromptError, match=r"gsm8k in the Hugging Face cache: No space .*; set HF_HOME to"):
+        sv.suite("gsm8k")
 
 
 @pytest.mark.parametrize("name", [*GIVEN, "multi-sources:de"])
