@@ -502,6 +502,9 @@ def publish(
             (made / "README.md").write_text(card, encoding="utf-8")
         if scores:
             (made / SCORES).write_text(json.dumps(scores) + "\n", encoding="utf-8")
+        usual = (made / "config.json").stat().st_mode  # safetensors lets no other user read its files
+        for weights in made.glob("*.safetensors"):
+            weights.chmod(usual)
     if path.exists():
         shutil.rmtree(old, ignore_errors=True)
         os.replace(path, old)

@@ -1,8 +1,8 @@
 """Write a run, a replay or all replays as one offline page: environment, tables, plots, links to traces.
 
 plotly's script is embedded once; the traces of the best, median and worst prompt become player pages in a
-folder next to the page, ``report-pages`` for ``report.html``. The page's content security policy forbids every
-connection; without scripts its tables remain readable.
+folder next to the page, ``report-pages`` for ``report.html``. The content security policy forbids every
+connection; without scripts the page's tables remain readable.
 """
 
 from __future__ import annotations

@@ -224,3 +224,9 @@ def test_a_model_with_one_layout_is_loaded_in_it(monkeypatch):
     finally:
         soak._model.cache_clear()
     assert given == [setting["kernels"], None] and again["kernels"] is None
+
+
+def test_ctrl_c_is_the_usual_end_of_a_soak(tmp_path, capsys):
+    with patch("specviz.audit.soak.soak", side_effect=KeyboardInterrupt):
+        assert cli.run(["audit", "--soak", "--ledger", str(tmp_path / "l.jsonl")]) == 0
+    assert "interrupted: run the same command again to continue" in capsys.readouterr().err

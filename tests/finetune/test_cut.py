@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny import llama
 from torch.nn.functional import cross_entropy
 
@@ -211,3 +212,17 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run([*train, "--heads", "2", "--inner", "8", "--draft-vocabulary", "30", "--threads", "1"]) == 0
     assert "by head" in capsys.readouterr().out
     assert run([*say[:1], "blockwise", *say[1:], "--draft", str(heads), "--set", "k=3"]) == 0
+
+
+def test_others_may_read_what_is_published(tmp_path: Path) -> None:
+    """By the user's umask, as any file; safetensors makes its files private."""
+    (tmp_path / "work").mkdir()
+
+    def write(folder: Path) -> None:
+        (folder / "config.json").write_text("{}")
+        save_file({"a": torch.zeros(2)}, folder / "model.safetensors")
+
+    training.publish(tmp_path / "work", tmp_path / "made", write, "card")
+    modes = {each.stat().st_mode for each in (tmp_path / "made").iterdir()}
+    (tmp_path / "other").touch()
+    assert modes == {(tmp_path / "other").stat().st_mode}
