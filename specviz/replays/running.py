@@ -365,8 +365,10 @@ def loaded(settings: Values, options: RunOptions) -> Any:
     if key not in options.memory:
         from specviz.models import load
 
-        how = {"kernels": options.kernels, "invariant": options.invariant}
-        options.memory[key] = load(settings["model"], settings["device"], settings["dtype"], **how)
+        options.memory[key] = load(
+            settings["model"], settings["device"], settings["dtype"], kernels=options.kernels,
+            invariant=options.invariant,
+        )  # fmt: skip
     return options.memory[key]
 
 
