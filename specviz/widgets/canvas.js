@@ -88,7 +88,7 @@ narrate = function narrate(cycle, phase, whole, stage) {
 	const some = (list) => (list.length <= 6 ? `: ${list.join(", ")}` : "");
 	const guesses = cycle.token.map((token, i) => placing(record, token, cellOf(cycle, i)));
 	const stop = STOPS[cycle.stop] ? ` (${STOPS[cycle.stop]})` : "";
-	const drafted = cycle.n ? `the ${BEHIND}’s guesses are ${count(cycle.n, "canvas").replace(/canvass$/, "canvases")} beside the state${some(guesses)}${cycle.stop === "refresh" ? stop : ""}` : `nothing is drafted${stop}`;
+	const drafted = cycle.n ? `the ${BEHIND}’s guesses are ${count(cycle.n, "canvas").replace(/canvass$/, "canvases")} beside the state${some(guesses)}${cycle.stop === "refresh" ? stop : ""}` : bare(record) ? "drafts are not recorded" : `nothing is drafted${stop}`;
 	const fresh = cache === "dual" && a.refreshed?.[cycle.row] > 0 ? "a refresh, " : "";
 	const judged = cycle.n ? `${fresh}one pass over all of them: ${cycle.accepted} of ${cycle.n} accepted` : `${fresh}one pass over the state`;
 	const placed = [];
@@ -136,7 +136,7 @@ TextLane = class CanvasLane {
 			} else if (i !== undefined && phase < 2) {
 				const fate = phase > 0 ? cycle.status[i] : "open";
 				[kind, text, mark] = [`guess ${fate}`, record.text(cycle.token[i]), phase > 0 ? STATUS_MARKS[fate] : ""];
-				title = `cell ${cell}: drafted${phase > 0 ? `, ${fate}` : ""}`;
+				title = `cell ${cell}: drafted${phase > 0 ? `, ${header.short[fate]}` : ""}`;
 			} else if (one) title += `; the pass over the state would write ${quote(record.text(one.tops[0]?.[0]))}, p = ${prob(share01(one.odds))}`;
 			const word = shownToken(text.replace(/^ (?=.)/, "")), letters = node.lastChild;
 			if (letters.shown !== mark + word) {

@@ -443,7 +443,7 @@ def _notes(one: Trace) -> list[str]:
 def _facts(run: Json) -> Json:
     """The facts about the run that the player shows."""
     names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
-    facts = {name: finite(run.get(name)) for name in (*names, "pseudocode")}
+    facts = {name: finite(run.get(name)) for name in (*names, "record", "pseudocode")}
     return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
 
 

@@ -132,7 +132,7 @@ function render({ model, el }) {
 		if (playing === on) return;
 		playing = on;
 		play.replaceChildren(icon(on ? "pause" : "play"));
-		play.setAttribute("aria-label", `${on ? "pause" : "play"} (space)`);
+		retitle(play, `${on ? "pause" : "play"} (space)`);
 		tell({ playing });
 	}
 	function stop() { run(false); }

@@ -84,6 +84,7 @@ class Overview {
 		this.node.classList.toggle("zoomed", span < n);
 		this.out.disabled = this.all.disabled = span === n;
 		this.in.disabled = span <= LEAST;
+		if (this.tools.contains(document.activeElement)) keepFocus(this.tools.closest(".sv"));
 		this.place();
 	}
 	place() {

@@ -10,6 +10,7 @@ const quote = (text) => `‘\u2068${text === "" ? "∅" : shownToken(text)}\u206
 const ENDS = { eos: "an end token", length: "the limit of new tokens", context: "a full context", interrupted: "an interruption" };
 const ordinal = (n) => n + (n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
 const known = (x) => x !== undefined && !Number.isNaN(x);
+const bare = (record) => record.header.run.record === null; // only the text was recorded
 
 // Formats a probability; never rounded to 0 or 1 unless it is exactly that.
 function prob(x) {
@@ -22,8 +23,8 @@ function prob(x) {
 }
 // Formats two numbers with enough digits to tell them apart.
 function apart(a, b) {
-	const short = (x) => (x > 1 ? x.toFixed(2) : prob(x));
-	if (short(a) !== short(b)) return [short(a), short(b)];
+	const short = (x) => (x === Infinity ? "∞" : x > 1 ? x.toFixed(2) : prob(x));
+	if (a === b || short(a) !== short(b)) return [short(a), short(b)];
 	let digits = 3;
 	while (digits < 12 && a.toPrecision(digits) === b.toPrecision(digits)) digits++;
 	return [a.toPrecision(digits), b.toPrecision(digits)];
@@ -180,8 +181,8 @@ function why(cycle, i, details) {
 	if (status === "accepted" || status === "rejected") {
 		const yes = status === "accepted";
 		if (rule && known(p)) {
-			const [d, limit] = apart(-Math.log(p), params.rollback);
-			const verdict = `−ln p = ${p > 0 ? d : "∞"} ${yes ? "≤" : ">"} α_RB = ${limit}: ${yes ? "kept" : "rolled back, with everything after it"}`;
+			const [d, limit] = apart(-Math.log(p), params.rollback ?? Infinity); // JSON has no infinity
+			const verdict = `−ln p = ${d} ${yes ? "≤" : ">"} α_RB = ${limit}: ${yes ? "kept" : "rolled back, with everything after it"}`;
 			return `${verdict}; the large model's own choice ${rank === 0 ? "is this token too" : `is ${own}`}.`;
 		}
 		if (known(params.beta) && known(p) && best && rank !== 0 && !drawn) {
@@ -245,15 +246,16 @@ function narrate(cycle, phase, whole, stage) {
 	const { update } = cycle, head = update ? `Update ${update.update}, cycle ${cycle.number}` : `Cycle ${cycle.number}`;
 	if (stage) return `${head}, draft, ${grew(cycle, stage)}`;
 	if (cycle.prefill && update) return `${head}: ${update.said}, the target reads ${count(targetTokens(cycle), "token")}.`;
+	if (cycle.prefill && bare(record)) return `${head}, prefill: what the target reads is not recorded; nothing is written yet.`;
 	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
 	const unsure = "; it stopped where it was uncertain", stop = { fallback: unsure, eos: "; it drafted the end of the text", unsure }[cycle.stop] ?? "";
 	const lost = cycle.fared("below_budget") + cycle.fared("unsent");
 	const branches = cycle.children.some((below) => below.length > 1);
 	const cuts = branches && lost ? `; not sent: ${lost} over the budget` : "";
-	const drafted = cycle.n ? `${update ? "the previous output is the draft:" : "the drafter proposes"} ${count(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
+	const drafted = cycle.n ? `${update ? "the previous output is the draft:" : "the drafter proposes"} ${count(cycle.n, "token")}${words}${cuts}${stop}` : bare(record) ? "drafts are not recorded" : "nothing is drafted";
 	const unread = cycle.status.includes("unreviewed");
-	const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
+	const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : bare(record) ? "verdicts are not recorded" : "the target has nothing to judge";
 	const grown = cycle.o1 - cycle.o0;
 	const extra = cycle.extra >= 0 ? `, ${grown > 1 ? "the last one " : ""}${cycle.kind.came}: ${quote(record.text(record.a.out_token[cycle.extra]))}` : "";
 	const ended = cycle.end ? `; the text ends (${ENDS[cycle.end]})` : "";
@@ -366,7 +368,7 @@ class WhyLane {
 		const { record } = this, details = record.details(cycle);
 		if (i === null || (i === cycle.n && (phase === 0 || cycle.extra < 0)) || i > cycle.n) {
 			this.word.textContent = this.fate.textContent = "";
-			this.sentence.textContent = cycle.prefill ? cycle.update ? "The prefix that the prompt shares with the previous one stays in the cache; everything after it, including the output, is computed again." : "The prompt is read once; its rows stay in the cache, and every cycle builds on them." : "This cycle has nothing to guess.";
+			this.sentence.textContent = cycle.prefill ? cycle.update ? "The prefix that the prompt shares with the previous one stays in the cache; everything after it, including the output, is computed again." : "The prompt is read once; its rows stay in the cache, and every cycle builds on them." : bare(record) ? "Drafts and verdicts are not recorded." : "This cycle has nothing to guess.";
 			this.drafter.replaceChildren();
 			this.target.replaceChildren();
 			this.node.classList.add("empty");
@@ -377,7 +379,7 @@ class WhyLane {
 		const revealed = phase > 0;
 		this.word.textContent = quote(record.text(token));
 		this.fate.className = `fate ${extra ? `extra ${cycle.kind.name}` : revealed ? cycle.status[i] : "open"}`;
-		this.fate.textContent = extra ? `${cycle.kind.mark || "▸"} ${cycle.kind.word}` : revealed ? `${STATUS_MARKS[cycle.status[i]]} ${cycle.status[i]}` : "not judged yet";
+		this.fate.textContent = extra ? `${cycle.kind.mark || "▸"} ${cycle.kind.word}` : revealed ? `${STATUS_MARKS[cycle.status[i]]} ${record.header.short[cycle.status[i]]}` : "not judged yet";
 		const [q, sure] = ["q", "confidence"].map((name) => cycle.value(name, i));
 		const belief = known(q) ? `The drafter gives it q = ${prob(q)}; t` : known(sure) ? `The drafter gives it confidence ${prob(sure)}; t` : "T";
 		const cut = !extra && ghost(cycle, i) && !this.stage; // known before the pass of the target
@@ -386,7 +388,7 @@ class WhyLane {
 		const waiting = details === null;
 		// for the target's own token: the token that the drafter proposed there but did not send, or the rejected one
 		const rival = extra ? cycle.children[cycle.tip + 1].find((j) => ["rejected", "unsent"].includes(cycle.status[j])) : i;
-		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : record.header.run.draft ? "not recorded" : "no draft model");
+		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, extra ? undefined : cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : record.header.run.draft ? "not recorded" : "no draft model");
 		const judged = revealed ? waiting ? null : details.target(extra ? cycle.tip : cycle.parent[i]) ?? [] : [];
 		this.fill(this.target, judged, token, revealed && !extra ? cycle.value("p", i) : undefined, revealed ? cycle.value("rank", i) : undefined, revealed ? "the target predicted nothing here" : "shown with the verdict");
 	}
@@ -571,8 +573,8 @@ function render({ model, el }) {
 	const score = h("span.score", { "aria-live": "polite" });
 	board.append(h("span", h("b", "Predict: "), "which draft tokens survive? Click them, or ↑ ↓ and Enter; then "), reveal, score);
 	const help = overlay(root, "Keys of the player", header.keys);
-	const overview = new Overview(record, (i) => { stop(); show(prompt.first + i, startPhase(), true); });
-	const finder = new Finder(record, () => ({ prompt, row }), (at, node) => { stop(); show(at, startPhase(at), true); if (node !== null && node < record.cycle(at).n) { focus = node; ask(); } });
+	const overview = new Overview(record, (i) => { stop(); seek(prompt.first + i); });
+	const finder = new Finder(record, () => ({ prompt, row }), (at, node) => { stop(); show(at, startPhase(at), true); if (node !== null && node < record.cycle(at).n && !waits(at)) { focus = node; ask(); } });
 	const text = new TextLane(record, (at) => show(at, 2, true));
 	const tree = new TreeLane(record, { look: (i) => { looked = i; ask(); }, focus: (i) => { focus = i; tree.roving(i); ask(); }, click: (i) => { focus = i; if (!mark(i)) ask(); }, grow: (k) => { stop(); grow(k); }, zoom: () => setZoom() });
 	const whys = new WhyLane(record), time = new TimeLane(record), cache = new CacheLane(record), code = new CodeLane(record);
@@ -580,6 +582,7 @@ function render({ model, el }) {
 	const legend = h("div.legend", ...kindsUsed.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", k.mark) : "", k.word))));
 	const notes = header.notes.map((note) => h("p.soft.note", note));
 	const grid = h("div.grid", tree.node, h("div.side", whys.node, code.node)), pair = h("div.pair", time.node, cache.node);
+	cache.node.hidden = bare(record);
 	root.append(
 		h("div.head", h("strong", run.method), h("span.soft", run.model + (run.draft ? ` ← ${run.draft}` : "")),
 			exactness(run.exactness),
@@ -642,6 +645,7 @@ function render({ model, el }) {
 		cache.draw(cycle, phase);
 		code.draw(cycle, phase, whole);
 		guessed(cycle);
+		keepFocus(root); // before the tab stops change: a browser then drops the focus of a hidden node
 		need();
 		ask();
 		if (tellModel) tell();
@@ -692,7 +696,7 @@ function render({ model, el }) {
 		for (const [name, value] of Object.entries(next)) if (model.get(name) !== value) { model.set(name, value); changed = true; }
 		if (changed) model.save_changes();
 	}
-	function seek(at) { stop(); show(at, startPhase(), true); }
+	function seek(at) { stop(); show(at, startPhase(at), true); }
 	// Steps by a cycle or one of its phases; in predict mode a step first reveals the verdict.
 	function step(way, small = substeps || growth) {
 		const stages = growthOf(record.cycle(row)).length;
@@ -708,7 +712,7 @@ function render({ model, el }) {
 		if (!playing) return;
 		playing = false;
 		play.replaceChildren(icon("play"));
-		play.setAttribute("aria-label", "play (space)");
+		retitle(play, "play (space)");
 		tell();
 	}
 	function toggle() {
@@ -716,7 +720,7 @@ function render({ model, el }) {
 		if (row >= prompt.last - 1 && phase === 2) show(prompt.first, 2, false);
 		playing = true;
 		play.replaceChildren(icon("pause"));
-		play.setAttribute("aria-label", "pause (space)");
+		retitle(play, "pause (space)");
 		tell();
 		beat();
 	}

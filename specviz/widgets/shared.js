@@ -55,6 +55,12 @@ const count = (n, word) => `${grouped(n)} ${word}${n === 1 ? "" : "s"}`;
 const ms = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.01 ? 2 : s < 0.1 ? 1 : 0)} ms`);
 
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
+const retitle = (button, title) => { for (const name of ["title", "aria-label"]) put(button, name, title); };
+// Moves the focus to another element if the focused one has just been hidden or disabled, because its keys would be lost.
+function keepFocus(root, to = root) {
+	const held = document.activeElement;
+	if (held !== root && root.contains(held) && (held.disabled || !held.getClientRects().length)) to.focus({ preventScroll: true });
+}
 
 // Icons are drawn, because a font may lack the characters.
 const ICONS = {
@@ -174,6 +180,7 @@ function overlay(root, title, keys) {
 		if (!box.hidden) return close();
 		from = root.contains(document.activeElement) ? document.activeElement : null;
 		box.hidden = false;
+		box.scrollIntoView({ block: "nearest" });
 		shut.focus({ preventScroll: true });
 	};
 	return { toggle, close, get open() { return !box.hidden; } };

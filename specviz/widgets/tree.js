@@ -6,6 +6,11 @@
 
 const STATUS_MARKS = { accepted: "✓", rejected: "✕", unjudged: "·", unsent: "○", below_budget: "△", cut: "│", unreviewed: "?" };
 const GHOSTS = ["unsent", "below_budget"]; // drafted but not sent to the target
+// Why drafting stopped; a method may have words of its own.
+const STOP_WORDS = {
+	length: "the maximum length is reached", room: "no room is left for more", eos: "the text ends", fallback: "the drafter is uncertain", unsure: "the drafter is uncertain",
+	budget: "the budget is used up", store: "the store has no more",
+};
 const ghost = (cycle, i) => GHOSTS.includes(cycle.status[i]);
 const MOST = 400; // maximum number of nodes drawn; further cut nodes are only counted
 const SHADES = 5; // shades of probability for spots
@@ -287,7 +292,7 @@ class TreeLane {
 				this.spots[i] = { cx, cy, r, word, worded };
 			}
 			const { shown } = part.word, cutOff = shown && shown !== word ? `${shown} ` : ""; // the label includes the visible text
-			const fate = extra ? cycle.kind.word : kind === "open" ? "not judged yet" : cycle.status[i];
+			const fate = extra ? cycle.kind.word : kind === "open" ? "not judged yet" : record.header.short[cycle.status[i]];
 			set(part.g, {
 				class: `node ${kind}${asBox ? (dense ? " dense" : "") : " spotted"}${guess}${lost ? " dropped" : ""}`, "aria-pressed": guesses && !extra ? String(guesses.has(i)) : null,
 				"aria-label": `${cutOff}${quote(text)}, ${extra ? fate : `level ${cycle.depth[i]}, ${source && source !== "model" ? `from the ${sourceWord(source)}, ` : ""}drafter ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`,
@@ -306,7 +311,7 @@ class TreeLane {
 		if (this.scroll.style.minHeight !== `${this.tallest}px`) this.scroll.style.minHeight = `${this.tallest}px`;
 		const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "", more = plan.hidden.size ? ` · ${plan.hidden.size} of the cut nodes are not drawn` : "";
 		this.said.textContent = cycle.prefill ? "the prompt is read; nothing is drafted"
-			: cycle.n ? `${count(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${cycle.stop}` : ""}${more}` : "nothing was drafted in this cycle";
+			: cycle.n ? `${count(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${STOP_WORDS[cycle.stop] ?? cycle.stop}` : ""}${more}` : bare(record) ? "drafts are not recorded" : "nothing was drafted in this cycle";
 		this.words(there);
 		this.tell(cycle, stage);
 	}

@@ -14,7 +14,7 @@ import traces
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_its_links_open_the_player_at_the_worst_cycles(open_page, tmp_path, shoot, dark):
-    explained = specviz.explain(traces.build("unispec", prompts=3, tokens=40, seed=2))
+    explained = specviz.explain(traces.build("unispec", prompts=3, tokens=40, seed=2).select(prompt=[1, 2]))
     there = open_page(dark=dark, offline=True)
     there.goto(explained.to_html(tmp_path / "why & how.html").as_uri())
     assert explained.sentence in there.locator("main").text_content()
@@ -26,4 +26,4 @@ def test_its_links_open_the_player_at_the_worst_cycles(open_page, tmp_path, shoo
     links.nth(1).click()
     there.wait_for_selector(".player")
     state = there.evaluate("[specviz.state.prompt, specviz.state.cycle]")
-    assert state == [row["prompt"], row["cycle"]]
+    assert state == [row["prompt"] - 1, row["cycle"]]

@@ -170,6 +170,9 @@ def test_the_address_says_where(opened, lookup):
         page.evaluate("(to) => { location.hash = to; }", wrong)
     expect(page.locator(".where")).to_contain_text("cycle 5 /")
     assert at(opened(lookup, "#prompt=99&cycle=999999999")) > 0  # clamped to the last cycle
+    page = opened(lookup.select(prompt=[1, 3]), "#prompt=4&cycle=2")  # numbers, as the page shows them
+    expect(page.locator("select[aria-label='prompt'] option:checked")).to_have_text(re.compile("^4: "))
+    expect(page.locator(".where")).to_contain_text("cycle 2 /")
 
 
 def test_the_view_is_saved_as_svg_and_png(opened, tmp_path):

@@ -93,7 +93,7 @@ def test_it_plays_and_stops(opened):
     page.locator("select[aria-label='cycles per second']").select_option("16")
     page.locator(".sv.player").focus()
     press(page, " ")
-    expect(page.get_by_role("button", name="pause (space)")).to_be_visible()
+    expect(page.get_by_role("button", name="pause (space)")).to_have_attribute("title", "pause (space)")
     expect(page.locator(".where")).to_have_text(re.compile(r"cycle ([4-9]|\d\d+) /"))
     press(page, " ")
     expect(page.get_by_role("button", name="play (space)")).to_be_visible()
@@ -161,6 +161,101 @@ def test_predictions_are_scored(opened):
     expect(page.locator("g.node[data-i='0']")).to_have_attribute("aria-pressed", "false")
     page.get_by_role("button", name="reveal").click()
     expect(page.locator(".score")).to_contain_text("of 2 drafts entirely right")
+
+
+def test_a_prediction_starts_without_the_verdict(opened):
+    trace = build("speculative", tokens=40, hostile=False, cut=False)
+    page = opened(trace)
+    press(page, "m")
+    nodes = trace.nodes[trace.nodes["status"] == "rejected"]
+    assert nodes["node"].max() > 0
+    for _ in range(nodes["cycle"].nunique()):
+        press(page, "x")
+        expect(page.locator("g.node.lit")).to_have_attribute("data-i", "0")  # not the rejected one
+    page.locator(".overview input").evaluate("(n) => { n.value = 2; n.dispatchEvent(new Event('input')); }")
+    press(page, "r", "ArrowRight")
+    for row, phase in ((2, "commit"), (3, "draft")):
+        page.locator(".overview input").evaluate(
+            "(n, at) => { n.value = at; n.dispatchEvent(new Event('input')); }", row
+        )
+        expect(page.locator(".phases [aria-pressed=true]")).to_have_text(phase)
+
+
+def test_the_keyboard_never_leaves_the_player(opened):
+    page = opened(build("speculative", tokens=60, hostile=False, cut=False))
+    focused = lambda selector: page.evaluate(f"document.activeElement.matches('{selector}')")
+    press(page, "ArrowUp")
+    assert focused("g.node")
+    press(page, "Home")  # the prefill has no nodes
+    assert focused(".sv.player")
+    press(page, "ArrowRight", "m")
+    page.get_by_role("button", name="reveal").focus()
+    press(page, "Enter")
+    assert focused(".sv.player") and page.get_by_role("button", name="reveal").is_disabled()
+    for name in ("zoom into", "zoom out"):
+        page.get_by_role("button", name=name).focus()
+        press(page, "Enter", "Enter", "Enter", "Enter", "Enter")
+        assert focused(".sv.player"), name
+    press(page, "End", "?")
+    assert focused(".overlay *")
+
+
+def test_the_list_of_keys_opens_in_view(opened):
+    page = opened(build("speculative", tokens=40), viewport={"width": 390, "height": 500})
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    press(page, "?")
+    page.wait_for_timeout(100)
+    top = page.locator(".player .overlay").bounding_box()["y"]
+    assert -1 <= top < 500
+
+
+def test_words_stand_for_codes(opened):
+    trace = build("speculative", tokens=40, hostile=False)
+    page = opened(trace)
+    row = trace.nodes[trace.nodes["status"] == "unjudged"].iloc[0]
+    page.evaluate("(cycle) => { location.hash = `#cycle=${cycle}`; }", int(row["cycle"]))
+    node = page.locator(f"g.node[data-i='{row['node']}']")
+    expect(node).to_have_attribute("aria-label", re.compile(", not judged"))
+    node.hover()
+    expect(page.locator(".fate")).to_have_text("· not judged")
+    page = opened(build("bild", tokens=60))
+    stops = set()
+    for _ in range(8):
+        stops.add(page.locator(".tree header").inner_text().partition("stopped: ")[2].partition("\n")[0])
+        press(page, "ArrowRight")
+    assert stops - {""} <= {"the drafter is uncertain", "the maximum length is reached"} and len(stops) > 1
+
+
+def test_the_targets_own_token_has_no_probability_of_a_draft(opened):
+    trace = build("speculative", tokens=60, hostile=False, cut=False)
+    page = opened(trace)
+    rejects = trace.cycles[trace.cycles["judged"] > trace.cycles["accepted"]]["cycle"]
+    for _ in range(len(rejects)):
+        press(page, "x")
+        page.locator("g.node.extra:visible").hover()
+        expect(page.locator(".tops").first.locator(".top")).not_to_have_count(0)
+        expect(page.locator(".tops").first.locator(".top.beyond")).to_have_count(0)
+
+
+def test_a_rollback_that_never_happens_is_explained(opened):
+    page = opened(
+        build("bild", parameters={"fallback": 0.6, "rollback": float("inf"), "cap": 10}, hostile=False)
+    )
+    for _ in range(9):
+        if page.locator("g.node.accepted:visible").count():
+            break
+        press(page, "ArrowRight")
+    page.locator("g.node.accepted").first.hover()
+    expect(page.locator(".why")).to_contain_text("≤ α_RB = ∞: kept")
+
+
+def test_a_text_alone_claims_no_numbers(opened):
+    page = opened(build("speculative", record=None, tokens=20))
+    expect(page.locator(".cache")).to_be_hidden()
+    expect(page.locator(".said")).to_contain_text("drafts are not recorded; verdicts are not recorded")
+    expect(page.locator(".tree header")).to_contain_text("drafts are not recorded")
+    press(page, "Home")
+    expect(page.locator(".said")).to_contain_text("what the target reads is not recorded")
 
 
 def test_hostile_tokens_are_text(opened):
