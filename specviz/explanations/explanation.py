@@ -215,17 +215,15 @@ class Explanation:
         if self.worst is None:
             return []
         runs = [] if self.trace is None else self.trace.split()
-        views = {run.run["run"]: (i, sorted(set(run.cycles["prompt"]))) for i, run in enumerate(runs, 1)}
+        views = {run.run["run"]: i for i, run in enumerate(runs, 1)}
         rows = []
         for row in self.worst.to_dict("records"):
             spent = f"{row['seconds'] * 1e3:.2f} ms"
             spent += f", {row['lost'] * 1e3:.2f} lost" if row["lost"] == row["lost"] else ""
-            number, prompts = views.get(row["run"], (1, [row["prompt"]]))
-            prompt = prompts.index(row["prompt"]) + 1
             counts = f"{row['accepted']} of {row['sent']} drafted tokens accepted, {row['emitted']} written"
             rows.append((
                 f"text {row['prompt'] + 1}, cycle {row['cycle']}", f"{counts} in {spent}",
-                f"#run={number}&prompt={prompt}&cycle={row['cycle']}",
+                f"#run={views.get(row['run'], 1)}&prompt={row['prompt'] + 1}&cycle={row['cycle']}",
             ))  # fmt: skip
         return rows
 

@@ -4,15 +4,7 @@
 const first = document.getElementById("first"), place = document.getElementById("place");
 const picture = document.getElementById("picture"), run = document.getElementById("run"), prompt = document.getElementById("prompt");
 const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-const lead = views[0].lead ? 1 : 0; // index of the first view to choose from
-const runs = views.length - lead;
 let leave = () => {}, current = null;
-// The position that the address holds; a prompt after the last one is the last.
-function position() {
-	const [i, told] = readAddress(runs);
-	if ("prompt" in told) told.prompt = Math.min(told.prompt, prompt.options.length - 1);
-	return [i, told];
-}
 async function draw() {
 	const packed = await bytes(`still-${run.value}-${prompt.value}`);
 	// Generated with this page, all text in it escaped; the content policy keeps anything in it from running.
@@ -32,12 +24,12 @@ async function choose(told = {}) {
 		prompt.value = model.get("prompt");
 		draw();
 	});
-	for (const name of ["prompt", "cycle"]) model.on(`change:${name}`, () => model === current && writeAddress(i, runs, model));
+	for (const name of ["prompt", "cycle"]) model.on(`change:${name}`, () => model === current && writeAddress(i, model));
 	await draw();
 }
-for (const picker of [run, prompt]) picker.addEventListener("change", () => choose().then(() => writeAddress(+run.value, runs, current)));
+for (const picker of [run, prompt]) picker.addEventListener("change", () => choose().then(() => writeAddress(+run.value, current)));
 addEventListener("hashchange", () => {
-	const [i, told] = position();
+	const [i, told] = readAddress();
 	if (i !== +run.value) run.value = i, choose(told);
 	else for (const name in told) current?.set(name, told[name]);
 });
@@ -46,7 +38,7 @@ addEventListener("hashchange", () => {
 		const [, render] = await drawn(0, { playing: !calm }, first);
 		render();
 	}
-	const [i, told] = position();
+	const [i, told] = readAddress();
 	run.value = i;
 	await choose(told);
 })().catch(failed);

@@ -34,20 +34,27 @@ async function drawn(i, told, place) {
 	const { render } = await module(view.view);
 	return [model, () => { place.replaceChildren(); return render({ model, el: place }) ?? (() => {}); }];
 }
-// The address holds the position, with runs and prompts counted from 1: #run=2&prompt=3&cycle=7.
-function readAddress(runs) {
+const lead = views[0].lead ? 1 : 0; // index of the first view to choose from
+const runs = views.length - lead;
+// The address holds the position, with runs counted from 1 and prompts by number: #run=2&prompt=3&cycle=7. A prompt that
+// the page lacks is the nearest one.
+function readAddress() {
 	const told = new URLSearchParams(location.hash.slice(1)), number = (name) => (/^\d{1,9}$/.test(told.get(name) ?? "") ? +told.get(name) : null);
-	const run = number("run") ?? 1, state = {};
-	if (["prompt", "cycle"].some((name) => number(name) !== null)) state.prompt = Math.max(0, (number("prompt") ?? 1) - 1), state.cycle = number("cycle") ?? undefined; // undefined: the view chooses
-	return [run >= 1 && run <= runs ? run - 1 : 0, state];
+	const run = number("run") ?? 1, i = run >= 1 && run <= runs ? run - 1 : 0, state = {};
+	if (["prompt", "cycle"].some((name) => number(name) !== null)) {
+		const { numbers } = views[lead + i], from = (n) => Math.abs(n - (number("prompt") ?? numbers[0]));
+		state.prompt = numbers.reduce((best, n, k) => (from(n) < from(numbers[best]) ? k : best), 0);
+		state.cycle = number("cycle") ?? undefined; // undefined: the view chooses
+	}
+	return [i, state];
 }
 let pending = 0;
-function writeAddress(run, runs, model) {
+function writeAddress(run, model) {
 	clearTimeout(pending); // browsers limit how often an address may change
 	pending = setTimeout(() => {
 		const parts = new URLSearchParams(), { prompt, cycle } = model.state;
 		if (runs > 1) parts.set("run", run + 1);
-		if (prompt > 0) parts.set("prompt", prompt + 1);
+		if (prompt > 0) parts.set("prompt", views[lead + run].numbers[prompt]);
 		if (cycle !== undefined) parts.set("cycle", cycle);
 		try { history.replaceState(null, "", `#${parts}`); } catch { /* a frame that has no address of its own */ }
 	}, 200);

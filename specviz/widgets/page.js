@@ -10,14 +10,14 @@ async function show(i, told = {}) {
 	leave();
 	leave = render();
 	globalThis.specviz = model;
-	for (const name of ["prompt", "cycle"]) if (name in state) model.on(`change:${name}`, () => writeAddress(shown, views.length, model));
+	for (const name of ["prompt", "cycle"]) if (name in state) model.on(`change:${name}`, () => writeAddress(shown, model));
 	buttons.forEach((button, k) => button.setAttribute("aria-pressed", String(k === i)));
 	document.querySelector(".still")?.removeAttribute("open");
 }
-buttons.forEach((button, i) => button.addEventListener("click", () => show(i).then(() => writeAddress(shown, views.length, globalThis.specviz))));
+buttons.forEach((button, i) => button.addEventListener("click", () => show(i).then(() => writeAddress(shown, globalThis.specviz))));
 addEventListener("hashchange", () => {
-	const [i, told] = readAddress(views.length), model = globalThis.specviz;
+	const [i, told] = readAddress(), model = globalThis.specviz;
 	if (i !== shown) show(i, told);
 	else for (const name in told) if (name in model.state) model.set(name, told[name]);
 });
-show(...readAddress(views.length)).catch(failed);
+show(...readAddress()).catch(failed);

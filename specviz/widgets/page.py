@@ -42,6 +42,8 @@ class View:
         The initial values of its other traits, as plain JSON.
     chunks : sequence of bytes
         The chunks that it requests by ``want``.
+    numbers : sequence of int
+        The number of each of its prompts, by which the page's address names them.
     """
 
     view: str
@@ -49,6 +51,7 @@ class View:
     data: bytes
     state: Json = field(default_factory=dict)
     chunks: Sequence[bytes] = ()
+    numbers: Sequence[int] = ()
 
 
 START = {
@@ -156,7 +159,8 @@ def _whole(title: str, body: str, views: Sequence[View], boot: str, styles: str,
     ]
     names = list(dict.fromkeys(v.view for v in views))
     listing = [
-        {"view": v.view, "state": dict(v.state), "chunks": len(v.chunks), "lead": lead and i == 0}
+        {"view": v.view, "state": dict(v.state), "chunks": len(v.chunks), "numbers": list(v.numbers)}
+        | {"lead": lead and i == 0}
         for i, v in enumerate(views)
     ]
     script = assets.text("offline.js") + assets.text(f"{boot}.js")
@@ -176,7 +180,7 @@ def _whole(title: str, body: str, views: Sequence[View], boot: str, styles: str,
 def race_view(fields: Sequence[Field]) -> View:
     """Wrap a race as one view of a page; as a gallery's first view it plays unless motion is reduced."""
     state = {"prompt": 0, "time": 0.0, "playing": False, "pace": 12.0, "projector": False}
-    return View("race", "Race", pack(*flat(fields)), state)
+    return View("race", "Race", pack(*flat(fields)), state, numbers=[field.number for field in fields])
 
 
 def player_view(run: Trace, name: str = "") -> View:
@@ -191,6 +195,7 @@ def player_view(run: Trace, name: str = "") -> View:
         pack(header, arrays),
         START | {"cycle": header["prompts"][0]["opens"]},
         [pack(*chunks[i]) for i in range(len(chunks))],
+        [each["prompt"] + 1 for each in header["prompts"]],
     )
 
 

@@ -53,6 +53,7 @@ class Player(Stateful):
     def __init__(self, trace: Trace, prompts: Iterable[int] | None = None, **state: Value) -> None:
         header, arrays = columns(trace, prompts)
         self._trace, self._chunks = trace, Chunks(trace, prompts)
+        self._numbers = [each["prompt"] + 1 for each in header["prompts"]]
         data = pack(header, arrays)
         chunk = pack(*self._chunks[0]) if len(data) <= WHOLE else b""
         shown = state.get("prompt", 0)
@@ -67,7 +68,8 @@ class Player(Stateful):
 
     def _page(self) -> str:
         chunks = [pack(*self._chunks[i]) for i in range(len(self._chunks))]
-        return self._document(self.VIEW, f"specviz: {self._trace.run['method']}", "", chunks)
+        title = f"specviz: {self._trace.run['method']}"
+        return self._document(self.VIEW, title, "", chunks, self._numbers)
 
 
 class CanvasPlayer(Player):

@@ -247,7 +247,7 @@ class Chart {
 		};
 		hear(this.node, "pointerdown", (event) => { this.node.setPointerCapture(event.pointerId); this.drag = true; go(event); });
 		hear(this.node, "pointermove", (event) => { if (this.drag) go(event); });
-		hear(this.node, "pointerup", () => { this.drag = false; });
+		for (const end of ["pointerup", "pointercancel"]) hear(this.node, end, () => { this.drag = false; });
 	}
 	open(field, lanes, last) { Object.assign(this, { field, lanes, last }); this.size(); }
 	size() {
@@ -414,6 +414,11 @@ function render({ model, el }) {
 		tellPace();
 		show(0, true);
 	}
+	// Opens the prompt set by Python or the page's address.
+	function choose() {
+		chooser.value = Math.max(0, Math.min(header.fields.length - 1, model.get("prompt")));
+		open(+chooser.value);
+	}
 	function tellPace() {
 		const by = Math.max(pace / last, last / pace), much = `${by < 10 ? by.toFixed(1) : Math.round(by)}×`;
 		slowed.textContent = by < 1.05 ? "in real time" : pace > last ? `slowed ${much}` : `sped up ${much}`;
@@ -458,7 +463,7 @@ function render({ model, el }) {
 		playing = false;
 		cancelAnimationFrame(frame);
 		play.textContent = "▶";
-		play.setAttribute("aria-label", "play (space)");
+		retitle(play, "play (space)");
 	}
 	function toggle() {
 		if (playing) { stop(); tell(); return; }
@@ -466,7 +471,7 @@ function render({ model, el }) {
 		playing = true;
 		strip.held = false;
 		play.textContent = "❚❚";
-		play.setAttribute("aria-label", "pause (space)");
+		retitle(play, "pause (space)");
 		before = 0;
 		clockwork = t;
 		tell();
@@ -517,15 +522,14 @@ function render({ model, el }) {
 	const deaf = listen(root, model, [
 		["change:time", () => { if (Math.abs(model.get("time") - t) > 1e-9) { stop(); show(model.get("time"), true); } }],
 		["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
-		["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); chooser.value = model.get("prompt"); open(model.get("prompt")); } }],
+		["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); choose(); } }],
 		["change:projector", enlarge],
 		["change:pace", () => { takePace(); tellPace(); }],
 	]);
 	const observer = new ResizeObserver(() => resize());
 	observer.observe(el);
 	takePace();
-	chooser.value = model.get("prompt");
-	open(model.get("prompt"));
+	choose();
 	enlarge();
 	if (model.get("time")) show(model.get("time"), false);
 	if (model.get("playing")) toggle();

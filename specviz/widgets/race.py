@@ -57,7 +57,7 @@ class Race(Stateful):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per prompt and lane: finish in seconds, tokens, cycles, speedup (NaN if clocks differ)."""
+        """One row per field and lane: prefill and finish in seconds, speedup (NaN if clocks differ) ..."""
         import pandas as pd
 
         rows = []
@@ -77,8 +77,11 @@ class Race(Stateful):
     def _page(self) -> str:
         names = ", ".join(lane.name for lane in self.fields[self.prompt].lanes)
         notes = "".join(f"<p>{html(note)}</p>" for note in self.fields[self.prompt].notes)
-        still = f'<div class="specviz">{notes}{table(self.table.round(4))}</div>'
-        return self._document("race", f"specviz race: {names}", still)
+        numbers = [field.number for field in self.fields]
+        shown = self.table.round(4).rename(columns={name: f"{name}, s" for name in ("prefill", "finish")})
+        shown["prompt"] = [numbers[k] for k in shown["prompt"]]
+        still = f'<div class="specviz">{notes}{table(shown)}</div>'
+        return self._document("race", f"specviz race: {names}", still, numbers=numbers)
 
 
 def race(

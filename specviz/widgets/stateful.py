@@ -40,12 +40,17 @@ class Stateful(Page, AnyWidget):
         except t.TraitError as error:
             raise ParameterError(f"{self.NAME} cannot start with these settings: {error}") from None
 
-    def _document(self, view: str, title: str, still: str, chunks: Sequence[bytes] = ()) -> str:
-        """Return an offline page of the current state, paused; the view requests `chunks` by ``want``."""
+    def _document(
+        self, view: str, title: str, still: str, chunks: Sequence[bytes] = (), numbers: Sequence[int] = ()
+    ) -> str:
+        """Return an offline page of the current state, paused; the view requests `chunks` by ``want``.
+
+        `numbers` are those of its prompts, for the page's address.
+        """
         state = {name: getattr(self, name) for name in self.STATE} | {"playing": False}
         if chunks:
             state["want"] = 0
-        return document(title, [View(view, view.capitalize(), self.data, state, chunks)], still)
+        return document(title, [View(view, view.capitalize(), self.data, state, chunks, numbers)], still)
 
 
 def joined(thread: threading.Thread | None, seconds: float | None) -> bool:
