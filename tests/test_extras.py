@@ -60,6 +60,7 @@ WIDGETS = [
     "sv.runs('.')",
     "sv.explore('bild', 'town', 'Hello')",
     "sv.live('town-translator')",
+    "__import__('specviz.widgets.acceptance')",
 ]
 COMMANDS = [
     "generate bild --prompt Hello --out out",

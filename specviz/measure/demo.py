@@ -438,7 +438,8 @@ def _gallery(report: Report, traces: dict[str, Trace], chosen: list[int], count:
     between.append(f"<details><summary>What the numbers mean</summary>{notes}</details>")
     some = {label: trace.select(prompt=chosen) for label, trace in ordered.items()}
     about = next(iter(some.values())).prompts
-    names = [f"{number + 1}: {kind or 'text'}" for number, kind in zip(about["prompt"], about["kind"])]
+    kinds = about["kind"].fillna("")
+    names = [f"{number + 1}: {kind or 'text'}" for number, kind in zip(about["prompt"], kinds)]
     below = f"{len(chosen)} of {count} texts can be selected here; all are in {TRACES}/ (specviz show)."
     return Gallery(
         "".join(above),

@@ -333,7 +333,7 @@ def _bars(shown: Difference) -> str:
         x, parts = 0.0, []
         for step in shown.steps[:MOST_STEPS]:
             width = side.cost(step.groups[k])["seconds"] * 100 / longest
-            title = f"tokens {step.start} to {step.end}: {step.why}; {step.detail}"
+            title = f"tokens {_places(step.start, step.end)}: {step.why}; {step.detail}"
             kind = step.why.split()[-1]
             parts.append(
                 f'<rect x="{x:.2f}%" y="{22 + 40 * k}" width="{width:.2f}%" height="16" class="d-{kind}">'
@@ -377,7 +377,7 @@ def _rows(shown: Difference) -> str:
             text = "".join(texts[0][i] for i in range(stretch[0].groups[0][0], stretch[-1].groups[0][1]))
             times = " and ".join(map(milliseconds, costs))
             rows.append(
-                f'<tr class="same"><td>{stretch[0].start}–{stretch[-1].end}</td><td colspan="2">'
+                f'<tr class="same"><td>{_places(stretch[0].start, stretch[-1].end)}</td><td colspan="2">'
                 f'<span class="text">{text}</span></td><td>same: {len(stretch)} steps, {times}</td></tr>'
             )
             continue
@@ -387,11 +387,18 @@ def _rows(shown: Difference) -> str:
                 for k, (side, group) in enumerate(zip(shown.sides, step.groups))
             )
             why = f'<span class="why d-{step.why.split()[-1]}">{step.why}</span>: {html(step.detail)}'
-            rows.append(f"<tr><td>{step.start}–{step.end}</td>{cells}<td>{why}</td></tr>")
+            rows.append(f"<tr><td>{_places(step.start, step.end)}</td>{cells}<td>{why}</td></tr>")
     more = len(shown.steps) - MOST_STEPS
     note = f'<p class="note">{more} more steps are in the table.</p>' if more > 0 else ""
     head = f"<th>tokens</th><th>{html(a.name)}</th><th>{html(b.name)}</th><th>why</th>"
     return _table("steps", head, "".join(rows)) + note
+
+
+def _places(start: int, end: int) -> str:
+    """Name the tokens [start, end); a step may write none."""
+    if end <= start:
+        return "–"
+    return f"{start}–{end - 1}" if end - start > 1 else str(start)
 
 
 def _table(name: str, head: str, rows: str) -> str:

@@ -19,6 +19,7 @@ from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.lattices import figure
 from specviz.view.picture import (
+    FATE_WORDS,
     FATES,
     KINDS,
     PHASES,
@@ -200,7 +201,7 @@ def confidence_lane(shown: Picture) -> str:
         else:
             size, kind = {"accepted": (3.5, "ok"), "unsent": (3, "unsent")}.get(b.status, (2, b.status))
             shape = f'<circle cx="{x}" cy="{y:.1f}" r="{size}" class="{kind}"/>'
-        caption = f"position {b.position}: {shown.belief} {b.value:.3f}, {b.status}"
+        caption = f"position {b.position}: {shown.belief} {b.value:.3f}, {FATE_WORDS[b.status]}"
         more = f"; {html(b.more)}" if b.more else ""
         dots.append(f"<g><title>{caption}{more}</title>{shape}</g>")
     line = ""

@@ -6,6 +6,7 @@ const RULES = {
 	"argmax draft": "shortcut (c): draft the argmax, use its softmax as q",
 };
 const HIGH = 200, WIDE = 340, FOOT = 22;
+const letter = (i) => String.fromCharCode(65 + i);
 
 // The rule's outcome for p and q: the accepted part, and the part drawn after a rejection.
 function outcome(p, q, rule) {
@@ -39,7 +40,7 @@ function render({ model, el }) {
 	}
 	function handle(name, i, x, width) {
 		const value = model.get(name)[i];
-		const node = s("g.handle", { class: `handle ${name}`, tabindex: "0", role: "slider", "aria-label": `${name} of token ${i + 1}`, "aria-valuemin": 0, "aria-valuemax": 1, "aria-valuenow": value.toFixed(2), "data-of": `${name}${i}` });
+		const node = s("g.handle", { class: `handle ${name}`, tabindex: "0", role: "slider", "aria-label": `${name} of token ${letter(i)}`, "aria-valuemin": 0, "aria-valuemax": 1, "aria-valuenow": value.toFixed(2), "data-of": `${name}${i}` });
 		node.append(s("rect", { x, y: y(value) - 7, width, height: 14, class: "grip" }), s("line", { x1: x, x2: x + width, y1: y(value), y2: y(value) }));
 		const set = (to) => share(model, { [name]: moved(model.get(name), i, to) });
 		hear(node, "keydown", (event) => {
@@ -55,9 +56,10 @@ function render({ model, el }) {
 				const box = left.getBoundingClientRect();
 				set((HIGH - ((at.clientY - box.top) / box.height) * (HIGH + FOOT)) / (HIGH - 12));
 			};
-			const stop = () => { removeEventListener("pointermove", drag); removeEventListener("pointerup", stop); };
+			const ends = ["pointerup", "pointercancel"];
+			const stop = () => { removeEventListener("pointermove", drag); for (const end of ends) removeEventListener(end, stop); };
 			addEventListener("pointermove", drag);
-			addEventListener("pointerup", stop);
+			for (const end of ends) addEventListener(end, stop);
 		});
 		return node;
 	}
@@ -74,17 +76,16 @@ function render({ model, el }) {
 			bar(left, "p", at, 0, x, half);
 			bar(left, "q", at + half + 2, 0, q[i], half);
 			bar(left, "both", at, 0, Math.min(x, q[i]), half * 2 + 2);
-			left.append(s("text", { x: at + half, y: HIGH + 15, class: "name" }, String.fromCharCode(65 + i)));
+			for (const svg of [left, right]) svg.append(s("text", { x: at + half, y: HIGH + 15, class: "name" }, letter(i)));
 			bar(right, "kept", at, 0, kept[i], half * 2);
 			bar(right, "drawn", at, kept[i], kept[i] + drawn[i], half * 2);
 			right.append(s("line", { class: "goal", x1: at - 3, x2: at + half * 2 + 3, y1: y(x), y2: y(x) }));
-			right.append(s("text", { x: at + half, y: HIGH + 15, class: "name" }, String.fromCharCode(65 + i)));
 		});
 		for (const name of ["p", "q"]) p.forEach((_, i) => left.append(handle(name, i, i * wide + wide * 0.1 + (name === "q" ? half + 2 : 0), half)));
 		const off = p.reduce((sum, x, i) => sum + Math.abs(kept[i] + drawn[i] - x), 0) / 2;
 		figures.textContent = `accepted ${accepted.toFixed(3)} · rejected ${(1 - accepted).toFixed(3)} · distance of the output from p: ${off.toFixed(3)}`;
 		figures.classList.toggle("wrong", off > 5e-4);
-		right.setAttribute("aria-label", `output: ${kept.map((x, i) => `${String.fromCharCode(65 + i)} ${(x + drawn[i]).toFixed(2)}`).join(", ")}`);
+		right.setAttribute("aria-label", `output: ${kept.map((x, i) => `${letter(i)} ${(x + drawn[i]).toFixed(2)}`).join(", ")}`);
 		if (focus) left.querySelector(`[data-of=${focus}]`)?.focus();
 	}
 	hear(choice, "change", () => share(model, { rule: choice.value }));

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import traitlets as t
 
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, loading
 from specviz.widgets.assets import script, style
-from specviz.widgets.stateful import Stateful
+
+with loading():
+    import traitlets as t
+
+    from specviz.widgets.stateful import Stateful
 
 RULES = ("right", "resample from p", "accept iff p >= q", "argmax draft")
 P, Q = (0.5, 0.25, 0.15, 0.1, 0.0), (0.2, 0.45, 0.05, 0.1, 0.2)

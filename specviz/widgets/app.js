@@ -3,7 +3,7 @@
 
 function render({ model, el }) {
 	const root = h("header.sv.app"), note = h("p.note", { role: "status", hidden: "" }), hint = h("p.hint");
-	const buttons = model.get("sections").map((name) => button(name, `show ${name}`, () => share(model, { section: name })));
+	const buttons = model.get("sections").map((name) => button(name, `show ${name}`, () => (name === model.get("section") ? model.send({ do: "show" }) : share(model, { section: name }))));
 	const tell = () => {
 		buttons.forEach((node) => pressed(node, node.textContent === model.get("section")));
 		hint.textContent = model.get("hints")[model.get("section")];
@@ -13,7 +13,7 @@ function render({ model, el }) {
 	root.append(h("h1", "specviz"), h("nav", { "aria-label": "Sections" }, ...buttons), hint, note);
 	el.append(root);
 	tell();
-	model.send({ do: "begin" });
+	model.send({ do: "show" });
 	return listen(root, model, [["change:section", tell], ["change:note", tell]]);
 }
 

@@ -12,7 +12,6 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from specviz.errors import ParameterError
 from specviz.escape import visible
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import Json
-from specviz.widgets.runs import Runs, runs
+from specviz.widgets.runs import Runs, runs, unused
 from specviz.widgets.stateful import error_line
 
 if TYPE_CHECKING:
@@ -119,8 +118,11 @@ class App(ipywidgets.VBox):
     children: tuple[ipywidgets.DOMWidget, ...]
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[memoryview]) -> None:
-        """Show the first section once the heading is on a page; a pre-warmed kernel has none yet."""
-        if content.get("do") == "begin" and not self._made:
+        """Show the section once the heading is on a page, and again if its button is pressed again.
+
+        A pre-warmed kernel has no page yet. A section that could not be built is built anew.
+        """
+        if content.get("do") == "show":
             self._show(self.head.section)
 
     def _show(self, section: str) -> None:
@@ -185,9 +187,8 @@ class App(ipywidgets.VBox):
 
     def _keep(self, name: str, trace: Trace) -> str:
         """Save a trace in the folder under an unused name, list it, and return a message that says where."""
-        folder, (stem, _, ending) = Path(self.setting.folder), name.rpartition(".")
-        free = (f"{stem}{'' if n == 1 else f' ({n})'}.{ending}" for n in count(1))
-        path = trace.save(next(folder / each for each in free if not (folder / each).exists()))
+        folder = Path(self.setting.folder)
+        path = trace.save(unused(folder, name.removesuffix(".parquet")))
         if isinstance(listed := self._made.get("Traces"), Runs):
             listed.refresh()
         return f"Saved as {path.name} in {visible(str(folder))}: Traces lists it."

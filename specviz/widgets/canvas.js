@@ -94,7 +94,7 @@ narrate = function narrate(cycle, phase, whole, stage) {
 	const placed = [];
 	for (let o = cycle.o0; o < cycle.o1; o++) placed.push(placing(record, a.out_token[o], a.out_position[o]));
 	const last = cycle.extra >= 0 && cycle.n ? `, the last one ${cycle.kind.came}` : "";
-	const written = `${count(placed.length, "cell")} placed${some(placed)}${last}${cycle.end ? `; the text ends (${ENDS[cycle.end]})` : ""}`;
+	const written = `${count(placed.length, "cell")} placed${some(placed)}${last}${cycle.end ? `; the text ends (${header.ends[cycle.end]})` : ""}`;
 	if (whole) return `${head}: ${drafted}; ${judged}; ${written}.`;
 	return `${head}, ${PHASES[phase]}: ${[drafted, judged, written][phase]}.`;
 };

@@ -73,6 +73,23 @@ SHORT = {name: name for name in FATES} | {
     "cut": "after the end of the text",
     "unreviewed": "written, not sent",
 }
+# Why drafting stopped; a method may have words of its own.
+STOPS = {
+    "length": "the maximum length is reached",
+    "room": "no room is left for more",
+    "eos": "the text ends",
+    "fallback": "the drafter is uncertain",
+    "unsure": "the drafter is uncertain",
+    "budget": "the budget is used up",
+    "store": "the store has no more",
+}
+# Why the text ended.
+ENDS = {
+    "eos": "an end token",
+    "length": "the limit of new tokens",
+    "context": "a full context",
+    "interrupted": "an interruption",
+}
 # The signals of a node that have a lane: column, heading, meaning.
 SIGNALS = (
     ("confidence", "confidence", "the drafter's largest probability"),
@@ -228,6 +245,8 @@ def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bo
         "keys": KEYS,
         "fates": FATES,
         "short": SHORT,
+        "stops": STOPS,
+        "ends": ENDS,
         "prompts": _prompts(one),
         "pieces": {str(token): _piece(pieces, token) for token in ids},
         "chunk": CHUNK,

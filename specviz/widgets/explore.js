@@ -113,8 +113,7 @@ function render({ model, el }) {
 			});
 			inputs = { nodes: [slide, exact], put: (v) => { if (document.activeElement !== slide) slide.value = v; if (document.activeElement !== exact) exact.value = number(v); } };
 		}
-		const reset = button("↺", `${p.name}: back to ${p.default}`, () => { change(p.name, p.default); inputs.put(p.default); });
-		reset.setAttribute("aria-label", `${p.name}: back to the default`);
+		const reset = button("↺", `${p.name}: back to ${p.default}`, () => { change(p.name, p.default); inputs.put(p.default); }, { "aria-label": `${p.name}: back to the default` });
 		fields.set(p.name, { ...inputs, chip });
 		return h("div.field", label, h("div.set", ...inputs.nodes, h("span.unit", p.unit), reset), chip, hint);
 	}
@@ -155,14 +154,17 @@ function render({ model, el }) {
 		const values = model.get("values");
 		for (const [name, entry] of fields) if (name in values) entry.put(values[name]);
 	}
+	function drawMethod() { method.put(); drawState(); drawTable(); }
 	function drawIdea() { idea.textContent = model.get("idea"); }
 	function drawCode() { code.textContent = model.get("code"); }
 	const busy = () => ["waiting", "loading", "running"].includes(model.get("state"));
+	const main = () => (busy() ? stop : run);
 	function drawState() {
 		const now = model.get("state");
 		run.disabled = base.disabled = live.disabled = busy();
 		live.hidden = base.hidden = model.get("method") === BASELINE || !model.get("methods").includes(BASELINE);
 		stop.disabled = !busy();
+		keepFocus(root, main());
 		if (now === "waiting") { text.clear(); saved.textContent = ""; announcer.say("waiting"); }
 		if (now === "done" || now === "stopped") announcer.say(`${text.heard} ${now === "done" ? "the decode is done" : "the decode was stopped"}; a row was added`);
 		drawFigures();
@@ -204,7 +206,7 @@ function render({ model, el }) {
 	function drawError() { error.textContent = model.get("error"); }
 	function drawNote() { saved.textContent = model.get("note"); }
 	function drawTable() {
-		const rows = model.get("rows");
+		const rows = model.get("rows"), held = table.contains(document.activeElement) && document.activeElement.title;
 		race.disabled = rows.length < 2;
 		meanings.textContent = "";
 		if (!rows.length) { table.replaceChildren(); return; }
@@ -214,10 +216,8 @@ function render({ model, el }) {
 		const titles = new Map(columns.map((c) => [c[1], c[3]]));
 		const shown = (v) => (v === undefined || v === null ? "–" : typeof v === "number" ? number(v) : String(v));
 		const body = rows.map((row) => {
-			const open = button("Player", `step through run ${row.run}`, () => openBelow("play", { run: row.run }));
-			open.setAttribute("aria-label", `open run ${row.run} in the player`);
-			const save = button("Save", `save run ${row.run} as a trace: a .parquet file for specviz.open`, () => ask("save", { run: row.run }));
-			save.setAttribute("aria-label", `save run ${row.run}`);
+			const open = button("Player", `step through run ${row.run}`, () => openBelow("play", { run: row.run }), { "aria-label": `open run ${row.run} in the player` });
+			const save = button("Save", `save run ${row.run} as a trace: a .parquet file for specviz.open`, () => ask("save", { run: row.run }), { "aria-label": `save run ${row.run}` });
 			const use = model.get("methods").includes(row.method) && row.method !== BASELINE ? button("Use settings", `choose run ${row.run}'s method and settings`, () => ask("use", { run: row.run })) : "";
 			const same = row.same_text === true ? " = baseline's" : row.same_text === false ? " ≠ baseline's" : "";
 			return h("tr", row.run === model.get("chosen") ? { class: "chosen", "aria-current": "true" } : {},
@@ -228,6 +228,7 @@ function render({ model, el }) {
 		});
 		meanings.textContent = columns.filter(([key]) => SIGNS.includes(key)).map(([, sign, , words]) => `${sign}: ${words}`).join("; ");
 		table.replaceChildren(h("table", h("thead", h("tr", ...head.map((word) => h("th", { scope: "col", title: titles.get(word) ?? "" }, word)))), h("tbody", ...body)));
+		if (held) [...table.querySelectorAll("button")].find((node) => node.title === held)?.focus(STAY);
 	}
 
 	// Shows the what-if answer that Python derived from a saved trace, and how certain it is.
@@ -240,6 +241,7 @@ function render({ model, el }) {
 			entry.chip.title = known ? known.why : "";
 		}
 		const before = answerLine.textContent;
+		if (answerLine.contains(document.activeElement)) main().focus(STAY);
 		answerLine.replaceChildren();
 		if (!told.run) return;
 		if (!told.badge) answerLine.append(`These are run ${told.run}'s settings.`);
@@ -248,7 +250,7 @@ function render({ model, el }) {
 		if (answerLine.textContent !== before) announcer.say("", answerLine.textContent);
 	}
 	const badge = (word) => h("span", { class: `badge how ${word.replaceAll(" ", "-")}` }, word);
-	const again = () => { const node = button("Decode", "decode with these settings", () => decode()); node.disabled = busy(); return node; };
+	const again = () => button("Decode", "decode with these settings", () => decode(), { disabled: busy() ? "" : null });
 
 	hear(root, "keydown", (event) => {
 		if (event.key !== "Tab") event.stopPropagation(); // the notebook has its own shortcuts
@@ -263,7 +265,7 @@ function render({ model, el }) {
 	drawError();
 	drawAnswer();
 	const deaf = listen(root, model, [
-		["change:model", target.put], ["change:models", target.put], ["change:method", () => { method.put(); drawState(); drawTable(); }], ["change:methods", () => { method.put(); drawState(); drawTable(); }],
+		["change:model", target.put], ["change:models", target.put], ["change:method", drawMethod], ["change:methods", drawMethod],
 		["change:examples", examples.put], ["change:prompt", prompt.put], ["change:parameters", drawFields],
 		["change:values", drawValues], ["change:code", drawCode], ["change:idea", drawIdea], ["change:shown", drawShown], ["change:error", drawError], ["change:note", drawNote],
 		["change:state", () => { drawState(); drawAnswer(); }], ["change:rows", drawTable], ["change:chosen", drawTable], ["change:answer", () => drawAnswer()], ["change:badges", () => drawAnswer()], ["change:lookup", drawDragged],

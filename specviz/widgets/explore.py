@@ -381,7 +381,8 @@ class Explorer(Decoding):
         if self.busy:
             panel.error = "A decode is running: stop it or wait until it has ended."
             return
-        panel.error, panel.state = "", "waiting"
+        panel.error, panel.shown = "", []  # before the state, so that a view that opens now shows no old text
+        panel.state = "waiting"
         model, prompt, given = panel.model, panel.prompt, method or self.method
         self._job = Job(lambda stopped: self._work(stopped, model, prompt, given, values))
         self._job.start()
@@ -548,7 +549,7 @@ class Explorer(Decoding):
 
     def _use(self, run: int) -> None:
         result = self._result(run)
-        if result.method in self.panel.methods and result.values:
+        if result.method in self.panel.methods:
             self.panel.method = result.method
             self.set(**result.values)
 

@@ -36,7 +36,7 @@ class Writing:
         self._piece, self._eos = run.model.piece, frozenset(run.model.eos)
         self._kinds = kind_numbers(run.method.name)
         self._decoder = codecs.getincrementaldecoder("utf8")("replace")
-        self._length = 0
+        self._pieces: list[bytes] = []  # of the tokens in the text
 
     def cycle(self, cycle: Cycle) -> Json:
         """Convert a finished cycle to the data that the page draws.
@@ -49,9 +49,10 @@ class Writing:
             ``dropped``: text of the draft tokens that were not accepted; ``cells``: on a canvas, the new
             tokens' positions.
         """
-        if cycle.keep < self._length:
+        if cycle.keep < len(self._pieces):
+            del self._pieces[cycle.keep :]
             self._decoder.reset()
-        self._length = cycle.keep + len(cycle.tokens)
+            self._decoder.decode(b"".join(self._pieces))  # the kept text may end inside a character
         texts = [self._text(token, bool(cycle.cells)) for token in cycle.tokens]
         kinds = [self._kinds.get(origin, 0) for origin in cycle.origins]
         return {
@@ -61,8 +62,10 @@ class Writing:
 
     def _text(self, token: int, alone: bool) -> str:
         if token in self._eos:
+            self._pieces.append(b"")
             return END
         piece = self._piece(token)
+        self._pieces.append(piece)
         return visible(piece.decode("utf8", "replace") if alone else self._decoder.decode(piece))
 
     def _dropped(self, cycle: Cycle) -> str:

@@ -8,7 +8,7 @@ class Finder {
 		this.told = h("output.soft", { "aria-live": "polite" });
 		hear(this.box, "keydown", (event) => {
 			if (event.key === "Enter") { event.preventDefault(); this.text(event.shiftKey ? -1 : 1); }
-			if (event.key === "Escape") this.box.closest(".sv").focus({ preventScroll: true });
+			if (event.key === "Escape") this.box.closest(".sv").focus(STAY);
 		});
 		hear(this.box, "input", () => { this.told.textContent = ""; });
 		this.node = h("span.find", { role: "search" }, this.box,

@@ -131,8 +131,7 @@ function render({ model, el }) {
 		clearTimeout(timer);
 		if (playing === on) return;
 		playing = on;
-		play.replaceChildren(icon(on ? "pause" : "play"));
-		retitle(play, `${on ? "pause" : "play"} (space)`);
+		playSign(play, on);
 		tell({ playing });
 	}
 	function stop() { run(false); }

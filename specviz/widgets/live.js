@@ -14,7 +14,7 @@ function render({ model, el }) {
 	const error = h("p.error", { role: "alert" });
 	const spoken = h("p.unseen", { "aria-live": "polite" });
 	const sure = h("span");
-	let timer = 0, typing = 0, sayer = 0;
+	let timer = 0, typing = 0, sayer = 0, whole = "";
 
 	// ---- the box
 	function send(text) {
@@ -33,8 +33,9 @@ function render({ model, el }) {
 	function stop() { clearInterval(typing); typing = 0; self.textContent = "▶ Type it"; }
 	// Types the text automatically, word by word, or letter by letter in scripts without spaces.
 	function retype() {
-		if (typing) { stop(); return; }
-		const words = box.value.trim().match(/\s*(?:[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]\p{M}*\p{P}*|[^\s\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]+)/gu) ?? [];
+		if (typing) { stop(); box.value = whole; return; }
+		whole = box.value;
+		const words = whole.trim().match(/\s*(?:[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]\p{M}*\p{P}*|[^\s\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]+)/gu) ?? [];
 		if (!words.length) return;
 		let shown = 0;
 		send("");

@@ -99,6 +99,7 @@ function render({ model, el }) {
 		run.disabled = busy();
 		stop.disabled = !busy();
 		for (const each of pickers) each.select.disabled = busy();
+		keepFocus(root, busy() ? stop : run);
 		if (now === "waiting") open();
 		draw();
 		if (now !== "running") announcer.say(sentence());

@@ -80,7 +80,7 @@ class LiveRace(Decoding):
         if self.busy:
             self.panel.error = "The race is running: stop it or wait until it has ended."
             return
-        self.panel.error, self.panel.over, self.panel.finishes = "", [], []
+        self.panel.error, self.panel.over, self.panel.finishes, self.panel.shown = "", [], [], []
         self.panel.state = "waiting"
         before, self.children = self.children[1:], (self.panel,)
         for old in before:  # ipywidgets would otherwise keep it and its traces until the kernel ends

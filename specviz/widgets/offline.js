@@ -36,8 +36,7 @@ async function drawn(i, told, place) {
 }
 const lead = views[0].lead ? 1 : 0; // index of the first view to choose from
 const runs = views.length - lead;
-// The address holds the position, with runs counted from 1 and prompts by number: #run=2&prompt=3&cycle=7. A prompt that
-// the page lacks is the nearest one.
+// The address holds the position, with runs counted from 1 and prompts by number (the nearest, if it is missing): #run=2&prompt=3&cycle=7.
 function readAddress() {
 	const told = new URLSearchParams(location.hash.slice(1)), number = (name) => (/^\d{1,9}$/.test(told.get(name) ?? "") ? +told.get(name) : null);
 	const run = number("run") ?? 1, i = run >= 1 && run <= runs ? run - 1 : 0, state = {};

@@ -7,7 +7,6 @@ const WINDOW = 80; // tokens of the text that are added or removed at a time
 
 // Quotes a token in a sentence, isolated so that right-to-left text does not reorder the words around it.
 const quote = (text) => `‘\u2068${text === "" ? "∅" : shownToken(text)}\u2069’`;
-const ENDS = { eos: "an end token", length: "the limit of new tokens", context: "a full context", interrupted: "an interruption" };
 const ordinal = (n) => n + (n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
 const known = (x) => x !== undefined && !Number.isNaN(x);
 const bare = (record) => record.header.run.record === null; // only the text was recorded
@@ -66,7 +65,8 @@ class Cycle {
 		const drafted = last >= this.o0 && ["draft", "unreviewed"].includes(kinds[a.out_kind[last]].name);
 		this.extra = last >= this.o0 && !drafted ? last : -1; // the token that the target added
 		this.kind = this.extra < 0 ? null : kinds[a.out_kind[this.extra]];
-		this.sent = this.status.filter((s) => !["unsent", "below_budget", "unreviewed"].includes(s)).length;
+		this.read = this.token.map((_, i) => i).filter((i) => !["unsent", "below_budget", "unreviewed"].includes(this.status[i])); // by the target
+		this.sent = this.read.length;
 		this.accepted = this.fared("accepted");
 		// the node rejected where the text continued; rejected siblings of accepted nodes do not count
 		this.tip = this.path.at(-1) ?? -1;
@@ -226,7 +226,7 @@ function why(cycle, i, details) {
 		}
 		return `Drafted, but not sent to the target.${rated}`;
 	}
-	if (status === "cut") return `The target agreed, but the text had ended before it (${ENDS[cycle.end] ?? "a limit"}).`;
+	if (status === "cut") return `The target agreed, but the text had ended before it (${header.ends[cycle.end] ?? "a limit"}).`;
 	if (cycle.update) return "Carried over from the previous output; continuous decoding does not verify it.";
 	return "Written without the target: the drafter ended the text, and this method does not verify that.";
 }
@@ -246,21 +246,21 @@ function narrate(cycle, phase, whole, stage) {
 	const { update } = cycle, head = update ? `Update ${update.update}, cycle ${cycle.number}` : `Cycle ${cycle.number}`;
 	if (stage) return `${head}, draft, ${grew(cycle, stage)}`;
 	if (cycle.prefill && update) return `${head}: ${update.said}, the target reads ${count(targetTokens(cycle), "token")}.`;
-	if (cycle.prefill && bare(record)) return `${head}, prefill: what the target reads is not recorded; nothing is written yet.`;
-	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
+	if (cycle.prefill) return `${head}, prefill: the target reads ${bare(record) ? "a number of tokens that is not recorded" : `${count(targetTokens(cycle), "token")} of the prompt`}; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
 	const unsure = "; it stopped where it was uncertain", stop = { fallback: unsure, eos: "; it drafted the end of the text", unsure }[cycle.stop] ?? "";
 	const lost = cycle.fared("below_budget") + cycle.fared("unsent");
 	const branches = cycle.children.some((below) => below.length > 1);
 	const cuts = branches && lost ? `; not sent: ${lost} over the budget` : "";
-	const drafted = cycle.n ? `${update ? "the previous output is the draft:" : "the drafter proposes"} ${count(cycle.n, "token")}${words}${cuts}${stop}` : bare(record) ? "drafts are not recorded" : "nothing is drafted";
+	const drafted = cycle.n ? `${update ? "the previous output is the draft:" : "the drafter proposes"} ${count(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
 	const unread = cycle.status.includes("unreviewed");
-	const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : bare(record) ? "verdicts are not recorded" : "the target has nothing to judge";
+	const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
 	const grown = cycle.o1 - cycle.o0;
 	const extra = cycle.extra >= 0 ? `, ${grown > 1 ? "the last one " : ""}${cycle.kind.came}: ${quote(record.text(record.a.out_token[cycle.extra]))}` : "";
-	const ended = cycle.end ? `; the text ends (${ENDS[cycle.end]})` : "";
+	const ended = cycle.end ? `; the text ends (${record.header.ends[cycle.end]})` : "";
 	const masked = cycle.end && update?.shown !== null && update ? `; the display shows ${update.shown}` : "";
 	const written = `${count(grown, "token")} written${extra}${ended}${masked}`;
+	if (bare(record)) return `${head}: ${written}; drafts and verdicts are not recorded.`;
 	if (whole) return `${head}: ${drafted}; ${judged}; ${written}.`;
 	return `${head}, ${PHASES[phase]}: ${[drafted, judged, written][phase]}.`;
 }
@@ -368,7 +368,7 @@ class WhyLane {
 		const { record } = this, details = record.details(cycle);
 		if (i === null || (i === cycle.n && (phase === 0 || cycle.extra < 0)) || i > cycle.n) {
 			this.word.textContent = this.fate.textContent = "";
-			this.sentence.textContent = cycle.prefill ? cycle.update ? "The prefix that the prompt shares with the previous one stays in the cache; everything after it, including the output, is computed again." : "The prompt is read once; its rows stay in the cache, and every cycle builds on them." : bare(record) ? "Drafts and verdicts are not recorded." : "This cycle has nothing to guess.";
+			this.sentence.textContent = cycle.prefill ? cycle.update ? "The prefix that the prompt shares with the previous one stays in the cache; everything after it, including the output, is computed again." : "The prompt is read once; its rows stay in the cache, and every cycle builds on them." : bare(record) ? "Not recorded." : "This cycle has nothing to guess.";
 			this.drafter.replaceChildren();
 			this.target.replaceChildren();
 			this.node.classList.add("empty");
@@ -488,14 +488,13 @@ class CacheLane {
 		while (this.rows.children.length < shown) this.rows.append(h("i"));
 		const out = new Set(); // rows in the order they were fed: tokens outside the draft, then the nodes
 		const lead = fed - cycle.sent;
-		const sent = cycle.status.map((status, i) => [status, i]).filter(([status]) => !["unsent", "below_budget", "unreviewed"].includes(status));
-		sent.forEach(([status], k) => { if (status !== "accepted") out.add(lead + k); });
+		cycle.read.forEach((i, k) => { if (cycle.status[i] !== "accepted") out.add(lead + k); });
 		[...this.rows.children].forEach((cell, k) => {
 			const role = phase === 2 || cycle.prefill ? (out.has(k) ? "gone" : "kept") : phase === 1 ? "fed" : "";
 			const fate = { gone: ": dropped", kept: ": kept" }[role] ?? "";
 			set(cell, {
 				hidden: k >= shown || role === "" ? "" : null, class: role,
-				title: k < lead ? (cycle.prefill ? (cycle.update ? "a token of the prompt or of the output that is carried over" : "a token of the prompt") : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${fate}`,
+				title: k < lead ? (cycle.prefill ? (cycle.update ? "a token of the prompt or of the output that is carried over" : "a token of the prompt") : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[cycle.read[k - lead]]))}${fate}`,
 			});
 		});
 		this.rows.classList.toggle("many", shown > 40);
@@ -589,7 +588,7 @@ function render({ model, el }) {
 			header.prompts.length > 1 ? h("label.chooser", h("span.soft", "prompt "), chooser) : "",
 			h("label.chooser", h("span.soft", "update "), updates),
 			h("details.prompt", promptLine, promptText), legend,
-			h("span.tools", press(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), press("?", "keys (?)", () => help.toggle()))),
+			h("span.tools", press(icon("large"), "projector (P)", () => setProjector()), press("?", "keys (?)", () => help.toggle()))),
 		...notes,
 		h("div.controls", h("span.group", press(icon("first"), "the prefill (Home)", () => seek(prompt.first)), press(icon("back"), "back (←)", () => step(-1)), play, press(icon("on"), "on (→)", () => step(1), { class: "on" }), press(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
 			overview.node, where, overview.tools, h("span.wrap", steps, byPhase, byLevel, guessing, speeds), finder.node,
@@ -645,7 +644,7 @@ function render({ model, el }) {
 		cache.draw(cycle, phase);
 		code.draw(cycle, phase, whole);
 		guessed(cycle);
-		keepFocus(root); // before the tab stops change: a browser then drops the focus of a hidden node
+		keepFocus(root); // before the tab stops change
 		need();
 		ask();
 		if (tellModel) tell();
@@ -711,16 +710,14 @@ function render({ model, el }) {
 		clearTimeout(timer);
 		if (!playing) return;
 		playing = false;
-		play.replaceChildren(icon("play"));
-		retitle(play, "play (space)");
+		playSign(play, false);
 		tell();
 	}
 	function toggle() {
 		if (playing) { stop(); return; }
 		if (row >= prompt.last - 1 && phase === 2) show(prompt.first, 2, false);
 		playing = true;
-		play.replaceChildren(icon("pause"));
-		retitle(play, "pause (space)");
+		playSign(play, true);
 		tell();
 		beat();
 	}
@@ -752,7 +749,7 @@ function render({ model, el }) {
 		if (on && record.cycle(row).prefill && row < prompt.last - 1) show(row + 1, 0, true);
 		else show(row, on ? 0 : startPhase(), true);
 	}
-	function setProjector(on) {
+	function setProjector(on = !root.classList.contains("projector")) {
 		root.classList.toggle("projector", on);
 		share(model, { projector: on });
 		resize();
@@ -804,7 +801,7 @@ function render({ model, el }) {
 		looked = null;
 		focus = order[at < 0 ? (way > 0 ? 0 : order.length - 1) : Math.max(0, Math.min(order.length - 1, at + way))];
 		tree.roving(focus);
-		tree.pool[focus].g.focus({ preventScroll: true });
+		tree.pool[focus].g.focus(STAY);
 		tree.pool[focus].g.scrollIntoView?.({ block: "nearest", inline: "nearest", behavior: still() ? "auto" : "smooth" });
 		ask();
 	}
@@ -828,10 +825,10 @@ function render({ model, el }) {
 		x: () => finder.rejection(shiftKey ? -1 : 1), w: () => finder.wait(shiftKey ? -1 : 1), "/": () => { finder.box.focus(); finder.box.select(); },
 		"+": () => overview.zoom(2), "=": () => overview.zoom(2), "-": () => overview.zoom(0.5), 0: () => overview.zoom(0),
 		",": () => overview.pan(-overview.span / 2), ".": () => overview.pan(overview.span / 2), v: () => save(shiftKey ? savePng : saveSvg),
-		p: () => setProjector(!root.classList.contains("projector")), "[": () => turn(-1), "]": () => turn(1), "?": () => help.toggle(),
+		p: () => setProjector(), "[": () => turn(-1), "]": () => turn(1), "?": () => help.toggle(),
 	}));
 	// A click gives the player the keyboard focus.
-	hear(root, "pointerdown", (event) => { if (!event.target.closest("button, select, input, summary, [tabindex='0']")) root.focus({ preventScroll: true }); });
+	hear(root, "pointerdown", (event) => { if (!event.target.closest("button, select, input, summary, [tabindex='0']")) root.focus(STAY); });
 	hear(chooser, "change", () => choose(+chooser.value));
 	hear(updates, "change", () => seek(+updates.value));
 	hear(speeds, "change", () => { speed = +speeds.value; tell(); });

@@ -377,7 +377,7 @@ function render({ model, el }) {
 	const live = h("p.unseen", { "aria-live": "polite" });
 	const clock = h("output.clock", { "aria-live": "off" });
 	const slowed = h("span.soft.slowed");
-	const play = press("▶", "play (space)", () => toggle());
+	const play = press(icon("play"), "play (space)", () => toggle());
 	const scrubber = h("input", { type: "range", min: "0", max: "1000", step: "1", "aria-label": "time" });
 	hear(scrubber, "input", () => seek((last * scrubber.value) / 1000));
 	const paces = h("select", { "aria-label": "how long the race takes on screen" }, ...PACES.map((p) => h("option", { value: p }, `${p} s`)));
@@ -414,7 +414,6 @@ function render({ model, el }) {
 		tellPace();
 		show(0, true);
 	}
-	// Opens the prompt set by Python or the page's address.
 	function choose() {
 		chooser.value = Math.max(0, Math.min(header.fields.length - 1, model.get("prompt")));
 		open(+chooser.value);
@@ -462,16 +461,14 @@ function render({ model, el }) {
 		if (!playing) return;
 		playing = false;
 		cancelAnimationFrame(frame);
-		play.textContent = "▶";
-		retitle(play, "play (space)");
+		playSign(play, false);
 	}
 	function toggle() {
 		if (playing) { stop(); tell(); return; }
 		if (t >= last) show(0, false);
 		playing = true;
 		strip.held = false;
-		play.textContent = "❚❚";
-		retitle(play, "pause (space)");
+		playSign(play, true);
 		before = 0;
 		clockwork = t;
 		tell();

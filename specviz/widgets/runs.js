@@ -16,10 +16,12 @@ function render({ model, el }) {
 	const progress = h("progress", { max: "1", value: "0", "aria-label": "The file is being read", hidden: "" });
 	const drop = h("div.drop", h("span", "Drop a trace here (*.parquet), or "), choose, file, progress,
 		h("span.soft", ` At most ${Math.round(model.get("limit") / 2 ** 20)} MiB; it is checked, and kept only if you save it.`));
-	const send = (what, rows) => model.send({ do: what, rows });
+	let own = []; // errors of this page, in addition to Python's
+	const send = (what, rows) => { own = []; tell(); model.send({ do: what, rows }); };
 	const numbers = () => [...marked].map((id) => model.get("rows").findIndex((row) => row.id === id)); // rows move when the folder changes
 	const differ = button("Differences", "the two selected traces of one prompt, in step", () => send("diff", numbers()));
 	const race = button("Race", "the selected traces of the same prompts, against each other", () => send("race", numbers()));
+	const unmark = button("", "clear the marks", () => { marked.clear(); draw(); search.focus(); }, { hidden: "" });
 	const again = button("Read again", "read the folder again", () => send("refresh", []));
 	const marked = new Set();
 	let key = "file", down = false;
@@ -70,6 +72,8 @@ function render({ model, el }) {
 	function enable() {
 		differ.disabled = marked.size !== 2;
 		race.disabled = marked.size < 2;
+		unmark.hidden = !marked.size;
+		unmark.textContent = `${marked.size} marked ✕`;
 	}
 	function draw() {
 		const where = body.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") ?? document.activeElement.title : "";
@@ -77,7 +81,7 @@ function render({ model, el }) {
 		heads.forEach((node, i) => node.setAttribute("aria-sort", columns[i].name === key ? (down ? "descending" : "ascending") : "none"));
 		body.replaceChildren(...rows.map(line));
 		told.textContent = rows.length === all.length ? count(all.length, "file") : `${rows.length} of ${count(all.length, "file")}`;
-		if (where) [...body.querySelectorAll("button,input")].find((node) => (node.getAttribute("aria-label") ?? node.title) === where)?.focus({ preventScroll: true });
+		if (where) [...body.querySelectorAll("button,input")].find((node) => (node.getAttribute("aria-label") ?? node.title) === where)?.focus(STAY);
 		enable();
 	}
 	function reread() {
@@ -89,8 +93,8 @@ function render({ model, el }) {
 		draw();
 	}
 	function tell() {
-		error.textContent = model.get("error");
-		error.hidden = !model.get("error");
+		error.textContent = [...own, model.get("error")].filter(Boolean).join("\n");
+		error.hidden = !error.textContent;
 		note.textContent = model.get("note");
 		note.hidden = !model.get("note");
 	}
@@ -98,8 +102,7 @@ function render({ model, el }) {
 	async function upload(one) {
 		if (!one) return;
 		if (one.size > model.get("limit")) {
-			error.textContent = `${one.name} is larger than ${Math.round(model.get("limit") / 2 ** 20)} MiB: put it into the folder instead.`;
-			error.hidden = false;
+			refuse(`${one.name} is larger than ${Math.round(model.get("limit") / 2 ** 20)} MiB: put it into the folder instead.`);
 			return;
 		}
 		progress.hidden = false;
@@ -115,8 +118,11 @@ function render({ model, el }) {
 		file.value = "";
 	}
 	let last = Promise.resolve();
-	const refuse = (reason) => { error.textContent = String(reason); error.hidden = false; progress.hidden = true; };
-	const uploadAll = (files) => { for (const one of files) last = last.then(() => upload(one)).catch(refuse); }; // one after the other
+	const refuse = (reason) => { own.push(String(reason)); tell(); progress.hidden = true; };
+	function uploadAll(files) { // one after the other
+		send("clear", []);
+		for (const one of files) last = last.then(() => upload(one)).catch(refuse);
+	}
 	hear(search, "input", draw);
 	hear(methods, "change", draw);
 	hear(file, "change", () => uploadAll([...file.files]));
@@ -133,7 +139,7 @@ function render({ model, el }) {
 		["msg:custom", ({ upload: answer }) => answers.shift()?.(answer)],
 	]);
 	root.append(
-		h("div.controls", h("label", "Search ", search), methods, told, h("span.gap"), differ, race, again),
+		h("div.controls", h("label", "Search ", search), methods, told, h("span.gap"), unmark, differ, race, again),
 		error, note,
 		h("div.scroll", { tabindex: "0", role: "group", "aria-label": "Table of traces" }, h("table", h("thead", head), body)),
 		drop);

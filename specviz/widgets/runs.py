@@ -115,6 +115,12 @@ def trace_files(folder: Path) -> list[Path]:
     return sorted(paths)
 
 
+def unused(folder: Path, stem: str) -> Path:
+    """Path of a new trace file in a folder: ``stem.parquet``, or with the next free number."""
+    names = (f"{stem}{'' if n == 1 else f' ({n})'}.parquet" for n in count(1))
+    return next(path for name in names if not (path := folder / name).exists())
+
+
 class Table(AnyWidget):
     """The table's front-end: takes rows as JSON and reports pressed buttons and dropped files."""
 
@@ -249,7 +255,7 @@ class Runs(ipywidgets.VBox):
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[memoryview]) -> None:
         """Handle a pressed button or a received part of a dropped file."""
-        if content.get("do") != "upload" or content.get("first"):
+        if content.get("do") != "upload":  # the page sends "clear" before the first file of a batch
             self.panel.error = ""
         try:
             numbers = [int(n) for n in content.get("rows", [])]
@@ -267,7 +273,7 @@ class Runs(ipywidgets.VBox):
                 case "upload":
                     self._receive(content, buffers)
         except Exception as error:  # any failure is shown as one line above the table
-            self.panel.error = error_line(error)
+            self.panel.error = "\n".join(filter(None, [self.panel.error, error_line(error)]))
 
     def _receive(self, content: Json, buffers: list[memoryview]) -> None:
         """Receive a part of a dropped file; once complete, the file is checked and shown."""
@@ -322,15 +328,17 @@ class Runs(ipywidgets.VBox):
     def save(self, number: int) -> Path:
         """Save a dropped trace in the folder under its own name, with unsafe characters replaced.
 
+        If that name is in use, it gets a number: ``name (2).parquet``.
+
         Raises
         ------
         TraceError
-            If there is no such row, or the folder has a file of that name or cannot be written.
+            If there is no such row, or the folder cannot be written.
         """
         trace = self.trace(number)
         self._wait()
         stem = re.sub(r"[^A-Za-z0-9_-]", "_", self._files[number].name.split(".parquet")[0])[:80].lstrip("_")
-        path = trace.save(self.folder / f"{stem or 'trace'}.parquet")
+        path = trace.save(unused(self.folder, stem or "trace"))
         self._files[number] = Listed(path.name, path)
         rows = list(self.panel.rows)
         rows[number] = self._files[number].row()

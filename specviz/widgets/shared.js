@@ -55,11 +55,11 @@ const count = (n, word) => `${grouped(n)} ${word}${n === 1 ? "" : "s"}`;
 const ms = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.01 ? 2 : s < 0.1 ? 1 : 0)} ms`);
 
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
-const retitle = (button, title) => { for (const name of ["title", "aria-label"]) put(button, name, title); };
-// Moves the focus to another element if the focused one has just been hidden or disabled, because its keys would be lost.
+const STAY = { preventScroll: true };
+// Moves the focus away from an element that was just hidden or disabled: its keys would be lost.
 function keepFocus(root, to = root) {
 	const held = document.activeElement;
-	if (held !== root && root.contains(held) && (held.disabled || !held.getClientRects().length)) to.focus({ preventScroll: true });
+	if (held !== root && root.contains(held) && (held.disabled || !held.getClientRects().length)) to.focus(STAY);
 }
 
 // Icons are drawn, because a font may lack the characters.
@@ -68,6 +68,11 @@ const ICONS = {
 	on: "M5 3v10l7-5z", last: "M11 3h2v10h-2zM3 3v10l7-5z", large: "M2 2h5v2H4v3H2zM9 2h5v5h-2V4H9zM2 9h2v3h3v2H2zM12 9h2v5H9v-2h3z",
 };
 const icon = (name) => s("svg", { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" }, s("path", { d: ICONS[name] }));
+// Shows on a play button what it does next.
+function playSign(node, playing) {
+	node.replaceChildren(icon(playing ? "pause" : "play"));
+	for (const name of ["title", "aria-label"]) put(node, name, `${playing ? "pause" : "play"} (space)`);
+}
 
 // Header and arrays of `pack` (columns.py): a length, a JSON header, arrays aligned to 8 bytes.
 const TYPES = { u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array, i8: BigInt64Array, f4: Float32Array, f8: Float64Array };
@@ -174,14 +179,14 @@ function overlay(root, title, keys) {
 	const close = () => {
 		if (box.hidden) return;
 		box.hidden = true;
-		(from ?? root).focus({ preventScroll: true });
+		(from ?? root).focus(STAY);
 	};
 	const toggle = () => {
 		if (!box.hidden) return close();
 		from = root.contains(document.activeElement) ? document.activeElement : null;
 		box.hidden = false;
 		box.scrollIntoView({ block: "nearest" });
-		shut.focus({ preventScroll: true });
+		shut.focus(STAY);
 	};
 	return { toggle, close, get open() { return !box.hidden; } };
 }

@@ -58,15 +58,15 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
     ) -> None:  # fmt: skip
         self.passes, self.drafters = passes, {each.name: each for each in drafters}
         self.settings, self.decode = settings, decode
-        wide = {"style": {"description_width": "110px"}, "layout": {"width": "310px"}}
+        wide = {"style": {"description_width": "150px"}, "layout": {"width": "350px"}}
         self.drafter = ipywidgets.Dropdown(options=list(self.drafters), description="drafter", **wide)
         low, high = passes.contexts[0], passes.contexts[-1]
         self.context = ipywidgets.IntSlider(
-            min=low, max=high, value=low, description="context", disabled=low == high, **wide
+            min=low, max=high, value=low, description="context, tokens", disabled=low == high, **wide
         )
         self.batch = ipywidgets.SelectionSlider(
             options=list(passes.batches),
-            description="batch",
+            description="batch, texts",
             disabled=len(passes.batches) < 2,
             **wide,
         )
@@ -75,10 +75,12 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
             max=COST,
             step=0.005,
             readout_format=".3f",
-            description="cost a token",
+            description="token cost, passes",
             **wide,
         )
-        self.rate = ipywidgets.FloatSlider(min=0.0, max=0.98, step=0.01, description="acceptance", **wide)
+        self.rate = ipywidgets.FloatSlider(
+            min=0.0, max=0.98, step=0.01, description="acceptance rate", **wide
+        )
         self.words, self.below = ipywidgets.HTML(), ipywidgets.Output()
         self.figure = self._figure()
         rows = [

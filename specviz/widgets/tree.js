@@ -6,11 +6,6 @@
 
 const STATUS_MARKS = { accepted: "✓", rejected: "✕", unjudged: "·", unsent: "○", below_budget: "△", cut: "│", unreviewed: "?" };
 const GHOSTS = ["unsent", "below_budget"]; // drafted but not sent to the target
-// Why drafting stopped; a method may have words of its own.
-const STOP_WORDS = {
-	length: "the maximum length is reached", room: "no room is left for more", eos: "the text ends", fallback: "the drafter is uncertain", unsure: "the drafter is uncertain",
-	budget: "the budget is used up", store: "the store has no more",
-};
 const ghost = (cycle, i) => GHOSTS.includes(cycle.status[i]);
 const MOST = 400; // maximum number of nodes drawn; further cut nodes are only counted
 const SHADES = 5; // shades of probability for spots
@@ -120,7 +115,7 @@ class TreeLane {
 		this.growing = h("input", { type: "range", min: "0", step: "1", "aria-label": "growth of the draft" });
 		hear(this.growing, "input", () => act.grow(+this.growing.value));
 		this.grown = h("output", { "aria-live": "off" });
-		this.zoom = press("full size", "full size or fitted to the lane (Z)", act.zoom, { "aria-label": null, "aria-pressed": "false" });
+		this.zoom = button("full size", "full size or fitted to the lane (Z)", act.zoom, { "aria-pressed": "false" });
 		this.tools = h("span.growth", h("label", h("span", "growth "), this.growing), this.grown, this.zoom);
 		this.nodes = s("g"), this.over = s("g.over"), this.plot = s("g");
 		// marks shared by all nodes of a fate form one path: fewer elements make a step fast
@@ -311,7 +306,7 @@ class TreeLane {
 		if (this.scroll.style.minHeight !== `${this.tallest}px`) this.scroll.style.minHeight = `${this.tallest}px`;
 		const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "", more = plan.hidden.size ? ` · ${plan.hidden.size} of the cut nodes are not drawn` : "";
 		this.said.textContent = cycle.prefill ? "the prompt is read; nothing is drafted"
-			: cycle.n ? `${count(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${STOP_WORDS[cycle.stop] ?? cycle.stop}` : ""}${more}` : bare(record) ? "drafts are not recorded" : "nothing was drafted in this cycle";
+			: cycle.n ? `${count(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${record.header.stops[cycle.stop] ?? cycle.stop}` : ""}${more}` : bare(record) ? "not recorded" : "nothing was drafted in this cycle";
 		this.words(there);
 		this.tell(cycle, stage);
 	}

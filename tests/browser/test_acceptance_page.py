@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
+from test_race_page import swipe
+
 from specviz.widgets.acceptance import RULES, Acceptance
 
 
@@ -20,6 +22,25 @@ def outcome(page):
 
 def state(page, name):
     return page.evaluate("name => globalThis.specviz.get(name)", name)
+
+
+def test_a_finger_scrolls_the_page_and_drags_the_bars(open_page, tmp_path):
+    page = open_page(has_touch=True, viewport={"width": 390, "height": 320})
+    page.goto(Acceptance().to_html(tmp_path / "rule.html").as_uri())
+    assert page.locator("[data-of=q0]").get_attribute("aria-label") == "q of token A"
+    grip = page.locator("[data-of=q0] .grip")
+    grip.scroll_into_view_if_needed()
+    before = page.evaluate("scrollY")
+    swipe(page, grip.bounding_box(), -40)
+    assert page.evaluate("scrollY") == before and state(page, "q")[0] > 0.3
+    name = page.locator(".acceptance .name").first
+    swipe(page, name.bounding_box(), -100)
+    assert page.evaluate("scrollY") > before + 30
+    q = state(page, "q")
+    grip.dispatch_event("pointerdown")
+    page.evaluate("dispatchEvent(new PointerEvent('pointercancel'))")
+    page.evaluate("dispatchEvent(new PointerEvent('pointermove', { clientY: 0 }))")
+    assert state(page, "q") == q
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

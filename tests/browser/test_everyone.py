@@ -207,6 +207,31 @@ def test_traces_are_found_opened_and_compared_by_keyboard_alone(open_page, folde
     assert sorted(map(int, stops)) == page.evaluate(USABLE) and all(stops.values())
 
 
+def test_every_bad_file_of_a_batch_is_named_and_hidden_marks_are_counted(open_page, folder):
+    page = screen(open_page)
+    table = sv.runs(folder)
+    bridge = Bridge(page, table.panel, "runs")
+    table.panel.limit = 1000
+    bridge.carry()
+    drop = lambda *sizes: page.locator("input[type=file]").set_input_files(
+        [{"name": f"{n}.parquet", "mimeType": "", "buffer": bytes(n)} for n in sizes]
+    )
+    drop(10, 2000, 20)
+    bridge.until(lambda: all(f"{n}.parquet" in page.locator(".error").text_content() for n in (10, 20, 2000)))
+    drop(30)
+    bridge.until(lambda: "30.parquet" in page.locator(".error").text_content())
+    assert len(page.locator(".error").text_content().splitlines()) == 1
+    page.get_by_role("button", name="one.parquet").click()
+    bridge.until(lambda: table.panel.chosen == [0])
+    assert page.get_by_role("alert").count() == 0
+    page.get_by_role("checkbox", name="compare one.parquet").check()
+    page.get_by_label("Search the traces").fill("two")
+    page.get_by_role("button", name="1 marked").click()
+    assert page.get_by_role("button", name="marked").count() == 0
+    page.get_by_label("Search the traces").fill("")
+    assert not page.get_by_role("checkbox", name="compare one.parquet").is_checked()
+
+
 def test_the_player_s_commands_by_keyboard_alone(open_page, tmp_path, axe, shoot):
     page = open_page(offline=True, reduced_motion="reduce")
     page.goto(sv.open(sv.example("prompt_lookup")).to_html(tmp_path / "player.html").as_uri())

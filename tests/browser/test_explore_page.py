@@ -141,6 +141,33 @@ def test_text_appears_while_it_is_decoded_until_it_is_stopped(open_page, shoot):
     assert len(times) >= 3 and all(b - a > 900 for a, b in pairwise(times)), times
 
 
+def test_the_keyboard_stays_in_the_panel(open_page):
+    page = screen(open_page)
+    one = Explorer(Slow(cycles=30), "town", "speculative", "Who is here?")
+    bridge = Bridge(page, one.panel, "explore")
+    focus = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+    bridge.until(lambda: one.panel.state == "done")
+    page.get_by_role("button", name="open run 1").focus()
+    page.keyboard.press("Enter")
+    bridge.until(lambda: one.panel.chosen == 1)
+    assert page.evaluate(focus) == "open run 1 in the player"
+    page.get_by_role("button", name="▶ Decode", exact=True).focus()
+    page.keyboard.press("Enter")
+    bridge.until(lambda: one.panel.state == "running")
+    assert page.evaluate(focus) == "■ Stop"
+    page.keyboard.press("Escape")
+    bridge.until(lambda: one.panel.state == "stopped")
+    assert page.evaluate(focus) == "▶ Decode"
+    one.panel.answer = {"run": 1, "badge": "needs a rerun", "words": "x", "text": "", "why": "y"}
+    bridge.carry()
+    page.locator(".answer button").focus()
+    page.keyboard.press("Enter")
+    bridge.until(lambda: one.panel.state == "running")
+    assert page.evaluate(focus) == "■ Stop"
+    one.stop()
+    assert one.wait(20)
+
+
 def test_a_reader_who_wants_no_motion_gets_none(open_page):
     for wish, name in (("reduce", "none"), ("no-preference", "sv-appear")):
         page = screen(open_page, reduced_motion=wish)

@@ -102,6 +102,17 @@ def test_a_text_types_itself(stage):
     )
 
 
+def test_stopping_loses_no_text(stage):
+    page = stage()
+    box = page.locator("textarea")
+    box.fill("Tom reads a book.")
+    box.press("Control+Enter")
+    page.clock.run_for(600)
+    assert box.input_value() == "Tom reads"
+    page.get_by_role("button", name="Stop").click()
+    assert box.input_value() == "Tom reads a book." and sources(page)[-1] == "Tom reads"
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_kept_new_erased_and_masked_are_told_apart(stage, axe, shoot, dark):
     page = stage(dark, source="The baker sells fresh bread")

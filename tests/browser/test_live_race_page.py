@@ -48,8 +48,13 @@ def test_columns_grow_by_turns_until_the_race_is_stopped(open_page, shoot):
     assert page.locator(".column").nth(0).locator(".t").count() > 6
     assert page.locator(".live_race img").count() == 0 and page.locator("del").first.is_visible()
     shoot(page, "live-race-running")
-    page.keyboard.press("Tab")
-    page.get_by_role("textbox", name="prompt").focus()
+    page.get_by_role("button", name="Stop").focus()
+    page.keyboard.press("Escape")
+    bridge.until(lambda: one.panel.state == "stopped")
+    assert page.evaluate("document.activeElement.textContent") == "▶ Race"
+    page.keyboard.press("Enter")
+    bridge.until(lambda: one.panel.state == "running")
+    assert page.evaluate("document.activeElement.textContent") == "■ Stop"
     page.keyboard.press("Escape")
     bridge.until(lambda: one.panel.state == "stopped")
     assert page.get_by_role("button", name="Race").is_enabled()

@@ -41,6 +41,20 @@ def clock(page) -> str:
     return page.locator(".race .clock").inner_text()
 
 
+def swipe(page, box, down: int) -> None:
+    """Move a finger down from the middle of a box."""
+    session = page.context.new_cdp_session(page)
+    at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    send = lambda kind, *points: session.send(
+        "Input.dispatchTouchEvent", {"type": kind, "touchPoints": list(points)}
+    )
+    send("touchStart", at)
+    for step in range(1, 11):
+        send("touchMove", at | {"y": at["y"] + down * step / 10})
+    send("touchEnd")
+    page.wait_for_timeout(300)  # until the page has scrolled
+
+
 def cells(page) -> int:
     return page.locator(".race .cell").count()
 
@@ -101,6 +115,29 @@ def test_a_block_holds_the_tokens_of_one_pass(page):
     assert round(width / cell) in set(lane.blocks["tokens"].tolist())
     assert row.locator(".cell").count() <= lane.output
     assert row.locator(".flag, .runner.finished").count() == 1
+
+
+def test_a_prompt_that_is_not_there_is_the_last(page):
+    page.evaluate("specviz.set('prompt', 99)")
+    assert page.locator(".race .strip .runner").count() == 3
+    page.keyboard.press("End")
+    page.goto(page.url.partition("#")[0] + "#prompt=99")
+    page.wait_for_selector(".race .strip .runner")
+
+
+def test_a_finger_scrolls_past_the_chart_and_ends_no_drag(open_page, path):
+    page = open_page(offline=True, has_touch=True, viewport={"width": 390, "height": 500})
+    page.goto(path.as_uri())
+    page.locator(".race .chart svg").scroll_into_view_if_needed()
+    box = page.locator(".race .chart").bounding_box()
+    before = page.evaluate("scrollY")
+    swipe(page, box, 120)
+    assert page.evaluate("scrollY") < before - 50
+    shown = clock(page)
+    page.locator(".race .chart").evaluate(
+        "(n) => n.dispatchEvent(new PointerEvent('pointermove', { clientX: 300 }))"
+    )
+    assert clock(page) == shown, "a drag that the page took over is over"
 
 
 def test_hostile_tokens_are_only_text(page):

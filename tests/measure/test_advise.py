@@ -563,6 +563,8 @@ class TestSurface:
 
         made = SpeedupSurface(self.PASSES, drafters, {"one": 1, "<b>four": 4}, decode)
         before = made.figure.data[0].z
+        words = [each.description for each in (made.context, made.batch, made.cost)]
+        assert words == ["context, tokens", "batch, texts", "token cost, passes"]
         assert made.cost.value == pytest.approx(0.25) and "pays from an acceptance of" in made.sentence
         made.cost.value = 0.0
         assert (made.figure.data[0].z >= before).all() and made.figure.data[0].z.max() > before.max()

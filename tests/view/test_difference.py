@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,8 @@ def test_a_step_ends_where_both_texts_have_one_length():
     assert table["seconds_a"].tolist() == pytest.approx([0.03, 0.01, 0.01])
     assert "both drafted nothing" in table["detail"].iloc[-1]
     assert shown.reasons["steps"].tolist() == [1, 2]
+    page = shown._repr_html_()
+    assert re.findall(r"<tr><td>([\d–]+)</td>", page) == ["0–2", "3", "4"] and "tokens 0–2: " in page
 
 
 def test_a_verdict_and_a_text_that_differ():

@@ -131,6 +131,7 @@ def test_a_node_says_how_near_the_verdict_was():
             assert f"gap {node['gap']:.3f} {sign} τ {node['threshold']:.3f}" in belief.more
         assert belief.value == pytest.approx(node["score"]) and belief.more in lane
         assert f"largest probability {node['confidence']:.3f}" in belief.more
+        assert f" {belief.value:.3f}, {FATE_WORDS[node['status']]}; {belief.more}" in lane
     judged = [b for b in picture(traces.build("bild", tokens=60), 0).beliefs if b.status == "rejected"]
     assert judged and all("> α_RB 2.000" in b.more for b in judged)
 

@@ -27,7 +27,7 @@ class Pretended(App):
 
 def app(tmp_path) -> Pretended:
     made = Pretended(Setting(str(tmp_path), None, str(tmp_path)))
-    made._on_message(made.head, {"do": "begin"}, [])
+    made._on_message(made.head, {"do": "show"}, [])
     return made
 
 
@@ -38,7 +38,7 @@ def until(condition) -> None:
         time.sleep(0.01)
 
 
-def test_a_section_is_made_once_whoever_comes_first(tmp_path):
+def test_a_section_is_made_once_whoever_comes_first(tmp_path, monkeypatch):
     one = app(tmp_path)
     one.head.section = "Traces"
     threads = [threading.Thread(target=one._show, args=("Traces",)) for _ in range(4)]
@@ -53,6 +53,10 @@ def test_a_section_is_made_once_whoever_comes_first(tmp_path):
     assert [one._made[name].layout.display for name in ("Traces", "Decode")] == ["none", ""]
     one.head.section = "Race"
     assert one.head.note == "no race today" and len(one.children) == 3
+    monkeypatch.setattr(App, "_make", lambda self, section: ipywidgets.VBox())
+    monkeypatch.delattr(Pretended, "_make")
+    one._on_message(one.head, {"do": "show"}, [])  # its button is pressed again
+    assert one.head.note == "" and len(one.children) == 4
     one._lock.release()
 
 

@@ -219,6 +219,16 @@ def test_an_error_in_the_decode_is_one_line():
     assert one.wait(20) and one.panel.state == "done" and one.panel.error == ""
 
 
+def test_a_view_that_opens_during_a_decode_shows_no_old_text():
+    one, seen = explorer(), []
+    for _ in range(2):
+        one.panel.observe(lambda change: seen.append((change["new"], len(one.panel.shown))), "state")
+        one.run()
+        assert one.wait(20)
+        one.panel.unobserve_all("state")
+    assert seen[-1] == ("done", 7) and all(not n for state, n in seen if state in ("waiting", "loading"))
+
+
 def test_buttons_are_messages():
     one = explorer()
     one._on_message(one.panel, {"do": "run"}, [])
@@ -226,10 +236,14 @@ def test_buttons_are_messages():
     one.set(length=11)
     one._on_message(one.panel, {"do": "use", "run": 1}, [])
     assert one.values["length"] == 4
+    one._on_message(one.panel, {"do": "baseline"}, [])
+    assert one.wait(20) and len(one.results) == 2
+    one._on_message(one.panel, {"do": "use", "run": 2}, [])  # a method without parameters
+    assert one.method == "autoregressive"
     for bad in ({"do": "play", "run": 9}, {"do": "explode"}, {}):
         one._on_message(one.panel, bad, [])
         assert one.panel.error and "\n" not in one.panel.error
-    with pytest.raises(TraceError, match="runs are numbered 1 to 1"):
+    with pytest.raises(TraceError, match="runs are numbered 1 to 2"):
         one.play(5)
 
 

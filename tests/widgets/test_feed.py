@@ -38,6 +38,10 @@ def test_a_character_is_shown_by_the_token_that_completes_it():
     assert [text for text, _ in first["tokens"]] == [" two", ""]
     assert [text for text, _ in second["tokens"]] == ["€", ""]
     assert [text for text, _ in again["tokens"]] == [" three"], "half a character that was taken back is gone"
+    *_, last = entries(
+        [Cycle(1, 0, [2, 4], ["plain"] * 2), Cycle(2, 2, [3], ["plain"]), Cycle(3, 2, [5], ["plain"])]
+    )
+    assert [text for text, _ in last["tokens"]] == ["€"], "the kept half is completed"
     (cells,) = entries([Cycle(1, 0, [4, 2], ["plain"] * 2, cells=[3, 1])])
     assert cells["cells"] == [3, 1] and cells["tokens"][1][0] == " two"
 

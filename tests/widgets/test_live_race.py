@@ -51,6 +51,10 @@ def test_the_one_whose_clock_is_behind_has_the_next_turn():
     assert [row["ended"] for row in one.panel.finishes] == [True, True]
     assert one.panel.over == [0, 1]
     assert one.panel.finishes[0]["speedup"] == 1
+    seen = []
+    one.panel.observe(lambda change: seen.append((change["new"], len(one.panel.shown))), "state")
+    one.run()
+    assert one.wait(20) and seen[0] == ("waiting", 0), "a view that opens now shows no old text"
 
 
 def test_a_stopped_race_keeps_what_was_decoded():

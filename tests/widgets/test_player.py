@@ -72,10 +72,11 @@ def test_the_page_holds_every_run_and_no_address(tmp_path):
 
 
 def test_the_player_writes_the_page_that_it_shows(tmp_path):
-    shown = player(build("tree"), cycle=2, predict=True)
+    shown = player(build("tree", prompts=4), prompts=[1, 3], cycle=2, predict=True)
     page = shown.to_html(tmp_path / "p.html").read_text(encoding="utf8")
     (state,) = json.loads(page.split('id="views">')[1].split("</script>")[0])
     assert state["view"] == "player" and state["chunks"] == page.count('id="chunk-0-') >= 1
+    assert state["numbers"] == [2, 4]
     assert state["state"]["cycle"] == 2 and state["state"]["predict"] and state["state"]["want"] == 0
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import pytest
 
@@ -77,6 +80,15 @@ def test_speed_is_the_metrics_ratio(four):
     assert np.allclose([field.speedup(i, prefill=True) for i in range(4)], table["speedup_with_prefill"])
     (other,) = fields(four[1:])
     assert other.baseline == 0 and other.lanes[0].method == "speculative"
+
+
+def test_a_page_counts_prompts_from_one_and_names_units(tmp_path):
+    pytest.importorskip("anywidget", reason="needs the lab extra")
+    pair = [build(name, prompts=4).select(prompt=[1, 3]) for name in ("autoregressive", "speculative")]
+    page = sv.race(pair).to_html(tmp_path / "race.html").read_text(encoding="utf8")
+    assert json.loads(page.split('id="views">')[1].split("</script>")[0])[0]["numbers"] == [2, 4]
+    assert re.findall(r"<tr><td[^>]*>(\d)</td>", page) == ["2", "2", "4", "4"]
+    assert all(f">{name}, s</th>" in page for name in ("prefill", "finish"))
 
 
 def test_text_of_the_cells_is_the_text():
