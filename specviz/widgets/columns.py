@@ -75,13 +75,13 @@ SHORT = {name: name for name in FATES} | {
 }
 # Why drafting stopped; a method may have words of its own.
 STOPS = {
-    "length": "the maximum length is reached",
-    "room": "no room is left for more",
-    "eos": "the text ends",
-    "fallback": "the drafter is uncertain",
-    "unsure": "the drafter is uncertain",
-    "budget": "the budget is used up",
-    "store": "the store has no more",
+    "length": "length limit",
+    "room": "no room left",
+    "eos": "end of the text",
+    "fallback": "uncertain",
+    "unsure": "uncertain",
+    "budget": "budget spent",
+    "store": "nothing more stored",
 }
 # Why the text ended.
 ENDS = {

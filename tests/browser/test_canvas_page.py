@@ -14,6 +14,7 @@ from canvas_traces import build
 
 import specviz as sv
 from specviz.view.canvas import canvas
+from specviz.widgets.columns import SHORT
 
 expect: Any = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)").expect
 
@@ -66,7 +67,7 @@ def test_each_node_has_its_cell_its_canvas_and_its_verdict(opened, more):
             assert sorted(map(int, badges)) == sorted([*(n.cell for n in one.nodes), *own])
             for node in one.nodes:
                 label = page.locator(f"g.node[data-i='{node.index}']").get_attribute("aria-label")
-                assert label.startswith(f"cell {node.cell}: ") and node.status in label
+                assert label.startswith(f"cell {node.cell}: ") and SHORT[node.status] in label
                 page.locator(f"g.node[data-i='{node.index}']").hover()
                 why = page.locator(".why")
                 expect(why).to_contain_text(f"Cell {node.cell}, from the last pass")

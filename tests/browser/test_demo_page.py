@@ -11,13 +11,13 @@ import pytest
 import specviz as sv
 from specviz.measure import demo
 from specviz.measure.report import Estimate, Part, Report
+from traces import build
 
 METHODS = {"prompt_lookup": 32.6, "unispec": 31.6, "autoregressive": 20.0}
 TALL = 800  # screen height in pixels
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report() -> Report:
     rows: list[dict[str, Any]] = [
         {"method": name, "exactness": "exact", "tau": 1.9, "tokens_per_second": speed, "speedup": speed / 20,
          "speedup_with_prefill": Estimate(speed / 20, speed / 21, speed / 19, 4), "same": "4/4"}
@@ -27,9 +27,21 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     title = "unispec writes 32 tokens/s\nWith the prefill included: 1.2 times\n<b>smollm2</b>: 4 texts"
     setting = {"device": "cpu", "threads": 1, "dtype": "float32"}
     parts = [Part(demo.LOSSY, columns, rows[:1])]
-    report = Report("demo", title, setting, columns, rows, notes=demo.NOTES, parts=parts)
+    return Report("demo", title, setting, columns, rows, notes=demo.NOTES, parts=parts)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     traces = {name: sv.open(sv.example(name)).select(prompt=[0, 2, 3]) for name in reversed(METHODS)}
-    return demo.write_page(report, traces, tmp_path_factory.mktemp("demo") / "demo.html", False)
+    return demo.write_page(report(), traces, tmp_path_factory.mktemp("demo") / "demo.html", False)
+
+
+def test_a_prompt_without_a_kind_is_a_text(tmp_path):
+    traces = {name: build(name, prompts=2) for name in ("speculative", "autoregressive")}
+    for trace in traces.values():
+        trace._stores[0].run["prompts"][0]["kind"] = None
+    page = demo.write_page(report(), traces, tmp_path / "demo.html", False).read_text(encoding="utf8")
+    assert re.findall(r'<option value="\d">(\d: \w+)<', page) == ["1: text", "2: translation"]
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -24,6 +24,7 @@ import specviz as sv
 from specviz.measure.advice.ranking import Prediction
 from specviz.measure.advice.result import Advice
 from specviz.measure.advice.simulation import Candidate
+from specviz.widgets.app import App, Setting
 from specviz.widgets.explore import Explorer
 from specviz.widgets.live_race import LiveRace
 from traces import build
@@ -205,6 +206,17 @@ def test_traces_are_found_opened_and_compared_by_keyboard_alone(open_page, folde
     stops = dict(walked(page))
     stops.pop("", None)
     assert sorted(map(int, stops)) == page.evaluate(USABLE) and all(stops.values())
+
+
+def test_the_button_of_a_section_shows_it_again(open_page, tmp_path, monkeypatch):
+    shown: list[str] = []
+    monkeypatch.setattr(App, "_show", lambda self, section: shown.append(section))
+    page = screen(open_page)
+    bridge = Bridge(page, App(Setting(str(tmp_path), None, str(tmp_path))).head, "app")
+    for _ in range(2):
+        page.get_by_role("button", name="Decode").click()
+        bridge.carry()
+    assert shown == ["Decode"] * 3
 
 
 def test_every_bad_file_of_a_batch_is_named_and_hidden_marks_are_counted(open_page, folder):

@@ -25,6 +25,7 @@ def path(tmp_path_factory):
     folder = tmp_path_factory.mktemp("race")
     one = race([build("autoregressive"), build("speculative"), build("bild")])
     race([build("autoregressive"), recorder.close()]).to_html(folder / "unlike.html")
+    race([build(name, prompts=2) for name in ("bild", "tree")]).to_html(folder / "two.html")
     return one.to_html(folder / "race.html")
 
 
@@ -117,12 +118,15 @@ def test_a_block_holds_the_tokens_of_one_pass(page):
     assert row.locator(".flag, .runner.finished").count() == 1
 
 
-def test_a_prompt_that_is_not_there_is_the_last(page):
-    page.evaluate("specviz.set('prompt', 99)")
-    assert page.locator(".race .strip .runner").count() == 3
-    page.keyboard.press("End")
-    page.goto(page.url.partition("#")[0] + "#prompt=99")
+def test_a_prompt_that_is_not_there_is_the_last(page, path):
+    page.goto(path.with_name("two.html").as_uri() + "#prompt=9")
     page.wait_for_selector(".race .strip .runner")
+    chooser = page.locator(".race select[aria-label='prompt']")
+    assert chooser.input_value() == "1"
+    page.evaluate("specviz.set('prompt', 0)")
+    assert chooser.input_value() == "0"
+    page.evaluate("specviz.set('prompt', 99)")
+    assert chooser.input_value() == "1" and page.locator(".race .strip .runner").count() == 2
 
 
 def test_a_finger_scrolls_past_the_chart_and_ends_no_drag(open_page, path):
