@@ -290,7 +290,12 @@ def test_a_killed_command_goes_on(folders, tmp_path, monkeypatch, capsys):
     )
     partial = tmp_path / "_a.parquet.partial"
     deadline = time.monotonic() + 240
-    while not (partial.exists() and partial.stat().st_size > 40_000) and time.monotonic() < deadline:
+
+    def begun() -> bool:
+        there = partial.exists() and partial.stat().st_size > 40_000
+        return there and len(specviz.open(partial).texts) > 2
+
+    while not begun() and time.monotonic() < deadline:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)

@@ -197,8 +197,9 @@ def sight(
         place = torch.arange(order.shape[1], device=order.device)
         inverse = torch.empty_like(order).scatter_(1, order, place.expand_as(order))
         padding = place.expand(max(missing, 0), -1)
-        both = (torch.cat([each.repeat_interleave(sharing, 0), padding]) for each in (order, inverse))
-        orders.append(tuple(index.expand(groups, -1, -1) for index in both))
+        whole = (torch.cat([each.repeat_interleave(sharing, 0), padding]) for each in (order, inverse))
+        there, back = (index.expand(groups, -1, -1) for index in whole)
+        orders.append((there, back))
     return Sight(lines.flatten(0, 1), tails, orders, sums)
 
 
