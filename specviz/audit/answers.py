@@ -143,8 +143,8 @@ def run(
         text.place == 0 and not line.chat for text, line in zip(texts, lines)
     ):  # fmt: skip
         against["hint"] = (
-            "every answer parts at its first token, and each 'prompt' was read without the template: if the "
-            "prompts were sent as chat messages, give them as 'messages'"
+            "every answer diverges at its first token, and each 'prompt' was read without the template: if "
+            "the prompts were sent as chat messages, give them as 'messages'"
         )
     return AnswersResult(against, envelopes, texts, drawn, compared)
 
@@ -327,7 +327,7 @@ class _Judge:
             rest = b"".join(self.target.piece(token) for token in ids[place:])
             own = ids[place] if place < len(ids) else None
             if place == 0 and self.puts_blank and rest[:1] == b" ":
-                rest, own = rest[1:], None  # the blank may be the tokenizer's, and not the answer's
+                rest, own = rest[1:], None  # the tokenizer may have added this space
             for token, gap in zip(places.near[place].tolist(), places.gap[place].tolist()):
                 if gap > envelope or token == own:
                     continue

@@ -33,7 +33,7 @@ from .reference import distance, reference_of
 from .result import AuditResult, Difference, Row
 from .text import Decoding, Text, _Audit, _measure, _rows_read, _text, result_of
 
-ROUNDS = 4  # batches' worth of prompts per run: more than one, so that rows end and begin
+ROUNDS = 4  # batches' worth of prompts per run: more than one, so that rows are replaced mid-run
 
 
 def run(

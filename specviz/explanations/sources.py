@@ -36,9 +36,9 @@ NO_PLAIN_LOG = (
     "as plain (--plain)"
 )
 NO_STEPS = "how many steps had no draft, and so what a step writes and costs"
-COUNTS_STEPS = {  # how another file of the same tool would tell
+COUNTS_STEPS = {  # which file from the same tool has this number
     COUNTERS: "keep vllm:generation_tokens_total and vllm:time_to_first_token_seconds_count in the page",
-    "aiperf": "a server's records with its completion_tokens tell; those that specviz writes do not",
+    "aiperf": "a server's records with completion_tokens contain it; specviz's do not",
 }
 
 

@@ -282,9 +282,7 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     prompts = {tuple(pair.prompt) for pair in held}
     learnt = [pair for pair in pairs if tuple(pair.prompt) not in prompts]
     if not learnt:
-        raise PromptError(
-            "there are answers to one prompt alone: add another, which is held out for measuring"
-        )
+        raise PromptError("at least two prompts are needed; one is held out")
     # A random sample, since prompts of one kind often follow one another.
     return learnt, held if len(held) <= MEASURED else random.Random(0).sample(held, MEASURED)
 

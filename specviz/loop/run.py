@@ -182,8 +182,8 @@ class Run:
             self.model.check_vocabulary(self.drafter)
             if options.record == "dense" and self.drafter.kind in ADDED:
                 raise ParameterError(
-                    f"record='dense' asks the drafter at every position of a text, and {self.drafter.name} "
-                    f"({self.drafter.kind}) cannot be asked there: record 'judged' or 'all'"
+                    f"record='dense' runs the drafter at every position of a text, which {self.drafter.name} "
+                    f"({self.drafter.kind}) does not support: record 'judged' or 'all'"
                 )
         checks.check_hidden(self.model, method, self.drafter)
 

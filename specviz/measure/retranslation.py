@@ -72,7 +72,7 @@ class Follow:
         left, tokens, sums = self.updates[number], [0][:0], self.sums
         begin = self.clock()
         for cycle in self.run:
-            if cycle.number == 0:  # a verdict waits for the device, a prefill does not
+            if cycle.number == 0:  # prefill is asynchronous: synchronize
                 self.wait()
             now = self.clock()
             sums["seconds" if cycle.number else "prefill"][number] += now - begin

@@ -181,7 +181,7 @@ def find(name: str | type[Method]) -> type[Method]:
             method = point.load()
     except ModelError:
         raise
-    except Exception as error:  # another package's fault must not look like ours, nor break the rest
+    except Exception as error:  # isolate errors in third-party entry points
         raise SpecvizError(
             f"method {name!r} ({point.value}) cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -58,7 +58,7 @@ def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
     list of rank paths
     """
     paths: list[Path_] = []
-    # Of equals, the shallower, then the likelier.
+    # Break ties by depth, then probability.
     front: list[tuple[float, int, Path_]] = [(-1.0, 0, ())]
     while front and len(paths) <= n:
         value, depth, path = heapq.heappop(front)

@@ -145,7 +145,7 @@ def _interval(line: Line, text: str) -> tuple[int, int, list[int]] | int | str:
 
 
 def _candidates(rates: np.ndarray, drafted: int, accepted: int) -> list[int]:
-    """Numbers of drafts that fit the sum of the rates: that of full ones first, then the likeliest first."""
+    """Draft counts consistent with the summed rates: full drafts first, then by likelihood."""
     most, share = len(rates), float(rates.sum())
     full = [drafted // most] if drafted % most == 0 else []
     if not accepted:

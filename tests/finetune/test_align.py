@@ -377,9 +377,9 @@ def test_some_prompt_is_learnt_and_some_is_held_out() -> None:
         assert learnt and held and len(learnt) + len(held) == len(numbers)
         # Whatever is left out, a prompt's number alone decides whether it is held out.
         assert {pair.number % 10 for pair in held} == {9} or {pair.number for pair in held} == {numbers[-1]}
-    with pytest.raises(PromptError, match="one prompt alone"):
+    with pytest.raises(PromptError, match="at least two prompts are needed"):
         training.parted([training.Pair([5], [6, 1], 4), training.Pair([5], [7, 1], 4)])
-    with pytest.raises(PromptError, match="one prompt alone"):
+    with pytest.raises(PromptError, match="at least two prompts are needed"):
         training.parted([training.Pair([5], [6, 1], 4), training.Pair([5], [7, 1], 8)])
 
 
