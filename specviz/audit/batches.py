@@ -166,7 +166,7 @@ class _Rows(_Audit):
         for one, other in zip(row, alone):
             worst = max(worst, _between(one, other))
             if not _same_uniforms(one, other):
-                return text.bug(part, f"cycle {one.number} drew other random numbers")
+                return text.bug(part, f"cycle {one.number} drew different random numbers")
             if worst > 2 * self.bound:
                 words = f"in cycle {one.number} logits differ by {worst:.1e} (bound {2 * self.bound:.1e})"
                 return text.bug(part, f"{words} from those of the single run", worst)

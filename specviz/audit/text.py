@@ -427,7 +427,7 @@ class _Audit:
             f"{words[1]!r} where {who} has {words[0]!r}; difference of logits: {', '.join(numbers)}"
         )
         if off is not None:
-            result.reason += f"; its row is off by {off:.1e}"
+            result.reason += f"; its logits are off by {off:.1e}"
         if other is not None and result.verdict == "reference noise":
             result.reason += f", that of {who} by {distance(other, exact):.1e}"
         result.reason += f" (bound {bound:.1e}){failed}"

@@ -152,7 +152,7 @@ class AnswerOptions:
         for temperature in self.temperatures:
             Sampling(temperature)
         if len(set(self.temperatures)) < len(self.temperatures):
-            raise ParameterError("a temperature stands there twice, and its answers would be the same")
+            raise ParameterError("temperatures repeats a value and would repeat its answers: drop one")
         for name in ("max_new_tokens", "rows"):
             if not getattr(self, name) > 0:
                 raise ParameterError(f"{name} must be positive, got {getattr(self, name)}")

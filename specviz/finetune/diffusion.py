@@ -207,7 +207,7 @@ def _tensors(start: str | Path, model: Model) -> dict[str, Tensor]:
     folder, name = find(str(start)), Path(start).name
     fields = None if folder is None else read_json(folder / "config.json", dict, error=ModelError)
     if folder is None or not fields or fields.get("model_type") != adapters.TYPE:
-        raise ModelError(f"{start} is no diffusion adapter: start from the folder or the bundled name of one")
+        raise ModelError(f"{start} is not a diffusion adapter: start from the folder or bundled name of one")
     config, tensors = adapters.read(folder, name, fields)
     adapters.check_content(config, name, model.content)
     adapters.check_shapes(model, tensors, name)

@@ -560,7 +560,7 @@ def differences(theirs: Values, ours: Values) -> list[str]:
             continue
         if key == "cells":
             mine, yours = set(map(labelled, b or [])), set(map(labelled, a or []))
-            lines += [f"it has {each}, which this plan does not ask for" for each in sorted(yours - mine)[:3]]
+            lines += [f"it has {each}, which this plan lacks" for each in sorted(yours - mine)[:3]]
             lines += [f"it lacks {each}" for each in sorted(mine - yours)[:3]]
             lines += ["its methods are in a different order"] if mine == yours else []
         elif key == "suites":

@@ -570,7 +570,7 @@ def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFram
         raise TraceError(f"reading must be one of {', '.join(READINGS)}, not {reading!r}")
     if reading == "text" and any(part.run.get("canvas") is not None for part in trace.split()):
         raise TraceError(
-            "a canvas' draft is right or not for its state, not for the text: ask for reading='judged'"
+            "drafts of a canvas are judged at their state, not against the text: use reading='judged'"
         )
     nodes = trace.nodes
     status = nodes["status"]

@@ -39,7 +39,7 @@ def counts(trace: Trace) -> Counts:
     runs = trace.split()
     if len(parts := contenders(trace)) > 1:
         raise TraceError(
-            f"the trace holds {len(parts)} contenders ({', '.join(parts)}), whose acceptance together means "
+            f"the trace holds {len(parts)} contenders ({', '.join(parts)}), whose pooled acceptance means "
             f"nothing: select one"
         )
     for part in runs:

@@ -121,7 +121,7 @@ def _llama_cpp(line: Line, plain: bool) -> Request | str:
     timings = line.checked(Timings, entry if own else entry["timings"], "" if own else "timings")
     choice = _choice(line)
     if entry.get("stop") is False or ("delta" in choice and choice.get("finish_reason") is None):
-        return "it is a streamed answer's chunk, and not its last"
+        return "it is a chunk of a streamed answer, but not the last one"
     row: Record = {"id": f"line {line.number}"}  # a response's own id is different in every run
     if (read := timings.get("prompt_n")) is not None:
         row["prompt_tokens"] = read + (timings.get("cache_n") or 0)
@@ -396,7 +396,7 @@ def _steps(line: Line, rates: re.Match[str], accepted: int) -> tuple[list[int], 
     try:
         values = [float(part) for part in rates[2].split(",") if part.strip()]
     except ValueError:
-        line.fail(f"has rates that are no numbers: {rates[2][:40]}")
+        line.fail(f"has rates that are not numbers: {rates[2][:40]}")
     if any(np.diff(values) > 0) or any(value > 1 for value in values):
         line.fail("has rates per position that rise or exceed 1")
     mean = float(rates[1])

@@ -219,7 +219,7 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     said: list[str] = []
     monkeypatch.setattr(answers, "_together", None)  # the answers exist already
     found = align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "say": said.append})
-    assert said[0].startswith("going on after 6 of ")
+    assert said[0].startswith("resuming after 6 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert (found.learnt, found.held_out) == (18, 2)
@@ -272,7 +272,7 @@ def test_a_training_that_fails_says_so_in_one_line(tmp_path: Path, monkeypatch: 
     for epochs in (float("inf"), float("nan"), 0):
         with pytest.raises(ParameterError, match="epochs must be positive"):
             align(target, draft, prompts, out, epochs=epochs, **given)
-    with pytest.raises(ModelError, match="the loss is no number any more: lower the rate"):
+    with pytest.raises(ModelError, match="the loss is not finite: lower the rate"):
         align(target, draft, prompts, out, rate=1e30, **given)
     assert not out.exists()
     with monkeypatch.context() as patch:
@@ -281,7 +281,7 @@ def test_a_training_that_fails_says_so_in_one_line(tmp_path: Path, monkeypatch: 
             align(target, draft, prompts, out, force=True, **given)
     checkpoint = tmp_path / "new.partial" / training.CHECKPOINT
     checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
-    with pytest.raises(ModelError, match="is damaged: delete it, and the training begins anew"):
+    with pytest.raises(ModelError, match="is damaged: delete it to start the training again"):
         align(target, draft, prompts, out, **given)
 
 

@@ -99,7 +99,7 @@ def test_a_run_goes_on(tmp_path: Path, made: diffusion.Adapted, monkeypatch: pyt
         adapt("town", TEXTS, tmp_path / "cut", **given | {"say": stop})
     lines: list[str] = []
     adapt("town", TEXTS, tmp_path / "cut", **given | {"say": lines.append})
-    assert lines[0].startswith("going on after")
+    assert lines[0].startswith("resuming after")
     one, other = (load_file(path / "model.safetensors") for path in (made.path, tmp_path / "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -145,7 +145,7 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
         (ParameterError, "by name", target, TEXTS, {}),
         (ModelError, "Llama family", "town-t5", TEXTS, {}),
         (ModelError, "nowhere", "town", TEXTS, {"start": tmp_path / "nowhere"}),
-        (ModelError, "town-draft is no diffusion adapter", "town", TEXTS, {"start": "town-draft"}),
+        (ModelError, "town-draft is not a diffusion adapter", "town", TEXTS, {"start": "town-draft"}),
         (ModelError, "has different weights", "town-draft", TEXTS, {"start": made.path}),
     ):
         with pytest.raises(error, match=words) as caught:

@@ -184,7 +184,7 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
     said: list[str] = []
     monkeypatch.setattr(answers, "_together", None)  # the answers exist already
     train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "say": said.append})
-    assert said[0].startswith("going on after 4 of ")
+    assert said[0].startswith("resuming after 4 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -277,7 +277,7 @@ def test_a_drafter_is_trained_further(target: Model, tmp_path: Path) -> None:
         (ParameterError, "keeps its layers and head: drop", {"draft_vocabulary": 20}),
         (ParameterError, "keeps its layers and head: drop", {"own_head": False}),
         (ParameterError, "is of generation 3, not 1", {"generation": 1}),
-        (ModelError, "town is no EAGLE drafter", {"start": "town"}),
+        (ModelError, "town is not an EAGLE drafter", {"start": "town"}),
         (ModelError, "nowhere", {"start": str(tmp_path / "nowhere")}),
         (ModelError, "was trained on", {"start": "town-eagle3"}),
     ):
