@@ -127,10 +127,6 @@ class Decoded:
         """How much larger a ratio of sums is than the other's."""
         return self._against(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), (above, below))
 
-    def better(self, other: Decoded, quality: Quality) -> BootstrapEstimate:
-        """How much higher BLEU is than the other's."""
-        return self._against(other, lambda a, b: quality.bleu(a) - quality.bleu(b), ("bleu",))
-
     def _against(
         self, other: Decoded, function: Callable[..., Any], names: Sequence[str]
     ) -> BootstrapEstimate:

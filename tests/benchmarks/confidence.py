@@ -18,7 +18,7 @@ from specviz.errors import ParameterError
 from specviz.measure.benches import batches
 from specviz.measure.pairs import suite
 from specviz.measure.report import Bar, Estimate, Part, Report
-from specviz.measure.sweep import BEAM, Measured, pooled, sweep
+from specviz.measure.sweep import BEAM, Measured, sweep
 from specviz.measure.timing import BASELINE, quiet_clock, setting
 from specviz.methods import find
 from specviz.metrics.tokens import ABSENT
@@ -152,6 +152,18 @@ def bench(
     title = f"Tables I, II, IV and V: {target.name} with {draft.name}, {seeds} sets of {number} texts a task"
     return Report("confidence", title, about, [("task", "", ""), *COLUMNS], head, bars,
                   [*notes, f"Time: {about['clock']}."], SPARE, parts)  # fmt: skip
+
+
+def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
+    """Combine measurements of the same settings on several sets of texts into one of all texts."""
+    results = {}
+    for label, first in sets[0].items():
+        parts = [each[label] for each in sets]
+        sums = {name: np.concatenate([part.sums[name] for part in parts]) for name in first.sums}
+        texts = [text for part in parts for text in part.texts]
+        phases = [each for part in parts for each in part.phases]
+        results[label] = Measured(first.point, sums, texts, first.score, phases)
+    return results
 
 
 def row(

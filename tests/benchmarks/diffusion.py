@@ -29,7 +29,7 @@ from specviz.measure.report import Bar, Estimate, Part, Report
 from specviz.measure.timing import paired, quiet_clock, setting
 from specviz.methods.unmasking import CellReading, read_cells
 from specviz.replays import canvases
-from specviz.replays.canvases import MIX, PAPER, suite
+from specviz.replays.canvases import PAPER, suite
 from specviz.replays.sources.canvases import DRAFTS
 from specviz.whatifs import whatif
 
@@ -525,7 +525,10 @@ def bench(
     chosen = [asked(name) for name in parts or PARTS]
     tables: list[Part] = []
     bars: list[Bar] = []
-    notes = [f"Prompts: bundled ones, {MIX}."]
+    notes = [
+        "Prompts: bundled ones. Every second one is a translation from English into German; the others cycle "
+        "through the other six kinds."
+    ]
     counts = {}
     for name, measure, usual in chosen:
         counts[name] = number or usual

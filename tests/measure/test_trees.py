@@ -18,10 +18,10 @@ from specviz.errors import ParameterError
 from specviz.measure import report, timing
 from specviz.measure.benches import trees
 from specviz.measure.benches.trees import Side, draft_sizes
-from specviz.methods.template import grow
 from specviz.models import load
 from specviz.suites.frozen import frozen
 from town import template
+from town.template import grow
 
 
 @pytest.fixture(scope="module")
