@@ -217,3 +217,21 @@ def read_json(path: Path, kind: type[Kind], remedy: str = "", error: type[Specvi
     except OSError as fault:
         raise error(f"cannot read {path}: {fault.strerror or fault}") from None
     return checked(kind, parsed(content, str(path), remedy, error), str(path), remedy, error)
+
+
+def read_json_lines(
+    path: Path, kind: type[Kind], remedy: str = "", error: type[SpecvizError] = TraceError
+) -> list[Kind]:
+    """Read a file of JSON lines of a declared form; empty lines are skipped.
+
+    Raises
+    ------
+    SpecvizError
+        If it cannot be read, or a line is not JSON or of another form; the message names the line.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as fault:
+        raise error(f"cannot read {path}: {fault.strerror or fault}") from None
+    places = ((f"{path}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
+    return [checked(kind, parsed(line, where, remedy, error), where, remedy, error) for where, line in places]

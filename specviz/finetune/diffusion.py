@@ -9,7 +9,6 @@ objective is in `specviz.finetune.masking`.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.files import checked, read_json
+from specviz.files import read_json, read_json_lines
 from specviz.finetune import training
 from specviz.finetune.masking import draw_masks
 from specviz.finetune.training import Pair, Trained, print_line
@@ -83,22 +82,9 @@ def read_texts(path: str | Path) -> list[Text]:
     PromptError
         If the file cannot be read, or a line is not a task with its answer; the message names the line.
     """
-    path = expanded(path, PromptError)
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # `splitlines` also splits inside strings
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    texts = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            texts.append(checked(Text, json.loads(line), f"{path}, line {number}", error=PromptError))
-        except ValueError:
-            raise PromptError(
-                f"{path}, line {number} is not JSON: write one prompt and answer per line"
-            ) from None
-    return texts
+    return read_json_lines(
+        expanded(path, PromptError), Text, "write one prompt and answer per line", PromptError
+    )
 
 
 def adapt(

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from specviz.errors import ParameterError, SpecvizError, TraceError, plural
 from specviz.escape import line
-from specviz.files import checked, parsed, read_json, temporary, write_text
+from specviz.files import checked, read_json, read_json_lines, temporary, write_text
 from specviz.measure.claims import resampled
 from specviz.measure.report import Entry, Row, Settings, Values
 from specviz.metrics import Estimate, pooled
@@ -204,12 +204,7 @@ class Results:
         file = self.path / "suites" / f"{file_of(suite)}.jsonl"
         from specviz.measure.schema import SuiteEntry
 
-        try:
-            lines = file.read_bytes().split(b"\n")
-        except OSError as error:
-            raise TraceError(f"cannot read {file}: {error.strerror or error}") from None
-        places = ((f"{file}, line {number}", each) for number, each in enumerate(lines, 1) if each)
-        return [dict(checked(SuiteEntry, parsed(each, at), at, AGAIN)) for at, each in places]
+        return [dict(entry) for entry in read_json_lines(file, SuiteEntry, AGAIN)]
 
     def trace(self, cell: int, prompt: int, round: int = 0) -> Trace:
         """The trace of a row, if the run kept traces (``traces = true``)."""

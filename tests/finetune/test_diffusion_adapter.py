@@ -158,7 +158,10 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
     with pytest.raises(ModelError, match="no unused special token"):
         diffusion.spare_token(target)
     file = tmp_path / "texts.jsonl"
-    for line, words in (("{", "line 2 is not JSON"), ('{"prompt": "a"}', "line 2"), ("[]", "line 2")):
+    for line, words in (
+        ("{", "line 2 is not JSON"), ("[" * 100_000, "line 2 is nested too deeply"),
+        ('{"prompt": "a"}', "line 2"), ("[]", "line 2"),
+    ):  # fmt: skip
         file.write_text(f"{json.dumps(TEXTS[0])}\n{line}\n")
         with pytest.raises(PromptError, match=words):
             read_texts(file)
