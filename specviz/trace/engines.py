@@ -37,7 +37,7 @@ from specviz.errors import TraceError
 from specviz.files import parsed
 from specviz.trace.files import Record
 from specviz.trace.foreign import COUNTERS, STEP_LIMIT, Line, Request, json_of, lines_of, text_of, word_of
-from specviz.trace.vllm_log import SIGN, VLLM_LOG
+from specviz.trace.vllm_log import NUMBER, SIGN, VLLM_LOG
 
 if TYPE_CHECKING:
     from specviz.trace.foreign_schema import Token
@@ -301,7 +301,6 @@ def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
     return Request(row, each, [None] * len(each), False)
 
 
-NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 PROMPT = re.compile(rf"prompt eval time\s*=\s*{NUMBER} ms /\s*(\d+) tokens")
 EVAL = re.compile(rf"(?<!prompt )eval time\s*=\s*{NUMBER} ms /\s*(\d+) (?:tokens|runs)")
 DRAFT = re.compile(

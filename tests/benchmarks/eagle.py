@@ -24,6 +24,7 @@ from specviz.measure.sweep import Advanced, Point
 from specviz.measure.timing import BASELINE, Timed, closing, paired, quiet_clock, setting
 from specviz.metrics.interval import pooled
 from specviz.replays.published import published
+from specviz.schema import PHASES
 from specviz.suites import suite
 from specviz.suites.frozen import frozen, take
 
@@ -40,7 +41,6 @@ NUMBERS = ((1, 1), (2, 3), (4, 7), (8, None))  # ranges of a language's prompts
 CYCLES = ((1, 4), (5, 12), (13, None))
 FIGURES = ("arithmetic", "code")  # kinds whose answers look alike in every language
 DEPTHS = (1, 2, 3, 4, 5)
-PHASES = ("draft", "forward", "verify", "commit")
 
 # Label: generation of the weights, tree, and published table; EAGLE-1 is in Table 9 only.
 EAGLES = {

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 
-from specviz import methods, metrics
+from specviz import methods, metrics, schema
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure import timing
@@ -26,7 +26,7 @@ from specviz.trace import Trace
 FAMILY = ("prompt_lookup", "lookahead", "token_recycling", "spectra", "unispec")
 WARM = 70  # practice prompts that a warm method decodes first
 GOAL = 1.4
-PHASES = ("draft", "forward", "verify", "commit", "between")
+PHASES = (*schema.PHASES, "between")
 COLUMNS = [
     ("method", "method", ""), ("memory", "memory", ""), ("g", "g", "{:d}"), ("tau", "τ", "{:.2f}"),
     ("A/D", "A/D", "{:.3f}"), ("speed", "tokens/s", "{:,.0f}"), ("speedup", "speedup [95%]", ""),
