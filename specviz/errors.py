@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from textwrap import shorten
 
@@ -38,6 +39,15 @@ class PromptError(SpecvizError):
 def one_line(error: BaseException | str, most: int = 160) -> str:
     """A library's message as one line, cut between words; if it is empty, the error's type."""
     return shorten(str(error), most, placeholder=" …") or type(error).__name__
+
+
+def near(name: object, names: Iterable[object], otherwise: str = "it has none") -> str:
+    """The end of a message about an unknown name: close matches, or all names, or `otherwise`."""
+    listed = list(map(str, names))
+    close = difflib.get_close_matches(str(name), listed, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(close) + "?"
+    return "; there is " + ", ".join(listed) if listed else f"; {otherwise}"
 
 
 def plural(number: int, word: str) -> str:

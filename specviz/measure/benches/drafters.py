@@ -22,7 +22,7 @@ import torch
 
 from specviz import methods, metrics, schema
 from specviz.draft import Draft
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, near
 from specviz.files import write_text
 from specviz.loop import Run, generate
 from specviz.loop.machine import computed_by, identity
@@ -252,7 +252,7 @@ def _pairs(drafts: Sequence[Model], only: Sequence[str] | None) -> list[tuple[st
     names = list(GRIDS) if only is None else [methods.name_of(name) for name in only]
     for name in names:
         if name not in GRIDS:
-            raise ParameterError(f"no contender {name!r}" + methods.near(name, GRIDS, ""))
+            raise ParameterError(f"no contender {name!r}" + near(name, GRIDS))
     pairs = [
         (name, draft.name)
         for name in names

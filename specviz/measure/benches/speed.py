@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from specviz import methods
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, near
 from specviz.files import write_text
 from specviz.loop import Run
 from specviz.loop.machine import computed_by, identity, thread_count
@@ -238,7 +238,7 @@ def lineup(
     lacking, chosen = lacking_engines(model), chosen or {}
     for name in names:
         if name not in USUAL + EXTRA and not methods.of_session(name):
-            raise ParameterError(f"no contender {name!r}" + methods.near(name, USUAL + EXTRA, ""))
+            raise ParameterError(f"no contender {name!r}" + near(name, USUAL + EXTRA))
         if only is not None and name in lacking:
             raise ParameterError(f"{name} cannot run here: {lacking[name]}")
     out = []

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from specviz import methods, metrics, schema
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, near
 from specviz.loop import Run
 from specviz.measure import timing
 from specviz.measure.prompts import first_turns
@@ -90,7 +90,7 @@ def sides(size: int, own: Mapping[str, int]) -> list[Side]:
     family = [name for name in FAMILY if name in methods.names()]
     for name in own:
         if name not in family:
-            raise ParameterError(f"no draft size to compare for {name!r}" + methods.near(name, family, ""))
+            raise ParameterError(f"no draft size to compare for {name!r}" + near(name, family))
     contenders = [Side(BASELINE)]
     for name in family:
         keeps = any(p.name == "keep" for p in methods.find(name).parameters)
