@@ -56,7 +56,7 @@ def plural(number: int, word: str) -> str:
 
 
 # Packages of the extra `run`, and those that come with it.
-RUNNING = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "yaml")
+RUNNING = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "yaml", "tqdm")
 # Packages of the extra `lab` that the widgets import.
 WIDGETS = ("anywidget", "ipywidgets", "traitlets")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
