@@ -329,10 +329,10 @@ def _decoded(
     shares = [range(first, min(first + SHARE, len(prompts))) for first in range(0, len(prompts), SHARE)]
     for share, temperature in product(shares, options.temperatures):
         numbers = [number for number in share if (number, temperature) not in there]
-        # Longest first, so the storage never has to grow; `_together` takes them from the end.
+        # Longest first, so the storage never has to grow; `_answer_batch` takes them from the end.
         numbers.sort(key=lambda number: len(prompts[number]))
         texts = [_Text(number, prompts[number], options) for number in numbers]
-        for text in _together(target, texts, temperature, options) if texts else ():
+        for text in _answer_batch(target, texts, temperature, options) if texts else ():
             end = cut_loop(text.answer)
             row = Row(number=text.number, kind="", temperature=temperature, prompt=text.prompt,
                       answer=text.answer[:end])  # fmt: skip
@@ -350,7 +350,7 @@ class _Text:
         self.chance = random.Random(f"{options.seed}:{number}").random
 
 
-def _together(
+def _answer_batch(
     target: Target, waiting: list[_Text], temperature: float, options: AnswerOptions
 ) -> Iterator[_Text]:
     """Decode texts in a batch, one token each per pass; a waiting text takes the place of one that ends."""

@@ -150,7 +150,7 @@ def adapt(
         raise ParameterError("an adapter is loaded with its target by name: give the target's name or folder")
     tensors = None if start is None else _tensors(start, model)
     rank = rank if tensors is None else next(v.shape[0] for k, v in tensors.items() if k.endswith(".down"))
-    mask = spare_token(model)
+    mask = unused_token(model)
     pairs = _pairs(model, texts, answers, longest)
     if len(pairs) < 2:
         raise PromptError(f"adapting needs at least two texts of at most {longest} tokens: one is held out")
@@ -200,7 +200,7 @@ def _tensors(start: str | Path, model: Model) -> dict[str, Tensor]:
     return tensors
 
 
-def spare_token(model: Model) -> int:
+def unused_token(model: Model) -> int:
     """Find a special token that no chat uses, to stand for the mask.
 
     Raises

@@ -266,7 +266,11 @@ class Results:
         table = self.table(by)
         if table.empty:  # no row is decoded yet, so there is nothing to break down
             return table
-        keep = [c for c in (*CELL_COLUMNS, *ROW_COLUMNS) if c in table and (c == "method" or says(table[c]))]
+        keep = [
+            c
+            for c in (*CELL_COLUMNS, *ROW_COLUMNS)
+            if c in table and (c == "method" or distinguishes_rows(table[c]))
+        ]
         out: Row = {name: table[name].fillna("").map(str) for name in keep}
         for name in {"model", "draft"} & out.keys():
             short = out[name].map(lambda text: Path(text).name)  # a path by its last part, if that is unique
@@ -372,7 +376,7 @@ def words(parameters: Values) -> str:
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-def says(column: pd.Series) -> bool:
+def distinguishes_rows(column: pd.Series) -> bool:
     """Whether a column tells rows apart."""
     return bool(column.fillna("").map(str).nunique() > 1)
 

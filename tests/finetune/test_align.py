@@ -217,7 +217,7 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     with pytest.raises(ModelError, match="left by another run: repeat that run's command"):
         align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "seed": 5})
     said: list[str] = []
-    monkeypatch.setattr(answers, "_together", None)  # the answers exist already
+    monkeypatch.setattr(answers, "_answer_batch", None)  # the answers exist already
     found = align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "say": said.append})
     assert said[0].startswith("resuming after 6 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
@@ -313,7 +313,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(tmp_path: Path, monkeypatch
 
 def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatch) -> None:
     target, draft = pair
-    monkeypatch.setattr(answers, "_together", None)
+    monkeypatch.setattr(answers, "_answer_batch", None)
     foreign = _save(tmp_path / "foreign", "causal", 2, words=["x", *WORDS[1:]])
     kind = "causal" if json.loads((target / "config.json").read_text())["model_type"] == "t5" else "t5"
     other = _save(tmp_path / "other", kind, 2)

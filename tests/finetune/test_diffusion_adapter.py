@@ -156,7 +156,7 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
         t.content for t in target.tokenizer.added_tokens_decoder.values()
     )
     with pytest.raises(ModelError, match="no unused special token"):
-        diffusion.spare_token(target)
+        diffusion.unused_token(target)
     file = tmp_path / "texts.jsonl"
     for line, words in (
         ("{", "line 2 is not JSON"), ("[" * 100_000, "line 2 is nested too deeply"),
@@ -233,7 +233,7 @@ def test_a_target_stored_in_a_wider_format_than_its_config_names_is_recognised(
 
 
 def test_held_out_answers_have_one_bound(target: Model) -> None:
-    loss = MaskedLoss(AdaptedNet(target, 2, diffusion.spare_token(target)), target.eos[0])
+    loss = MaskedLoss(AdaptedNet(target, 2, diffusion.unused_token(target)), target.eos[0])
     pairs = diffusion._pairs(target, TEXTS[:8], None, 64)
     first, again, other = (diffusion.bound(loss, some, 4) for some in (pairs, pairs[::-1], pairs[:4]))
     assert first == pytest.approx(again, rel=0.2) and first != other
@@ -244,7 +244,7 @@ def test_a_wide_batch_is_learnt_whole_in_several_passes(
     target: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(diffusion, "has_bfloat16", lambda device: False)  # only training uses bfloat16
-    net = diffusion.AdaptedNet(target, 2, diffusion.spare_token(target))
+    net = diffusion.AdaptedNet(target, 2, diffusion.unused_token(target))
     loss = diffusion.MaskedLoss(net, target.eos[0])
     pairs = [training.Pair([5, 6, 7 + i], [9, 10 + i, 2], i) for i in range(6)]
 

@@ -182,7 +182,7 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
         train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "steps": 2})
     torch.manual_seed(99)  # as in another process
     said: list[str] = []
-    monkeypatch.setattr(answers, "_together", None)  # the answers exist already
+    monkeypatch.setattr(answers, "_answer_batch", None)  # the answers exist already
     train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "say": said.append})
     assert said[0].startswith("resuming after 4 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
@@ -330,7 +330,7 @@ def test_what_is_refused_is_refused_before_work(
 ) -> None:
     from transformers import CohereConfig, CohereForCausalLM
 
-    monkeypatch.setattr(answers, "_together", None)
+    monkeypatch.setattr(answers, "_answer_batch", None)
     capped = Model(CohereForCausalLM(CohereConfig(
         vocab_size=48, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=48, logit_scale=0.1, initializer_range=0.5, pad_token_id=0, bos_token_id=0,

@@ -801,8 +801,10 @@ def _report(
         Part("By kind of task, without the prefill", KINDS, by_kind),
     ]
     notes = [*NOTES, *_remarks(results, contenders, circumstances), *unjudged]
-    spare = ("median",)
-    return Report("speed", title, circumstances, COLUMNS, rows, bars, notes, spare, parts, state["rounds"])
+    drop_order = ("median",)
+    return Report(
+        "speed", title, circumstances, COLUMNS, rows, bars, notes, drop_order, parts, state["rounds"]
+    )
 
 
 def _row(results: Results, contender: Contender) -> Row:

@@ -32,7 +32,7 @@ COLUMNS = [
     ("A/D", "A/D", "{:.3f}"), ("speed", "tokens/s", "{:,.0f}"), ("speedup", "speedup [95%]", ""),
     ("same", "same text", ""),
 ]  # fmt: skip
-SPARE = ("same", "A/D")
+DROP_ORDER = ("same", "A/D")
 GROUPED = [
     ("group", "", ""), ("method", "method", ""), ("g", "g", "{:d}"), ("tau_cold", "τ cold", "{:.2f}"),
     ("tau_warm", "warm", "{:.2f}"), ("speedup_cold", "speedup cold [95%]", ""),
@@ -177,7 +177,7 @@ def bench(
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
         timing.setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
                 warm=f"{len(before)} warm-up prompts"),
-        COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), SPARE,
+        COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), DROP_ORDER,
     )  # fmt: skip
     report.setting["clock"] = name_of_clock
     report.notes.append(f"Tokens per second use the {name_of_clock}, milliseconds per cycle the wall clock.")
