@@ -207,7 +207,7 @@ plt.show()
 cheapest_guess, dearest_guess = 1.2, 3.0
 
 # %%
-from specviz.measure.benches.passes import measure_together
+from specviz.measure.benches.passes import measure_models
 
 print(f"{model.name} runs in the layout {model.kernels!r} by default here")
 layouts = {
@@ -220,7 +220,7 @@ written = [
 ]
 print("the same text in every layout:", len({*written}) == 1)
 sizes = (1, 2, 3, 5, 9, 17)
-spent = measure_together(layouts, sizes, context=96, rounds=rounds)
+spent = measure_models(layouts, sizes, context=96, rounds=rounds)
 cost = {layout: np.array([np.median(times[g]) for g in sizes]) for layout, times in spent.items()}
 print(f"\n{'tokens in the pass':20}" + "".join(f"{g:14}" for g in sizes))
 for layout, each in cost.items():
@@ -324,7 +324,7 @@ fastest_guess = "int4"
 from specviz.measure.benches.passes import formats
 
 in_formats = formats(model)
-spent = measure_together(in_formats, sizes, context=96, rounds=rounds)
+spent = measure_models(in_formats, sizes, context=96, rounds=rounds)
 cost = {name: np.array([np.median(times[g]) for g in sizes]) for name, times in spent.items()}
 print(f"{'tokens in the pass':20}" + "".join(f"{g:14}" for g in sizes))
 for name, each in cost.items():

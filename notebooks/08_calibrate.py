@@ -273,7 +273,7 @@ plt.show()
 five_guess, g_guess = 1.1, {"plain": 1, "transposed": 2, "onednn": 4, "onednn-unpadded": 4, "fp16": 4}
 
 # %%
-from specviz.measure.benches.passes import measure_together
+from specviz.measure.benches.passes import measure_models
 
 layouts = {
     layout: sv.load(model.net, tokenizer=model.tokenizer, kernels=layout)  # shares the weights
@@ -284,7 +284,7 @@ tokens = (1, 2, 3, 5, 9, 17, 25) if target == "smollm2" else (1, 2, 3, 5, 9, 17,
 
 def times_of(models):
     """Milliseconds of passes over `tokens` tokens by each model, in turns."""
-    spent = measure_together(models, tokens, context=128, rounds={"smollm2": 5, "town": 31}[target])
+    spent = measure_models(models, tokens, context=128, rounds={"smollm2": 5, "town": 31}[target])
     ms = {name: np.array([np.median(times[n]) for n in tokens]) for name, times in spent.items()}
     print("milliseconds of a pass (and how many passes over one token that is)")
     print("tokens" + "".join(f"{name:>16}" for name in ms))

@@ -40,7 +40,7 @@ def chat(messages: Sequence[Message], where: str = "") -> list[dict[str, str]]:
         plain.append(cast("dict[str, str]", {**message, "content": content}))
     if plain and plain[-1]["role"] == "assistant":
         raise PromptError(
-            f"the chat ends with the assistant's turn: end it with the user's, which is answered{where}"
+            f"the chat ends with the assistant's turn: the last message must be the user's{where}"
         )
     return plain
 

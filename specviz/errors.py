@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from textwrap import shorten
 
@@ -40,13 +41,22 @@ def one_line(error: BaseException | str, most: int = 160) -> str:
     return shorten(str(error), most, placeholder=" …") or type(error).__name__
 
 
+def near(name: object, names: Iterable[object], otherwise: str = "it has none") -> str:
+    """The end of a message about an unknown name: close matches, or all names, or `otherwise`."""
+    listed = list(map(str, names))
+    close = difflib.get_close_matches(str(name), listed, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(close) + "?"
+    return "; there is " + ", ".join(listed) if listed else f"; {otherwise}"
+
+
 def plural(number: int, word: str) -> str:
     """A number with its noun: ``1 thread``, ``2 threads``, ``1,000 threads``."""
     return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 # Packages of the extra `run`, and those that come with it.
-RUNNING = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "yaml")
+RUNNING = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "yaml", "tqdm")
 # Packages of the extra `lab` that the widgets import.
 WIDGETS = ("anywidget", "ipywidgets", "traitlets")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -217,3 +218,21 @@ def read_json(path: Path, kind: type[Kind], remedy: str = "", error: type[Specvi
     except OSError as fault:
         raise error(f"cannot read {path}: {fault.strerror or fault}") from None
     return checked(kind, parsed(content, str(path), remedy, error), str(path), remedy, error)
+
+
+def read_json_lines(
+    path: Path, kind: type[Kind], remedy: str = "", error: type[SpecvizError] = TraceError
+) -> list[Kind]:
+    """Read a file of JSON lines of a declared form; empty lines are skipped.
+
+    Raises
+    ------
+    SpecvizError
+        If it cannot be read, or a line is not JSON or of another form; the message names the line.
+    """
+    try:
+        lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
+    except OSError as fault:
+        raise error(f"cannot read {path}: {fault.strerror or fault}") from None
+    places = ((f"{path}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
+    return [checked(kind, parsed(line, where, remedy, error), where, remedy, error) for where, line in places]

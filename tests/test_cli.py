@@ -239,11 +239,11 @@ ASK = ("--prompt", "Hello")
         # missing or unknown names; near matches are offered
         (("generate", "speculative", "--model", "no/such", "--draft", "DRAFT", *ASK), "no model 'no/such'"),
         (("generate", "speculative", "--model", "no/such", *ASK), "'no/such'; did you mean hf:no/such?"),
-        (("generate", "speculative", "--model", "./no/such", *ASK), "no model './no/such'. Bundled"),
+        (("generate", "speculative", "--model", "./no/such", *ASK), "no model './no/such'; there is "),
         (("generat",), "Did you mean 'generate'? (specviz --help)"),
         (("generate",), "Missing argument 'method'. (specviz generate --help)"),
         (("bench", "run", "--methd", "x"), "(specviz bench run --help)"),
-        (("generate", "bild", "--model", "twn", *ASK), "did you mean town? Bundled: "),
+        (("generate", "bild", "--model", "twn", *ASK), "did you mean town"),
         (("generate", "speculative", "--model", "TARGET", "--draft", "no/such", *ASK), "no model 'no/such'"),
         (("generate", "speculative", "--model", "EMPTY", "--draft", "DRAFT", *ASK), "config.json"),
         (("generate", "speculative", "--model", "TARGET", *ASK), "--draft"),

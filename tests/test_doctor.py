@@ -58,7 +58,7 @@ def test_without_torch_looking_works(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     checks = by_name(doctor().checks)
     assert checks["decode"].state == "missing" and "viewing traces works" in checks["decode"].detail
-    assert checks["decode"].detail.endswith("gguf, yaml")
+    assert checks["decode"].detail.endswith("gguf, yaml, tqdm")
 
 
 def test_a_cache_that_cannot_be_written_is_a_fault(monkeypatch, tmp_path):

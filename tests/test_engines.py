@@ -280,7 +280,7 @@ def test_a_log_that_begins_with_a_bracket_is_a_log(file):
 
 def test_a_damaged_rate_in_a_log_names_its_line(file):
     file.write_text(LOG.replace("(0.805, ", "(0.805. "))
-    assert "rates that are no numbers" in refused(file, "llama.cpp-log")
+    assert "rates that are not numbers" in refused(file, "llama.cpp-log")
 
 
 def test_an_answer_of_one_token_ends_a_text_of_mlx_lm(file):

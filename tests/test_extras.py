@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specviz.errors import ModelError, SpecvizError, loading
+from specviz.errors import RUNNING, ModelError, SpecvizError, loading
 from specviz.measure import BENCHES
 
 ROOT = Path(__file__).parents[1]
@@ -128,6 +128,13 @@ def test_one_line_says_what_the_widgets_need(tmp_path):
     line = 'anywidget is not installed, and widgets need it: pip install -e ".[lab]" in a checkout of specviz'
     for asked, said in answers(["anywidget"], WIDGETS, [], tmp_path):
         assert said == f"SpecvizError: {line}", asked
+
+
+def test_the_run_extra_declares_what_running_imports():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["run"]
+    names = {each.partition(">=")[0] for each in declared}
+    by_transformers = {"huggingface_hub"}
+    assert {"pyyaml" if name == "yaml" else name for name in RUNNING} - by_transformers == names
 
 
 def test_what_else_is_missing_is_no_matter_of_ours():

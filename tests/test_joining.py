@@ -11,7 +11,7 @@ import specviz as sv
 import traces
 from specviz import cli, metrics
 from specviz.errors import TraceError
-from specviz.metrics.cycles import rows_together
+from specviz.metrics.cycles import batch_rows
 from specviz.trace import Recorder, Trace, validate
 
 matplotlib.use("agg")
@@ -52,7 +52,7 @@ def test_a_clock_goes_on_from_text_to_text(apart):
     for run in apart.join().split():
         begun = run.cycles.groupby("prompt")["start"].min().to_numpy()
         ended = (run.cycles["start"] + run.cycles["duration"]).groupby(run.cycles["prompt"]).max().to_numpy()
-        assert (begun[1:] - ended[:-1] > -1e-9).all() and rows_together(run) == 1
+        assert (begun[1:] - ended[:-1] > -1e-9).all() and batch_rows(run) == 1
         since = run.passes["start"] - run.passes.merge(run.cycles, on=["prompt", "cycle"])["start_y"]
         assert np.nanmin(since) >= -1e-9
 

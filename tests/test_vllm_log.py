@@ -117,9 +117,9 @@ def test_lines_add_up_and_an_older_order_of_the_fields_is_read(file):
 BROKEN = [
     (OLDER.replace("262", "300"), "accepted 300 of 295 drafted tokens"),
     (OLDER.replace("0.949", "0.749"), "rates per position that rise"),
-    (OLDER.replace("5.44", "4.44"), "that no number of drafts has"),
-    (OLDER.replace("0.712", "0.702"), "that no number of drafts has"),
-    (OLDER.replace("0.712", "0.7.2"), "rates that are no numbers"),
+    (OLDER.replace("5.44", "4.44"), "that no number of drafts explains"),
+    (OLDER.replace("0.712", "0.702"), "that no number of drafts explains"),
+    (OLDER.replace("0.712", "0.7.2"), "rates that are not numbers"),
     (OLDER.replace("Drafted: 295", "Drafted: many"), "lacks the accepted and the drafted tokens"),
     (OLDER + printed(10, [5, 2], 20), "line 2 has 2 positions, but earlier lines 5"),
     ("SpecDecoding metrics: Draft acceptance rate: 100.0%, Accepted: 66 tokens, Drafted: 66 tokens\n",

@@ -7,9 +7,11 @@ or a training text.
 
 from __future__ import annotations
 
+import heapq
 import json
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy as np
 
 from specviz.loop import generate
 from specviz.measure.timing import threads
-from specviz.methods.template import MOST, Path_, bundled, expected, grow
+from specviz.methods.template import MOST, Path_, bundled
 from specviz.methods.token_recycling import TokenRecycling
 from specviz.models import load
 from specviz.suites.frozen import frozen
@@ -28,6 +30,42 @@ PROMPTS = 210
 LENGTH = 128
 ROUNDS = 2  # the first tree is a guess, the second grows from the rates measured with it
 ENOUGH = 50  # levels reached less often count as never reached
+
+
+def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
+    """The tree of at most `n` nodes with the highest expected number of accepted ones, best node first.
+
+    A node's probability of being accepted is the product of the rates on its path, and the expectation is the
+    sum of these over the tree. No node's product exceeds its parent's, so the `n` largest form a tree.
+    Repeatedly taking the best child of the nodes taken so far yields it, and its first g nodes are the best
+    tree of g.
+
+    Parameters
+    ----------
+    rates : list of lists
+        ``rates[level][rank]``: how often the successor of that rank is right if all nodes above it are.
+        Missing rates count as 0, and no node of rate 0 is taken.
+    n : int
+
+    Returns
+    -------
+    list of rank paths
+    """
+    paths: list[Path_] = []
+    # Break ties by depth, then probability.
+    front: list[tuple[float, int, Path_]] = [(-1.0, 0, ())]
+    while front and len(paths) <= n:
+        value, depth, path = heapq.heappop(front)
+        paths.append(path)
+        for rank, rate in enumerate(rates[depth] if depth < len(rates) else ()):
+            if rate > 0:
+                heapq.heappush(front, (value * rate, depth + 1, (*path, rank)))
+    return paths[1:]
+
+
+def expected(rates: Sequence[Sequence[float]], paths: Iterable[Path_]) -> float:
+    """Mean number of a template's nodes accepted per cycle, if rates multiply."""
+    return float(sum(np.prod([rates[level][rank] for level, rank in enumerate(path)]) for path in paths))
 
 
 class Probe(TokenRecycling):

@@ -148,8 +148,8 @@ def run(
         text.place == 0 and not line.chat for text, line in zip(texts, lines)
     ):  # fmt: skip
         against["hint"] = (
-            "every answer parts at its first token, and each 'prompt' was read without the template: if the "
-            "prompts were sent as chat messages, give them as 'messages'"
+            "every answer diverges at its first token, and each 'prompt' was read without the template: if "
+            "the prompts were sent as chat messages, give them as 'messages'"
         )
     return AnswersResult(against, envelopes, texts, drawn, compared)
 
@@ -332,7 +332,7 @@ class _Judge:
             rest = b"".join(self.target.piece(token) for token in ids[place:])
             own = ids[place] if place < len(ids) else None
             if place == 0 and self.puts_blank and rest[:1] == b" ":
-                rest, own = rest[1:], None  # the blank may be the tokenizer's, and not the answer's
+                rest, own = rest[1:], None  # the tokenizer may have added this space
             for token, gap in zip(places.near[place].tolist(), places.gap[place].tolist()):
                 if gap > envelope or token == own:
                     continue
@@ -391,7 +391,7 @@ class _Judge:
             prompt, ids, why = tokenised(answer, self.target)
             why = why or _uncomputed(answer)
             if past is not None:
-                why = why or "it goes on after its end token"
+                why = why or "it continues after its end token"
             if why:
                 raise PromptError(f"{answer.where} is not an honest answer: {why}")
             if answer.ids is None:
@@ -423,7 +423,7 @@ class _Judge:
         if past is None or answer.ids is None or reading is None or result.verdict == OTHER:
             return result, reading
         words = self._words(answer.ids[past])
-        why = f"it goes on after its end token: token {past} is {words!r}"
+        why = f"it continues after its end token: token {past} is {words!r}"
         result = replace(result, verdict=OTHER, reason=why, tokens=len(answer.ids), place=past)
         return replace(result, actual=words, expected="", margin=None), reading
 
@@ -464,7 +464,7 @@ class _Judge:
             return replace(result, verdict=OTHER, reason=why), reading
         if answer.end == "stop" and places.end > envelope:
             result = self._at(result, ids, places, len(ids))
-            why = f"it is marked as ended, but the target goes on with {result.expected!r}"
+            why = f"it is marked as ended, but the target continues with {result.expected!r}"
             why += f" ({places.end:.3g} logits above an end token; the envelope is {envelope:.3g})"
             return replace(result, verdict=UNSURE if untried else OTHER, reason=why), reading
         if doubt := self._doubt(answer, ids, places):
@@ -479,7 +479,7 @@ class _Judge:
     def _doubt(self, answer: Answer, ids: list[int], places: Places) -> str:
         """Why the end of an answer whose tokens are all the target's is in doubt; empty if it is not."""
         if answer.end == "" and places.end > TIE:
-            return "no finish_reason says whether it ended or was cut off, and the target goes on"
+            return "no finish_reason says whether it ended or was cut off, and the target continues"
         if answer.end == "other":
             return "its finish_reason does not depend on the target: every token is the target's own"
         if answer.end == "length" and answer.limit is not None:
@@ -514,7 +514,7 @@ class _Judge:
         words = "the end" if place == len(ids) else repr(self._words(ids[place]))
         why = f"token {place}, {words}, cannot be drawn there (top-p {answer.top_p:g})"
         sure = answer.ids is not None
-        why = why if sure else f"{why}, if these are its tokens: token_ids would settle it"
+        why = why if sure else f"{why}, if these are its tokens: give token_ids to be sure"
         return replace(blank, verdict=OTHER if sure else UNSURE, reason=why, place=place), reading
 
 
@@ -523,8 +523,8 @@ def _uncomputed(answer: Answer) -> str:
     if not answer.altered:
         return ""
     return (
-        f"it was decoded with {answer.altered}, but only temperature, top_p and top_k are computed: switch "
-        "the rest off"
+        f"it was decoded with {answer.altered}, but only temperature, top_p and top_k are supported: "
+        "switch the rest off"
     )
 
 

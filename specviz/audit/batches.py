@@ -33,7 +33,7 @@ from .reference import distance, reference_of
 from .result import AuditResult, Difference, Row
 from .text import Decoding, Text, _Audit, _measure, _rows_read, _text, result_of
 
-ROUNDS = 4  # batches' worth of prompts per run: more than one, so that rows end and begin
+ROUNDS = 4  # batches' worth of prompts per run: more than one, so that rows are replaced mid-run
 
 
 def run(
@@ -166,7 +166,7 @@ class _Rows(_Audit):
         for one, other in zip(row, alone):
             worst = max(worst, _between(one, other))
             if not _same_uniforms(one, other):
-                return text.bug(part, f"cycle {one.number} drew other random numbers")
+                return text.bug(part, f"cycle {one.number} drew different random numbers")
             if worst > 2 * self.bound:
                 words = f"in cycle {one.number} logits differ by {worst:.1e} (bound {2 * self.bound:.1e})"
                 return text.bug(part, f"{words} from those of the single run", worst)

@@ -373,7 +373,7 @@ class _Pair:
         if self.audit.target.invariant:
             for step, (mine, theirs) in enumerate(zip(written.bits[: part + 1], expected.bits)):
                 if mine != theirs:
-                    words = f"logits of step {step} differ in their bits from those of a separate pass"
+                    words = f"logits of step {step} are not bit-identical to those of a separate pass"
                     return self.bug(step, words)
         if part < min(len(expected.placed), len(written.placed)):
             return [self.turned(part) if lossy else self.place(part)]
@@ -445,11 +445,10 @@ class _Pair:
                 0
             ]
         apart, bound = max(distance(rows[cell], alone[cell]) for cell in rows), 2 * self.audit.bound.value
-        words = (
-            f"pass {number} places something else than when decoded alone; its logits differ by {apart:.1e} "
-        )
+        words = f"pass {number} places different cells or tokens than when decoded alone"
         verdict = "noise" if apart <= bound else "bug"
-        return Difference(self.number, part, verdict, f"{words}(bound {bound:.1e})", distance=apart)
+        numbers = f"its logits differ by {apart:.1e} (bound {bound:.1e})"
+        return Difference(self.number, part, verdict, f"{words}; {numbers}", distance=apart)
 
     def own(self, number: int, canvas: int) -> Logits:
         """Logits of each masked cell of a canvas' current block, from the method's own pass."""

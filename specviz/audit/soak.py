@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from .. import methods as catalogue
 from ..errors import ModelError, ParameterError, SpecvizError, TraceError
-from ..files import checked, parsed, write_text
+from ..files import read_json_lines, write_text
 from ..loop.batch import check_rows
 from ..loop.checks import check_batchable
 from ..loop.drafters import load_drafter
@@ -198,20 +198,7 @@ def read_ledger(path: str | Path) -> list[Entry]:
     TraceError
         If it cannot be read, or a line is not an entry.
     """
-    try:
-        text = Path(path).read_text(encoding="utf8", errors="surrogatepass")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise TraceError(f"cannot read the ledger {path}: {reason}") from None
-    lines = text.removesuffix("\n").split("\n") if text else []  # a prompt may contain other line separators
-    entries = []
-    for i, line in enumerate(lines, 1):
-        where = f"{path}, line {i}"
-        try:
-            entries.append(checked(Entry, parsed(line, where), where))
-        except TraceError:
-            raise TraceError(f"{where} is not an entry of a soak's ledger") from None
-    return entries
+    return read_json_lines(Path(path), Entry, "name the ledger of a soak")
 
 
 def sums(entries: Sequence[Entry]) -> list[dict[str, str | int]]:

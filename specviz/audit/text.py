@@ -373,8 +373,8 @@ class _Audit:
             if row is not None and alone is not None and not torch.equal(row, alone):
                 off = distance(row, alone)
                 words = (
-                    "the row of this token differs in its bits from that of a separate pass: off by "
-                    f"{off:.1e}"
+                    "this token's logits are not bit-identical to those of a separate pass: "
+                    f"largest difference {off:.1e}"
                 )
                 return [text.bug(place, words, off)]
         return []
@@ -412,7 +412,7 @@ class _Audit:
         if best == actual:
             loser, lost = other, expected
         if failed:
-            pass  # a bug, whatever the numbers say
+            pass  # always a bug
         elif float(exact.max()) - float(min(exact[expected], exact[actual])) < TIE:
             result.verdict = "tie"
         elif (
@@ -427,7 +427,7 @@ class _Audit:
             f"{words[1]!r} where {who} has {words[0]!r}; difference of logits: {', '.join(numbers)}"
         )
         if off is not None:
-            result.reason += f"; its row is off by {off:.1e}"
+            result.reason += f"; its logits are off by {off:.1e}"
         if other is not None and result.verdict == "reference noise":
             result.reason += f", that of {who} by {distance(other, exact):.1e}"
         result.reason += f" (bound {bound:.1e}){failed}"

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from specviz.errors import ParameterError, PromptError, TraceError
+from specviz.errors import ParameterError, PromptError, TraceError, near
 from specviz.models.zoo import bundled
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def listed(option: str, given: str | None, kind: Callable[[str], Number]) -> lis
 
 def parameters_of(kind: type[Method], pairs: list[str]) -> Values:
     """Parse ``name=value`` texts into values of the types that the method's parameters declare."""
-    from specviz.methods import near
     from specviz.methods.kinds import CALIBRATED
 
     parameters = {p.name: p for p in kind.parameters}
@@ -43,9 +42,7 @@ def parameters_of(kind: type[Method], pairs: list[str]) -> Values:
         if not equals or not name:
             raise ParameterError(f"--set takes name=value, got {pair!r}")
         if name not in parameters:
-            raise ParameterError(
-                f"{kind.name} has no parameter {name!r}" + near(name, parameters, "it has none")
-            )
+            raise ParameterError(f"{kind.name} has no parameter {name!r}" + near(name, parameters))
         if name == kind.size and text == CALIBRATED:
             values[name] = text
             continue

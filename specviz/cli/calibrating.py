@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specviz.calibration import FOLDER
-from specviz.cli.arguments import on_threads, parameters_of, writable
+from specviz.cli.arguments import listed, on_threads, parameters_of, writable
 from specviz.cli.options import (
     Device,
     Draft,
@@ -73,7 +73,7 @@ def calibrate(
     written = [] if pages is None else [pages / "index.html", *pages.glob("size-*.html")]
     for path in filter(None, (png, *written)):
         writable(path, force)
-    draft_sizes = _whole_numbers(sizes)
+    draft_sizes = listed("--sizes", sizes, int)
     if prompts is not None and prompts.isdecimal():
         raise ParameterError(f"--prompts takes a suite or a file; for a count, use --number {prompts}")
     with loading():
@@ -130,16 +130,6 @@ def calibrate(
         traces = size_traces(target, result, prompts, draft, number, warm_up)
         interactive.curve(result, traces, pages, force=True)
         print(f"plot: {pages / 'index.html'}")
-
-
-def _whole_numbers(sizes: str | None) -> list[int] | None:
-    """Parse ``--sizes``: integers separated by commas."""
-    if sizes is None:
-        return None
-    parts = [part.strip() for part in sizes.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ParameterError(f"--sizes takes integers separated by commas, got {sizes!r}")
-    return [int(part) for part in parts]
 
 
 def _show_calibration(result: Calibration, new: bool) -> None:

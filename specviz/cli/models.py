@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specviz.cli.arguments import entries_of, hint, on_threads, writable
+from specviz.cli.arguments import entries_of, hint, listed, on_threads, writable
 from specviz.cli.options import Device, Dtype, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, PromptError, TraceError, loading, plural
@@ -172,7 +172,6 @@ def answers(
     dtype: Dtype = "auto",
 ) -> None:
     """Let a model answer prompts, as training data for drafters. Repeat an interrupted run to continue it."""
-    from specviz.cli.arguments import listed
     from specviz.models.loading import find
 
     entries = _entries(prompts)
@@ -297,10 +296,7 @@ def eagle(
     """Train an EAGLE drafter on a model's own answers. The model is not changed."""
     from specviz.models.loading import find
 
-    try:
-        read = None if layers is None else [int(layer) for layer in layers.split(",")]
-    except ValueError:
-        raise ParameterError(f"--layers takes numbers such as 2,16,29, got {layers!r}") from None
+    read = listed("--layers", layers, int)
     texts = _texts(prompts, answers)
     find(target)
     with loading():

@@ -84,7 +84,7 @@ CONFIG = {
         "extension_allowlist": [
             "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget",
         ],
-        "preheat_kernel": True, "default_pool_size": 1,  # a kernel stands by for the next tab
+        "preheat_kernel": True, "default_pool_size": 1,  # keep one kernel warm
     },
     "VoilaKernelManager": {"fill_delay": 8.0},  # seconds: a tab's first decode has the machine to itself
     # for kernels of tabs that were closed without notice

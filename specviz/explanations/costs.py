@@ -190,7 +190,7 @@ def of_plain_run(trace: Trace, plain: Trace) -> Plain:
     methods = {part.run["method"] for part in plain.split()}
     if methods != {PLAIN}:
         raise TraceError(
-            f"a plain run must be {PLAIN} decoding, and this one is {', '.join(sorted(methods))}"
+            f"a plain run must be {PLAIN} decoding, but this one is {', '.join(sorted(methods))}"
         )
     own, other = (_model(each) for each in (trace, plain))
     if own != other:
@@ -230,12 +230,12 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
     if np.isnan(costs.cycle):
         why = "does not say how long decoding took"
         if not np.isnan(plain.column("seconds")).any():
-            why = "says how long requests took with their prefills, and not how long decoding alone took"
+            why = "has only request times that include the prefill, not decoding times"
         raise TraceError(
             f"{plain.where} {why}: drop it, or compare whole requests (specviz import, --baseline)"
         )
     if costs.cycle <= 0:
-        raise TraceError(f"{plain.where}: requests took no time after their first tokens: a step has no cost")
+        raise TraceError(f"{plain.where}: no time passed after the first tokens, so a step has no cost")
     same = sorted(map(str, counts.requests["id"])) == sorted(map(str, plain.requests["id"]))
     lengths = [sorted(each.requests["prompt_tokens"].fillna(-1).tolist()) for each in (counts, plain)]
     same &= lengths[0] == lengths[1]

@@ -317,8 +317,8 @@ class Explanation:
             parts.append(f"<h2>The worst cycles, in the player</h2><ul>{links}</ul>")
         parts += [f"<p>{html(self.selection)}</p>"] * bool(self.selection)
         words = f"<pre>{html(self.text())}</pre>"
-        parts.append(f"{WRAPPED}<details><summary>All of it, as in the terminal</summary>{words}</details>")
-        return write_text(path, document(f"Why {self.name} is as fast as it is", parts), force)
+        parts.append(f"{WRAPPED}<details><summary>Full text, as in the terminal</summary>{words}</details>")
+        return write_text(path, document(f"Why {self.name} runs at this speed", parts), force)
 
     def to_json(self) -> str:
         """The whole explanation as JSON."""

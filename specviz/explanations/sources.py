@@ -30,15 +30,15 @@ NO_PLAIN = (
     "the cost of a plain step: decode the same prompts with method 'autoregressive' and pass that trace as "
     "plain (--plain)"
 )
-NO_TIMES = "the cost of a plain step: to compare it, the time of decoding alone must be known"
+NO_TIMES = "the cost of a plain step: a comparison needs the decoding time without the prefill"
 NO_PLAIN_LOG = (
     "the cost of a plain step: pass a file of the same format, with the same requests without speculation, "
     "as plain (--plain)"
 )
-NO_STEPS = "how many steps had no draft, and so what a step writes and costs"
-COUNTS_STEPS = {  # how another file of the same tool would tell
+NO_STEPS = "how many steps had no draft, and therefore the tokens and cost of a step"
+COUNTS_STEPS = {  # which file from the same tool has this number
     COUNTERS: "keep vllm:generation_tokens_total and vllm:time_to_first_token_seconds_count in the page",
-    "aiperf": "a server's records with its completion_tokens tell; those that specviz writes do not",
+    "aiperf": "a server's records with completion_tokens contain it; specviz's do not",
 }
 
 
@@ -94,7 +94,7 @@ def explain(
     own = [part for part in runs if part.run["method"] == PLAIN]
     rest = [part for part in runs if part.run["method"] != PLAIN]
     if not rest:
-        raise TraceError("this run drafts nothing: use it as plain, to compare other runs with")
+        raise TraceError("this run has no drafts: pass it as plain to compare other runs with it")
     settings = contenders(given.select(run=[part.run["run"] for part in rest]))
     if len(settings) > 1:
         named = {name: part.split()[0].run["run"] for name, part in settings.items()}

@@ -305,7 +305,7 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
             )
     if isinstance(learner, Bergamot) and not isinstance(learner, TrimmedBergamot):
         raise ModelError(
-            f"{learner.name} is a whole Bergamot translator, which cannot be written again: align a draft "
+            f"{learner.name} is a whole Bergamot translator, which cannot be saved: align a draft "
             "that specviz models cut made of it"
         )
     if learner.kind == "trimmed":

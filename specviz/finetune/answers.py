@@ -152,7 +152,7 @@ class AnswerOptions:
         for temperature in self.temperatures:
             Sampling(temperature)
         if len(set(self.temperatures)) < len(self.temperatures):
-            raise ParameterError("a temperature stands there twice, and its answers would be the same")
+            raise ParameterError("temperatures repeats a value and would repeat its answers: drop one")
         for name in ("max_new_tokens", "rows"):
             if not getattr(self, name) > 0:
                 raise ParameterError(f"{name} must be positive, got {getattr(self, name)}")
@@ -329,10 +329,10 @@ def _decoded(
     shares = [range(first, min(first + SHARE, len(prompts))) for first in range(0, len(prompts), SHARE)]
     for share, temperature in product(shares, options.temperatures):
         numbers = [number for number in share if (number, temperature) not in there]
-        # Longest first, so the storage never has to grow; `_together` takes them from the end.
+        # Longest first, so the storage never has to grow; `_answer_batch` takes them from the end.
         numbers.sort(key=lambda number: len(prompts[number]))
         texts = [_Text(number, prompts[number], options) for number in numbers]
-        for text in _together(target, texts, temperature, options) if texts else ():
+        for text in _answer_batch(target, texts, temperature, options) if texts else ():
             end = cut_loop(text.answer)
             row = Row(number=text.number, kind="", temperature=temperature, prompt=text.prompt,
                       answer=text.answer[:end])  # fmt: skip
@@ -350,7 +350,7 @@ class _Text:
         self.chance = random.Random(f"{options.seed}:{number}").random
 
 
-def _together(
+def _answer_batch(
     target: Target, waiting: list[_Text], temperature: float, options: AnswerOptions
 ) -> Iterator[_Text]:
     """Decode texts in a batch, one token each per pass; a waiting text takes the place of one that ends."""

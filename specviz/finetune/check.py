@@ -162,7 +162,7 @@ def check_head(
     reading = Reading(drafter, target, texts)
     begun, looped = _looped(target, drafter, texts, max_new_tokens)
     guesses = [(2, best) for best in reading.guesses(drafter.layers, DEPTH)]
-    depths = _beside(_chains(texts, guesses), _chains(texts, guesses, begun), looped)
+    depths = _depth_table(_chains(texts, guesses), _chains(texts, guesses, begun), looped)
     changes = {"as it is": float(depths["forced"].iloc[0])} | reading.layers() | reading.shifts()
     bare = _texts(target, _raw(target, prompts), max_new_tokens)
     if bare:
@@ -205,7 +205,7 @@ def check_draft(
     guesses = [_guesses(drafter, target, prompt, text) for prompt, text in texts]
     return DraftCheck(
         drafter.name, target.name, len(texts),
-        _beside(_chains(texts, guesses), _chains(texts, guesses, begun), looped),
+        _depth_table(_chains(texts, guesses), _chains(texts, guesses, begun), looped),
     )  # fmt: skip
 
 
@@ -422,7 +422,7 @@ def _looped(
     return begun, counts
 
 
-def _beside(forced: np.ndarray, begun: np.ndarray, looped: np.ndarray) -> pd.DataFrame:
+def _depth_table(forced: np.ndarray, begun: np.ndarray, looped: np.ndarray) -> pd.DataFrame:
     """Table of the shares by depth, and whether each agrees with the loop's within chance."""
     rows = []
     for depth in range(forced.shape[1]):

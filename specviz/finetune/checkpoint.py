@@ -63,7 +63,7 @@ def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, int]:
     try:
         opened = safe_open(file, "pt")
     except SafetensorError:
-        raise ModelError(f"{file} is damaged: delete it, and the training begins anew") from None
+        raise ModelError(f"{file} is damaged: delete it to start the training again") from None
     with opened as stored, torch.no_grad():
         state = json.loads(stored.metadata()["state"])
         names = set(stored.keys())

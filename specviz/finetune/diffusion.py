@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.files import checked, parsed, read_json
+from specviz.files import read_json, read_json_lines
 from specviz.finetune import training
 from specviz.finetune.masking import draw_masks
 from specviz.finetune.training import Pair, Trained, print_line
@@ -82,18 +82,9 @@ def read_texts(path: str | Path) -> list[Text]:
     PromptError
         If the file cannot be read, or a line is not a task with its answer; the message names the line.
     """
-    path = expanded(path, PromptError)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # `splitlines` also splits inside strings
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    texts = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            content = parsed(line, where, "write one prompt and answer per line", error=PromptError)
-            texts.append(checked(Text, content, where, error=PromptError))
-    return texts
+    return read_json_lines(
+        expanded(path, PromptError), Text, "write one prompt and answer per line", PromptError
+    )
 
 
 def adapt(
@@ -159,7 +150,7 @@ def adapt(
         raise ParameterError("an adapter is loaded with its target by name: give the target's name or folder")
     tensors = None if start is None else _tensors(start, model)
     rank = rank if tensors is None else next(v.shape[0] for k, v in tensors.items() if k.endswith(".down"))
-    mask = spare_token(model)
+    mask = unused_token(model)
     pairs = _pairs(model, texts, answers, longest)
     if len(pairs) < 2:
         raise PromptError(f"adapting needs at least two texts of at most {longest} tokens: one is held out")
@@ -202,14 +193,14 @@ def _tensors(start: str | Path, model: Model) -> dict[str, Tensor]:
     folder, name = find(str(start)), Path(start).name
     fields = None if folder is None else read_json(folder / "config.json", dict, error=ModelError)
     if folder is None or not fields or fields.get("model_type") != adapters.TYPE:
-        raise ModelError(f"{start} is no diffusion adapter: start from the folder or the bundled name of one")
+        raise ModelError(f"{start} is not a diffusion adapter: start from the folder or bundled name of one")
     config, tensors = adapters.read(folder, name, fields)
     adapters.check_content(config, name, model.content)
     adapters.check_shapes(model, tensors, name)
     return tensors
 
 
-def spare_token(model: Model) -> int:
+def unused_token(model: Model) -> int:
     """Find a special token that no chat uses, to stand for the mask.
 
     Raises

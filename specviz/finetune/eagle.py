@@ -206,7 +206,7 @@ def _begun(start: str | Path, teacher: Model, generation: int) -> EagleHead:
     source = find(str(start))
     head = load_addition(source, source.name) if source is not None else None
     if not isinstance(head, EagleHead):
-        raise ModelError(f"{start} is no EAGLE drafter: start from the folder or the bundled name of one")
+        raise ModelError(f"{start} is not an EAGLE drafter: start from the folder or the bundled name of one")
     head.on(teacher)
     net = head.net
     if net.generation != generation:
@@ -269,7 +269,7 @@ def _check_generation(generation: int, own_head: bool, **of_generation_3: int | 
         if value is not None and generation == 1:
             raise ParameterError(f"{name} needs generation 3: drop it or pass generation=3")
     if generation == 1 and not own_head:
-        raise ParameterError("of generation 1 every head is the target's: drop own_head")
+        raise ParameterError("generation 1 always uses the target's head: drop own_head")
 
 
 @torch.no_grad()

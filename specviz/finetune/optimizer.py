@@ -63,7 +63,7 @@ class Optimizer:
 
     def _gradient(self, name: str) -> Tensor:
         grad = self.parameters[name].grad
-        assert grad is not None, f"{name} took no part in the loss"
+        assert grad is not None, f"{name} has no gradient"
         return grad
 
     @torch.no_grad()

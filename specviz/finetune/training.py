@@ -282,9 +282,7 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     prompts = {tuple(pair.prompt) for pair in held}
     learnt = [pair for pair in pairs if tuple(pair.prompt) not in prompts]
     if not learnt:
-        raise PromptError(
-            "there are answers to one prompt alone: add another, which is held out for measuring"
-        )
+        raise PromptError("at least two prompts are needed; one is held out")
     # A random sample, since prompts of one kind often follow one another.
     return learnt, held if len(held) <= MEASURED else random.Random(0).sample(held, MEASURED)
 
@@ -418,7 +416,7 @@ def learn(
         curve = Curve(
             updates=curve["updates"][:kept], seconds=curve["seconds"][:kept], loss=curve["loss"][:kept]
         )
-        say(f"going on after {done:,} of {updates:,} updates")
+        say(f"resuming after {done:,} of {updates:,} updates")
     else:
         say(f"{len(pairs):,} answers to learn, {updates:,} updates")
     spoken = began = time.monotonic()
@@ -443,7 +441,7 @@ def learn(
         now = time.monotonic()
         if now - spoken > settings.every or done == updates:
             if not math.isfinite(float(running)):
-                raise ModelError(f"after {done:,} updates the loss is no number any more: lower the rate")
+                raise ModelError(f"after {done:,} updates the loss is not finite: lower the rate")
             left = (now - began) / (done - here) * (updates - done) / 60
             say(f"{done:,} of {updates:,} updates  loss {float(running):.3f}  {left:.1f} min left")
             curve["updates"].append(done)

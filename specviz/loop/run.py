@@ -19,8 +19,8 @@ from specviz import calibration, schema
 
 from .. import methods
 from ..arguments import SEED, Range, check_fields
-from ..errors import ParameterError, PromptError, plural
-from ..methods.base import Method, near
+from ..errors import ParameterError, PromptError, near, plural
+from ..methods.base import Method
 from ..methods.hooks import ADDED
 from ..methods.kinds import SizedMethod, StreamMethod
 from ..methods.sampling import Sampling, check_drawing
@@ -158,7 +158,7 @@ class Run:
         """Refuse an unknown name that resembles a parameter of the method or an option of every run."""
         own = {p.name for p in kind.parameters}
         for name in parameters:
-            meant = near(name, own | self.options.names() | {"draft"}, "")
+            meant = near(name, sorted(own | self.options.names() | {"draft"}))
             if name not in own and meant.startswith("; did you mean"):
                 raise ParameterError(f"{kind.name} has no parameter {name!r}{meant}")
 
@@ -182,8 +182,8 @@ class Run:
             self.model.check_vocabulary(self.drafter)
             if options.record == "dense" and self.drafter.kind in ADDED:
                 raise ParameterError(
-                    f"record='dense' asks the drafter at every position of a text, and {self.drafter.name} "
-                    f"({self.drafter.kind}) cannot be asked there: record 'judged' or 'all'"
+                    f"record='dense' runs the drafter at every position of a text, which {self.drafter.name} "
+                    f"({self.drafter.kind}) does not support: record 'judged' or 'all'"
                 )
         checks.check_hidden(self.model, method, self.drafter)
 

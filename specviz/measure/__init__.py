@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, near
 
 if TYPE_CHECKING:
     from specviz.measure.report import Report
@@ -44,7 +44,5 @@ def find(name: str) -> Callable[..., Report]:
         If there is no bench of this name; the message suggests similar names.
     """
     if name not in BENCHES:
-        from specviz.methods import near
-
-        raise ParameterError(f"no bench {name!r}" + near(name, BENCHES, ""))
+        raise ParameterError(f"no bench {name!r}" + near(name, BENCHES))
     return import_module(f"specviz.measure.benches.{name}").bench

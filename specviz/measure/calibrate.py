@@ -373,7 +373,7 @@ class Measuring:
             speed = sum(tokens for tokens, _, _ in counts) / sum(seconds for _, _, seconds in counts)
             best = max(best, speed)
             if result.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
-                result.ended = f"in a first look g = {g} wrote under {LOST:.0%} of the best size's tokens/s"
+                result.ended = f"in a first look g = {g} reached under {LOST:.0%} of the best size's tokens/s"
                 return
 
     def time_all(self) -> None:

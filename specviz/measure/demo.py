@@ -59,7 +59,7 @@ COLUMNS = [
     ("tokens_per_second", "tokens/s", "{:,.1f}"), ("speedup", "speedup", "{:.2f}"),
     ("speedup_with_prefill", "speedup with prefill [95%]", ""), ("same", "same text", ""),
 ]  # fmt: skip
-SPARE = ("A/O", "exactness", "A/D", "same")
+DROP_ORDER = ("A/O", "exactness", "A/D", "same")
 INSIDE = "_with_prefill"
 ITSELF = Estimate(1.0, float("nan"), float("nan"), 0)  # the baseline's own speedup
 LOSSY = "Lossy methods, whose texts may differ from the model's own"
@@ -335,9 +335,9 @@ def tabulate(
     exact = [row for row in rows if row.get("exactness") != "lossy"]
     columns = [column for column in COLUMNS if column[0] != "draft" or any(e.draft for e in entrants)]
     title = title_of(exact, about)
-    parts = [Part(LOSSY, columns, lossy, SPARE)] if lossy else []
+    parts = [Part(LOSSY, columns, lossy, DROP_ORDER)] if lossy else []
     notes = NOTES + [PLAIN.format(name_of(engine)) for engine in engines]
-    return Report("demo", title, about, columns, exact, notes=notes, dropped=SPARE, parts=parts)
+    return Report("demo", title, about, columns, exact, notes=notes, dropped=DROP_ORDER, parts=parts)
 
 
 def title_of(exact: Sequence[Values], about: Values) -> str:

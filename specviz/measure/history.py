@@ -34,7 +34,7 @@ WHERE = (
     "gpu_layers", "options", "entries",
 )  # fmt: skip
 # Settings that may explain why a figure moved; other fields differ from run to run anyway.
-TOLD = ("system", "versions", "kernels", "rounds", "clock")
+EXPLANATORY = ("system", "versions", "kernels", "rounds", "clock")
 # Columns that identify a row; a contender's name is enough.
 CONTENDER = "contender"
 KEYS = (
@@ -269,7 +269,7 @@ def _place(result: BenchFile) -> tuple[str, ...]:
 def _changes(before: Values, after: Values) -> list[str]:
     """Differences between two settings that may move a figure, in words."""
     lines = []
-    for key in TOLD:
+    for key in EXPLANATORY:
         a, b = before.get(key), after.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             names = [name for name in {**a, **b} if a.get(name) != b.get(name) and name != "specviz"]

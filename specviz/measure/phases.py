@@ -10,12 +10,12 @@ import torch
 
 from specviz.loop.clock import Clock
 from specviz.measure.timing import QuietClock, clock_of
+from specviz.schema import PHASES
 
 if TYPE_CHECKING:
     from specviz.loop import Run
     from specviz.loop.cycle import Cycle
 
-PHASES = ("draft", "forward", "verify", "commit")
 COUNTS = ("cycles", "emitted", "context", "passes", "fed", "draft_passes", "draft_fed")
 SUMS = (*COUNTS, *PHASES, "between")  # of a text, without its prefill
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from specviz import methods
 from specviz.arguments import check_int
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, near
 from specviz.files import checked, exists
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import bundled_draft
@@ -29,7 +29,6 @@ from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.rows import words
 from specviz.measure.schema import ModelTable, PlanKeys
 from specviz.measure.timing import BASELINE
-from specviz.methods.base import near
 from specviz.methods.hooks import ADDITIONS
 from specviz.methods.sampling import Sampling, check_drawing
 from specviz.models.loading import find as find_model
@@ -121,7 +120,7 @@ class Plan:
             )
         for name in plan_keys:
             if name not in KEYS:
-                raise ParameterError(f"a plan has no key {name!r}" + near(name, KEYS, ""))
+                raise ParameterError(f"a plan has no key {name!r}" + near(name, KEYS))
         if "models" not in keys:
             _refuse_two(plan_keys.get("models"), keys)
         plan_keys = KEYS | plan_keys
@@ -286,7 +285,7 @@ def read_models(plan_keys: Values, objects: dict[str, Model]) -> tuple[list[Sett
         entry = dict(each) if isinstance(each, Mapping) else {"model": each}
         for key in entry:
             if key not in MODEL:
-                raise ParameterError(f"models[{i}] has no key {key!r}" + near(key, MODEL, ""))
+                raise ParameterError(f"models[{i}] has no key {key!r}" + near(key, MODEL))
         checked(ModelTable, entry, f"the plan, models[{i}]", error=ParameterError)
         if "model" not in entry:
             raise ParameterError(f"models[{i}] lacks its model, such as {{model = 'town'}}")

@@ -55,11 +55,11 @@ class Bar:
 
     def __str__(self) -> str:
         by = f"{abs(self.value / self.limit - 1):.1%}" if self.limit else f"{abs(self.value):.3f}"
-        verdict = "held" if self.held else f"missed by {by}"
-        line = f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: {verdict}"
+        verdict = "met" if self.held else f"missed by {by}"
+        line = f"{self.name}: {self.value:.3f}, limit {self.kind} {self.limit:g}: {verdict}"
         if self.goal is None:
             return line
-        return f"{line}; goal {self.goal:g}: {'held' if self._meets(self.goal) else 'missed'}"
+        return f"{line}; goal {self.goal:g}: {'met' if self._meets(self.goal) else 'missed'}"
 
 
 @dataclass(frozen=True)

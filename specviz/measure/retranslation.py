@@ -72,7 +72,7 @@ class Follow:
         left, tokens, sums = self.updates[number], [0][:0], self.sums
         begin = self.clock()
         for cycle in self.run:
-            if cycle.number == 0:  # a verdict waits for the device, a prefill does not
+            if cycle.number == 0:  # prefill is asynchronous: synchronize
                 self.wait()
             now = self.clock()
             sums["seconds" if cycle.number else "prefill"][number] += now - begin
@@ -126,10 +126,6 @@ class Decoded:
     def more(self, other: Decoded, above: str, below: str) -> BootstrapEstimate:
         """How much larger a ratio of sums is than the other's."""
         return self._against(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), (above, below))
-
-    def better(self, other: Decoded, quality: Quality) -> BootstrapEstimate:
-        """How much higher BLEU is than the other's."""
-        return self._against(other, lambda a, b: quality.bleu(a) - quality.bleu(b), ("bleu",))
 
     def _against(
         self, other: Decoded, function: Callable[..., Any], names: Sequence[str]

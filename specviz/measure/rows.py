@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from specviz.errors import ParameterError, SpecvizError, TraceError, plural
 from specviz.escape import line
-from specviz.files import checked, parsed, read_json, temporary, write_text
+from specviz.files import checked, read_json, read_json_lines, temporary, write_text
 from specviz.measure.claims import resampled
 from specviz.measure.report import Entry, Row, Settings, Values
 from specviz.metrics import Estimate, pooled
@@ -204,12 +204,7 @@ class Results:
         file = self.path / "suites" / f"{file_of(suite)}.jsonl"
         from specviz.measure.schema import SuiteEntry
 
-        try:
-            lines = file.read_bytes().split(b"\n")
-        except OSError as error:
-            raise TraceError(f"cannot read {file}: {error.strerror or error}") from None
-        places = ((f"{file}, line {number}", each) for number, each in enumerate(lines, 1) if each)
-        return [dict(checked(SuiteEntry, parsed(each, at), at, AGAIN)) for at, each in places]
+        return [dict(entry) for entry in read_json_lines(file, SuiteEntry, AGAIN)]
 
     def trace(self, cell: int, prompt: int, round: int = 0) -> Trace:
         """The trace of a row, if the run kept traces (``traces = true``)."""
@@ -271,7 +266,11 @@ class Results:
         table = self.table(by)
         if table.empty:  # no row is decoded yet, so there is nothing to break down
             return table
-        keep = [c for c in (*CELL_COLUMNS, *ROW_COLUMNS) if c in table and (c == "method" or says(table[c]))]
+        keep = [
+            c
+            for c in (*CELL_COLUMNS, *ROW_COLUMNS)
+            if c in table and (c == "method" or distinguishes_rows(table[c]))
+        ]
         out: Row = {name: table[name].fillna("").map(str) for name in keep}
         for name in {"model", "draft"} & out.keys():
             short = out[name].map(lambda text: Path(text).name)  # a path by its last part, if that is unique
@@ -377,7 +376,7 @@ def words(parameters: Values) -> str:
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-def says(column: pd.Series) -> bool:
+def distinguishes_rows(column: pd.Series) -> bool:
     """Whether a column tells rows apart."""
     return bool(column.fillna("").map(str).nunique() > 1)
 
@@ -560,7 +559,7 @@ def differences(theirs: Values, ours: Values) -> list[str]:
             continue
         if key == "cells":
             mine, yours = set(map(labelled, b or [])), set(map(labelled, a or []))
-            lines += [f"it has {each}, which this plan does not ask for" for each in sorted(yours - mine)[:3]]
+            lines += [f"it has {each}, which this plan lacks" for each in sorted(yours - mine)[:3]]
             lines += [f"it lacks {each}" for each in sorted(mine - yours)[:3]]
             lines += ["its methods are in a different order"] if mine == yours else []
         elif key == "suites":

@@ -227,15 +227,3 @@ def unpacked(content: Settings, points: Sequence[Point], entries: list[Entry]) -
         sums = {name: np.array(column) for name, column in saved["sums"].items()}
         results[point.label] = Measured(point, sums, list(saved["texts"]), score, list(saved["phases"]))
     return results
-
-
-def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
-    """Combine measurements of the same settings on several sets of texts into one of all texts."""
-    results = {}
-    for label, first in sets[0].items():
-        parts = [each[label] for each in sets]
-        sums = {name: np.concatenate([part.sums[name] for part in parts]) for name in first.sums}
-        texts = [text for part in parts for text in part.texts]
-        phases = [each for part in parts for each in part.phases]
-        results[label] = Measured(first.point, sums, texts, first.score, phases)
-    return results

@@ -16,14 +16,14 @@ from functools import cache, partial
 from importlib import metadata
 from typing import Any, TypeAlias
 
-from ..errors import ModelError, ParameterError, SpecvizError, loading
+from ..errors import ModelError, ParameterError, SpecvizError, loading, near
 from ..schema import Signal
-from .base import Method, Parameter, Session, Unsent, Verdict, near
+from .base import Method, Parameter, Session, Unsent, Verdict
 from .kinds import CALIBRATED
 
 __all__ = [
     "GROUP", "Given", "Make", "Method", "Parameter", "Session", "Signal", "Unsent", "Verdict", "as_list",
-    "factory", "find", "make", "name_of", "names", "near", "of_session", "settings_of",
+    "factory", "find", "make", "name_of", "names", "of_session", "settings_of",
 ]  # fmt: skip
 
 GROUP = "specviz.methods"
@@ -174,14 +174,14 @@ def find(name: str | type[Method]) -> type[Method]:
         if name in _classes:
             return _classes[name]
         nothing = "no method is installed: install specviz-lm (pip install -e . in a checkout)"
-        raise ParameterError(f"unknown method {name!r}" + near(name, points, nothing))
+        raise ParameterError(f"unknown method {name!r}" + near(name, sorted(points), nothing))
     point = points[name]
     try:
         with loading():
             method = point.load()
     except ModelError:
         raise
-    except Exception as error:  # another package's fault must not look like ours, nor break the rest
+    except Exception as error:  # isolate errors in third-party entry points
         raise SpecvizError(
             f"method {name!r} ({point.value}) cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, final
 
 import numpy as np
 
-from ..errors import ParameterError
+from ..errors import ParameterError, near
 from ..models.protocols import Context, Pass
 from ..rules.parameters import Parameter as Parameter
 from ..rules.parameters import Value
@@ -210,9 +209,7 @@ class Method(Hooks):
         declared = {p.name: p for p in self.parameters}
         for name in values:
             if name not in declared:
-                raise ParameterError(
-                    f"{self.name} has no parameter {name!r}" + near(name, declared, "it has none")
-                )
+                raise ParameterError(f"{self.name} has no parameter {name!r}" + near(name, declared))
         self.chosen = frozenset(values)  # the others have their defaults
         self.lowered: tuple[int, int] | None = None  # a default block length, and its lowered value
         for p in self.parameters:
@@ -306,14 +303,6 @@ class Method(Hooks):
 
     def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
         """Update the drafter after a committed cycle, if decoding continues."""
-
-
-def near(name: str, names: Collection[str], otherwise: str) -> str:
-    """The end of a message about an unknown name: close matches, or all names, or `otherwise`."""
-    close = difflib.get_close_matches(str(name), list(names), n=3, cutoff=0.5)
-    if close:
-        return "; did you mean " + " or ".join(close) + "?"
-    return "; there is " + ", ".join(sorted(names)) if names else "; " + otherwise
 
 
 def _check_declared(

@@ -1,14 +1,13 @@
 """A static tree as rank paths: [0, 2] is the third likeliest successor of the likeliest one.
 
-Token Recycling (Luo et al. 2025) fills such a template in each cycle. `grow` computes the best one for
-given acceptance rates; `python -m town.template` (in ``data``) measures them and writes the bundled one.
+Token Recycling (Luo et al. 2025) fills such a template in each cycle. `python -m town.template` (in ``data``)
+measures acceptance rates and writes the best tree for them, the bundled one.
 """
 
 from __future__ import annotations
 
-import heapq
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,42 +35,6 @@ def bundled(name: str = "") -> Path:
 def bundled_paths(name: str) -> tuple[Path_, ...]:
     """The rank paths of a template that comes with the package, read once."""
     return tuple(read(bundled(name), MOST))
-
-
-def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
-    """The tree of at most `n` nodes with the highest expected number of accepted ones, best node first.
-
-    A node's probability of being accepted is the product of the rates on its path, and the expectation is the
-    sum of these over the tree. No node's product exceeds its parent's, so the `n` largest form a tree.
-    Repeatedly taking the best child of the nodes taken so far yields it, and its first g nodes are the best
-    tree of g.
-
-    Parameters
-    ----------
-    rates : list of lists
-        ``rates[level][rank]``: how often the successor of that rank is right if all nodes above it are.
-        Missing rates count as 0, and no node of rate 0 is taken.
-    n : int
-
-    Returns
-    -------
-    list of rank paths
-    """
-    paths: list[Path_] = []
-    # Of equals, the shallower, then the likelier.
-    front: list[tuple[float, int, Path_]] = [(-1.0, 0, ())]
-    while front and len(paths) <= n:
-        value, depth, path = heapq.heappop(front)
-        paths.append(path)
-        for rank, rate in enumerate(rates[depth] if depth < len(rates) else ()):
-            if rate > 0:
-                heapq.heappush(front, (value * rate, depth + 1, (*path, rank)))
-    return paths[1:]
-
-
-def expected(rates: Sequence[Sequence[float]], paths: Iterable[Path_]) -> float:
-    """Mean number of a template's nodes accepted per cycle, if rates multiply."""
-    return float(sum(np.prod([rates[level][rank] for level, rank in enumerate(path)]) for path in paths))
 
 
 def read(path: Path, candidates: int) -> list[Path_]:

@@ -43,8 +43,8 @@ CACHE_RULE = Parameter(
         "before it); or, as in Fast-dLLM's code, compute everything at each block's start, place Dream's "
         "first cell there, and then compute only the block, whatever refresh says.",
 )  # fmt: skip
-# The papers compare probabilities, which are 1 from log-odds of 6.2 in bfloat16 and of 17.3 in float32;
-# which of these cells comes first is then up to a library. Here it is the leftmost.
+# The papers compare probabilities, which round to 1 above log-odds of 6.2 in bfloat16 and 17.3 in float32.
+# Such ties go to the leftmost cell.
 SURE = Parameter(
     "sure", 10.0, 0, 100, "nats",
     "Cells with log-odds of at least this count as equally confident and are placed from left to right.",

@@ -475,7 +475,7 @@ def _of_run(part: Trace) -> pd.DataFrame:
         )
     passes = part.passes
     for model in passes.loc[passes["tokens"] > 0, "model"].unique():
-        shape_of(part.run, model)  # raises: a model of unknown shape may read by other rules
+        shape_of(part.run, model)  # raises if the model's shape is unknown
     table = _recorded_passes(part)
     if not len(table):
         raise TraceError(f"the record of {part.run['method']} holds no passes, so they cannot be counted")

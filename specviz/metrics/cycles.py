@@ -528,7 +528,7 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     return table
 
 
-TOLD_APART = ("source", "depth", "rank", "status")
+GROUP_COLUMNS = ("source", "depth", "rank", "status")
 
 
 def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "text") -> pd.DataFrame:
@@ -555,8 +555,8 @@ def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "tex
     TraceError
         If `by` or `reading` is invalid.
     """
-    if isinstance(by, str) or not by or not set(by) <= set(TOLD_APART):
-        raise TraceError(f"by must be a list of {', '.join(TOLD_APART)}, not {by!r}")
+    if isinstance(by, str) or not by or not set(by) <= set(GROUP_COLUMNS):
+        raise TraceError(f"by must be a list of {', '.join(GROUP_COLUMNS)}, not {by!r}")
     nodes = _rated(trace, reading, all_of_them="status" in by)
     keys = [*KEYS, "parent"]
     score = nodes["score"].where(nodes["score"].notna(), -nodes["node"])
@@ -570,7 +570,7 @@ def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFram
         raise TraceError(f"reading must be one of {', '.join(READINGS)}, not {reading!r}")
     if reading == "text" and any(part.run.get("canvas") is not None for part in trace.split()):
         raise TraceError(
-            "a canvas' draft is right or not for its state, not for the text: ask for reading='judged'"
+            "drafts of a canvas are judged at their state, not against the text: use reading='judged'"
         )
     nodes = trace.nodes
     status = nodes["status"]
@@ -847,7 +847,7 @@ def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tu
     return surest and first, margin, bool(close)
 
 
-def rows_together(trace: Trace) -> int:
+def batch_rows(trace: Trace) -> int:
     """How many texts were decoded at once: rows of a batch share the start of their cycles."""
     begun = trace.cycles["start"].notna()
     sharing = trace.cycles[begun].groupby(["run", "start"], observed=True).size()
@@ -863,6 +863,6 @@ def conditions(run: Trace) -> dict[str, str]:
         "numbers of threads": str(facts["threads"]),
         "number formats": str(facts["dtype"]),
         "kernels": f"{backend.get('kernels')}, invariant {backend.get('invariant')}",
-        "batches": str(rows_together(run)),
+        "batches": str(batch_rows(run)),
         "clocks": str(facts["timing"]),
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.metrics.cycles import _silent, _steps, rows_together, seconds
+from specviz.metrics.cycles import _silent, _steps, batch_rows, seconds
 from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, tally
 from specviz.trace import Trace
 from specviz.trace.counts import SUMS, Counts, request_table, step_table
@@ -39,7 +39,7 @@ def counts(trace: Trace) -> Counts:
     runs = trace.split()
     if len(parts := contenders(trace)) > 1:
         raise TraceError(
-            f"the trace holds {len(parts)} contenders ({', '.join(parts)}), whose acceptance together means "
+            f"the trace holds {len(parts)} contenders ({', '.join(parts)}), whose pooled acceptance means "
             f"nothing: select one"
         )
     for part in runs:
@@ -377,7 +377,7 @@ def _settings(trace: Trace) -> dict[str, set[str | float | None]]:
     sampled = [run["sampling"] or {} for run in runs]
     values["temperature"] = {each.get("temperature") for each in sampled}
     values |= {name: {each.get(name) for each in sampled if each.get("temperature")} for name in DRAWN}
-    return values | {"batch": {rows_together(trace)}}
+    return values | {"batch": {batch_rows(trace)}}
 
 
 def _model(part: Trace) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from specviz.models.eagle_model import EagleModel
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import EncoderDecoderContext, TargetsEncoder
 from specviz.models.gguf.reading import load_gguf
-from specviz.models.layers import Lines, embeddings, head_rows
+from specviz.models.layers import Lines, embeddings, head_rows, over_all
 from specviz.models.model import Model
 from specviz.models.t5 import T5
 
@@ -189,9 +189,7 @@ class HeadModel:
         states = self.net(state[None], n)
         if self.head is None or self.net.tokens is None:
             return self.target.logits(states)[0]
-        scores = self.head(states[0]).float()
-        full = scores.new_full((n, self.target.vocabulary), -torch.inf)
-        return full.index_copy_(1, self.net.tokens, scores)
+        return over_all(self.head(states[0]).float(), self.net.tokens, self.target.vocabulary)
 
 
 class EagleHead(Addition):

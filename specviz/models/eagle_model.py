@@ -17,7 +17,7 @@ from specviz.models.choices import of_drafter
 from specviz.models.context import StorageShape, Store, memory_error
 from specviz.models.eagle import Eagle, attention_shape
 from specviz.models.kernels import width
-from specviz.models.layers import Lines, RMSNorm, Rotary, activation, head_rows, stamp, turn
+from specviz.models.layers import Lines, RMSNorm, Rotary, activation, head_rows, over_all, stamp, turn
 from specviz.models.ranks import whole
 
 if TYPE_CHECKING:
@@ -225,8 +225,7 @@ class Arithmetic:
         else:
             logits = self.head(x).float()
         if self.ids is not None:
-            full = logits.new_full((keep, self.vocabulary), -torch.inf)
-            logits = full.index_copy_(1, self.ids, logits)
+            logits = over_all(logits, self.ids, self.vocabulary)
         return x, logits
 
 

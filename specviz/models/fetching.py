@@ -108,7 +108,7 @@ def fetch(
             )
             if device_map is not None and (addition or adapter or diffuses):
                 raise ModelError(
-                    f"device_map spreads causal models alone, and {name} is none: drop device_map"
+                    f"device_map supports only causal models; {name} is not one: drop device_map"
                 )
             if addition:
                 return addition  # moved and converted when it is bound to its target

@@ -159,6 +159,12 @@ def embeddings(net: PreTrainedModel) -> torch.Tensor:
     return weight
 
 
+def over_all(scores: torch.Tensor, tokens: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Expand logits [..., rows] of some tokens to the whole vocabulary, with −inf for the others."""
+    full = scores.new_full((*scores.shape[:-1], vocabulary), -torch.inf)
+    return full.index_copy_(-1, tokens, scores)
+
+
 def head_rows(net: PreTrainedModel, tokens: torch.Tensor) -> torch.nn.Linear:
     """A model's head, cut to the rows of some tokens.
 

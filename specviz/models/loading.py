@@ -6,14 +6,13 @@ needed.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specviz.errors import ModelError, loading
+from specviz.errors import ModelError, loading, near
 from specviz.files import exists
 from specviz.models import devices, ranks
 from specviz.models.downloads import DOWNLOADS, require
@@ -342,15 +341,11 @@ def _check_spread(
 
 
 def _check_folder(text: str, path: Path) -> None:
-    names = list(bundled())
     if not exists(path):
-        near = difflib.get_close_matches(text, [*names, *DOWNLOADS], 1)
-        if not near and HUB_ID.fullmatch(text):
-            near = [f"hf:{text}"]
-        meant = f"; did you mean {near[0]}?" if near else "."
+        hub = [f"hf:{text}"] if HUB_ID.fullmatch(text) else []
         raise ModelError(
-            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Or give a folder, gguf:PATH "
-            f"or hf:<id>"
+            f"no model {text!r}{near(text, [*bundled(), *DOWNLOADS, *hub])} (or give a folder, gguf:PATH or "
+            f"hf:<id>)"
         )
     if not path.is_dir():
         gguf = f"; for a GGUF file write {GGUF}{text}" if path.suffix == ".gguf" else ""

@@ -22,7 +22,7 @@ from specviz.errors import ModelError
 from specviz.models.choices import of_drafter
 from specviz.models.eight_bits import unpack
 from specviz.models.kernels import FP16, INT4, INT8, W8A8, round_to_halves
-from specviz.models.layers import embeddings, head_rows
+from specviz.models.layers import embeddings, head_rows, over_all
 from specviz.models.model import Model
 
 if TYPE_CHECKING:
@@ -142,12 +142,6 @@ def cut(target: PreTrainedModel, layers: int, tokens: Sequence[int]) -> TrimmedN
     net.model.layers = copy.deepcopy(base.layers[:layers]).float()
     net.model.norm = copy.deepcopy(base.norm).float()
     return TrimmedNet(net, torch.tensor(sorted(tokens)))
-
-
-def over_all(scores: Tensor, tokens: Tensor, vocabulary: int) -> Tensor:
-    """Expand logits [..., rows] of some tokens to the whole vocabulary, with −inf for the others."""
-    full = scores.new_full((*scores.shape[:-1], vocabulary), -torch.inf)
-    return full.index_copy_(-1, tokens, scores)
 
 
 def save(weights: TrimmedNet, target: dict[str, str], dtype: torch.dtype, folder: Path) -> None:

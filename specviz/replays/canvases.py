@@ -16,14 +16,11 @@ from specviz.suites.frozen import frozen, take
 
 # -- prompts ------------------------------------------------------------------------------------
 
-MIX = (
-    "every second one is a translation from English into German; the others cycle through the other six kinds"
-)
 SHOTS = 3  # examples stored with each prompt
 
 
 def suite(n: int, shots: int = 0, only: str | None = None) -> list[Entry]:
-    """Bundled prompts, mixed as described by `MIX`.
+    """Bundled prompts: every second one translates, the others cycle through the other six kinds of work.
 
     Parameters
     ----------

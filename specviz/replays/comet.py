@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import TraceError, plural
-from specviz.files import checked, parsed, write_text
+from specviz.files import read_json_lines, write_text
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.report import Row, Values
 from specviz.replays.cells import Cell
@@ -67,12 +67,7 @@ def read(file: Path, kind: type, remedy: str) -> list[Row]:
         raise TraceError(f"there is no {file}: {remedy}")
     if file.stat().st_size > MOST_BYTES:
         raise TraceError(f"{file} is too large for a file of scores: {file.stat().st_size:,} bytes")
-    out: list[Row] = []
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
-        if line.strip():
-            where = f"{file}, line {number}"
-            out.append(checked(kind, parsed(line, where, remedy), where, remedy))
-    return out
+    return read_json_lines(file, kind, remedy)
 
 
 def scored(replay: Replay, file: Path) -> Replay:

@@ -463,7 +463,7 @@ def notes(
         f"tokens per cycle are compared, and no times ({'; '.join(elsewhere)}): each speedup is that of its "
         f"own machine" if elsewhere
         else "no difference is clear: there are too few prompts for a control" if noise == math.inf
-        else f"the controls differ by up to {math.expm1(noise):.1%}: what is less is not clear",
+        else f"the controls differ by up to {math.expm1(noise):.1%}: smaller differences are not significant",
     ]  # fmt: skip
     then, now = (next(iter(each.environments.values())).get("versions") or {} for each in (theirs, ours))
     changed = [

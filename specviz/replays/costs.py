@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from specviz import schema
 from specviz.errors import ParameterError
 from specviz.replays.cells import Plain
 
 if TYPE_CHECKING:
     from specviz.models.protocols import Model
 
-PHASES = ("draft", "forward", "verify", "commit", "between")  # as `specviz.measure.phases` sums them
+PHASES = (*schema.PHASES, "between")  # as `specviz.measure.phases` sums them
 EXITS = ("calm", "early_exit")  # methods whose passes may end at a layer that the shape does not give
 HEADINGS = (
     "contender", "τ", "break-even τ", "speedup", "tokens a pass", "a cycle's passes", "its drafting",

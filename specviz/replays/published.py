@@ -7,12 +7,11 @@ returns one table and `list_published` lists them all.
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, near
 from specviz.measure.report import Settings
 from specviz.paths import folder
 
@@ -98,7 +97,7 @@ def list_published(paper: str | None = None) -> pd.DataFrame:
 
     papers = _papers()
     if paper is not None and paper not in papers:
-        raise ParameterError(f"no published paper {paper!r}" + _near(paper, papers))
+        raise ParameterError(f"no published paper {paper!r}" + near(paper.lower(), papers))
     rows = []
     for each in papers if paper is None else [paper]:
         for table, entry in _tables(each).items():
@@ -147,20 +146,11 @@ def _find(name: str) -> tuple[str, str, Settings]:
     papers = _papers()
     paper, _, table = str(name).partition("/")
     if paper not in papers:
-        raise ParameterError(f"no published table {name!r}: no paper {paper!r}" + _near(paper, papers))
+        raise ParameterError(f"no published table {name!r}: no paper {paper!r}" + near(paper.lower(), papers))
     tables = _tables(paper)
     if table not in tables:
         if not table:
             first = next(iter(tables))
-            raise ParameterError(f"name a table of {paper!r}, such as '{paper}/{first}'" + _near("", tables))
-        raise ParameterError(f"no published table {name!r}" + _near(table, tables, paper))
+            raise ParameterError(f"name a table of {paper!r}, such as '{paper}/{first}'" + near("", tables))
+        raise ParameterError(f"{paper} has no table {table!r}" + near(table.lower(), tables))
     return paper, table, tables[table]
-
-
-def _near(word: str, names: Any, paper: str = "") -> str:
-    """The end of an error message: the names that were probably meant, or all that exist."""
-    front = f"{paper}/" if paper else ""
-    close = difflib.get_close_matches(word.lower(), list(names), n=3, cutoff=0.5)
-    if close:
-        return "; did you mean " + " or ".join(front + each for each in close) + "?"
-    return "; there is " + ", ".join(names)

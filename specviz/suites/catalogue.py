@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, near
 from specviz.files import exists
 from specviz.paths import folder
 
 from . import files, tasks, texts
 from .fetching import File, cached, fetch, forget, given
-from .prompts import Suite, near
+from .prompts import Suite
 from .tasks import Get, Prompts
 
 if TYPE_CHECKING:
@@ -204,14 +204,12 @@ def suite(
     elif path is None and exists(Path(name)):
         chosen_suite = Suite(files.read(name), str(name))
     else:
-        hint = near(base, CATALOGUE).removeprefix("; it has ")
-        hint = hint if hint.startswith("; did") else f" (suites: {hint})"
         what = (
             "neither a suite nor a file"
             if path is None
             else "a path was given for a suite, but this is not a suite"
         )
-        raise PromptError(f"no prompts {str(name)!r}: {what}{hint}")
+        raise PromptError(f"no prompts {str(name)!r}: {what}" + near(base, CATALOGUE))
     if template is not None:
         chosen_suite = chosen_suite.worded(template)
     if (kind, language, each, limit) != (None,) * 4:

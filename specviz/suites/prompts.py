@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, overload
 
-from specviz.errors import ParameterError, PromptError, plural
+from specviz.errors import ParameterError, PromptError, near, plural
 from specviz.streams import Stream, fixed_lag, simulate_partials
 
 from .files import Prompt
@@ -227,15 +226,6 @@ def _spoken(prompt: Prompt) -> str | None:
 def _named(prompt: Prompt) -> Prompt:
     right = prompt.get("reference")
     return {"id": prompt["id"], "reference": right[0] if isinstance(right, list) and right else right}
-
-
-def near(name: str, names: Iterable[str]) -> str:
-    """End of an error message about an unknown name: close matches, or else all names."""
-    names = list(map(str, names))
-    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
-    if close:
-        return "; did you mean " + " or ".join(close) + "?"
-    return "; it has " + ", ".join(names) if names else "; it has none"
 
 
 def pick(entries: Iterable[Prompt], each: int) -> list[Prompt]:

@@ -37,7 +37,7 @@ from specviz.errors import TraceError
 from specviz.files import parsed
 from specviz.trace.files import Record
 from specviz.trace.foreign import COUNTERS, STEP_LIMIT, Line, Request, json_of, lines_of, text_of, word_of
-from specviz.trace.vllm_log import SIGN, VLLM_LOG
+from specviz.trace.vllm_log import NUMBER, SIGN, VLLM_LOG
 
 if TYPE_CHECKING:
     from specviz.trace.foreign_schema import Token
@@ -121,7 +121,7 @@ def _llama_cpp(line: Line, plain: bool) -> Request | str:
     timings = line.checked(Timings, entry if own else entry["timings"], "" if own else "timings")
     choice = _choice(line)
     if entry.get("stop") is False or ("delta" in choice and choice.get("finish_reason") is None):
-        return "it is a streamed answer's chunk, and not its last"
+        return "it is a chunk of a streamed answer, but not the last one"
     row: Record = {"id": f"line {line.number}"}  # a response's own id is different in every run
     if (read := timings.get("prompt_n")) is not None:
         row["prompt_tokens"] = read + (timings.get("cache_n") or 0)
@@ -301,7 +301,6 @@ def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
     return Request(row, each, [None] * len(each), False)
 
 
-NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 PROMPT = re.compile(rf"prompt eval time\s*=\s*{NUMBER} ms /\s*(\d+) tokens")
 EVAL = re.compile(rf"(?<!prompt )eval time\s*=\s*{NUMBER} ms /\s*(\d+) (?:tokens|runs)")
 DRAFT = re.compile(
@@ -396,7 +395,7 @@ def _steps(line: Line, rates: re.Match[str], accepted: int) -> tuple[list[int], 
     try:
         values = [float(part) for part in rates[2].split(",") if part.strip()]
     except ValueError:
-        line.fail(f"has rates that are no numbers: {rates[2][:40]}")
+        line.fail(f"has rates that are not numbers: {rates[2][:40]}")
     if any(np.diff(values) > 0) or any(value > 1 for value in values):
         line.fail("has rates per position that rise or exceed 1")
     mean = float(rates[1])

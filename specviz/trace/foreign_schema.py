@@ -8,9 +8,9 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from specviz.trace.files import Record
+from specviz.trace.foreign import STEP_LIMIT
 
 MOST = 2**31 - 1  # maximum of any count
-STEP_LIMIT = 20_000_000  # maximum steps of a file: a histogram stands for many in a few characters
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0, "seconds": 1.0}
 
 Count = Annotated[int, Field(ge=0, le=MOST)]

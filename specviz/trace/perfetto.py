@@ -14,6 +14,7 @@ import numpy as np
 
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.schema import PHASES
 from specviz.trace.files import Record
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from specviz.trace.trace import Trace
 
-PHASES = ("draft", "forward", "verify", "commit")
 TRACKS = ("cycles", "passes")  # per batch row
 
 

@@ -192,7 +192,7 @@ def open_partial(path: Path) -> StoredRun:
         with contextlib.suppress(pa.ArrowInvalid, OSError), pa.BufferReader(content) as file:
             for message in pa.ipc.MessageReader.open_stream(file):  # ends where the file was cut off
                 if not plain_message(message.metadata.to_pybytes()):
-                    raise TraceError(f"{path} is not what a run writes (compressed, or another kind of data)")
+                    raise TraceError(f"{path} was not written by a run (compressed, or other data)")
         with pa.BufferReader(content) as file, pa.ipc.open_stream(file) as stream:
             run = load_metadata(stream.schema.metadata, str(path))
             check_schema(stream.schema, str(path))

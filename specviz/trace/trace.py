@@ -98,7 +98,7 @@ class Trace:
         names = [path]
         if not single:
             if len(set(self._ids)) < len(self._ids):
-                raise TraceError("two runs have one name, so a folder of them could not be opened again")
+                raise TraceError("two runs have the same name: save them in separate folders")
             names = [path / f"{name}.parquet" for name in _file_names(self._ids)]
         for name in names:
             if name.exists() and not force:

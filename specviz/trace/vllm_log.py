@@ -129,7 +129,7 @@ def _interval(line: Line, text: str) -> tuple[int, int, list[int]] | int | str:
     try:
         mean, rates = float(fields[2][1]), np.array([float(part) for part in fields[3][1].split(", ")])
     except ValueError:
-        line.fail(f"has rates that are no numbers: {fields[3][1][:40]}")
+        line.fail(f"has rates that are not numbers: {fields[3][1][:40]}")
     if (np.diff(rates) > 0).any() or rates[0] > 1:
         line.fail("has rates per position that rise or exceed 1")
     for drafts in _candidates(rates, drafted, accepted):
@@ -140,12 +140,12 @@ def _interval(line: Line, text: str) -> tuple[int, int, list[int]] | int | str:
         return drafted
     line.fail(
         f"has a mean length of {mean}, {accepted} accepted and {drafted} drafted tokens and rates per "
-        f"position that no number of drafts has"
+        f"position that no number of drafts explains"
     )
 
 
 def _candidates(rates: np.ndarray, drafted: int, accepted: int) -> list[int]:
-    """Numbers of drafts that fit the sum of the rates: that of full ones first, then the likeliest first."""
+    """Draft counts consistent with the summed rates: full drafts first, then by likelihood."""
     most, share = len(rates), float(rates.sum())
     full = [drafted // most] if drafted % most == 0 else []
     if not accepted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import ParameterError, PromptError, loading
+from ..errors import ParameterError, PromptError, loading, near
 
 if TYPE_CHECKING:
     from ..loop.checks import Prompts
@@ -145,11 +145,9 @@ def _choices(
 
 def _sorted(name: str, kind: type[Method], options: Options) -> tuple[Options, Options, Options]:
     """Split options into the method's parameters, the decode's options, and the model's device and dtype."""
-    from ..methods import near
-
     own = {p.name for p in kind.parameters}
     if stray := next((each for each in options if each not in own and each not in OPTIONS), None):
-        raise ParameterError(f"{name} takes no {stray!r}" + near(stray, [*own, *OPTIONS], ""))
+        raise ParameterError(f"{name} takes no {stray!r}" + near(stray, [*own, *OPTIONS]))
     places = ("device", "dtype")
     return (
         {each: value for each, value in options.items() if each in own},

@@ -158,7 +158,7 @@ def test_an_end_that_was_moved_is_not_the_targets(town, honest):
     ids = whole["token_ids"]
     dropped = whole | {"token_ids": ids[:-4], "answer": town.decode(ids[:-4])}
     (text,) = audit([dropped], town).texts
-    assert text.verdict == OTHER and text.place == len(ids) - 4 and "goes on with" in text.reason
+    assert text.verdict == OTHER and text.place == len(ids) - 4 and "continues with" in text.reason
     on = written(town, PROMPTS[0], min_new_tokens=LIMIT)  # past the end token
     assert verdicts([on], town) == [OTHER]
     assert verdicts([whole | {"token_ids": ids[:-1]}], town) == [OWN]  # an engine may leave the end token out
@@ -173,9 +173,9 @@ def test_an_end_token_ends_an_answer_whatever_its_line_says(town, honest):
     padded = bare | {"token_ids": [*ids, ids[-1], ids[-1]]}
     short, on, early, full = audit([bare, more | {"answer": ""}, late, padded], town).texts
     assert short.verdict == full.verdict == OWN and short.tokens == full.tokens == len(ids) - 1
-    assert on.verdict == OTHER and on.place == len(ids) and "goes on after its end token" in on.reason
+    assert on.verdict == OTHER and on.place == len(ids) and "continues after its end token" in on.reason
     assert early.verdict == OTHER and early.place == 3 and "marked as ended" in early.reason
-    with pytest.raises(PromptError, match="goes on after its end token"):
+    with pytest.raises(PromptError, match="continues after its end token"):
         audit([whole], town, honest=[more] * 8)
 
 

@@ -79,8 +79,10 @@ def subjects(name: str, given: argparse.Namespace) -> list[Any]:
             named = given.suite if hasattr(given, "suite") else getattr(module, "SUITES", ["town"])
             out.append([entry for each in named for entry in suite(each)])
         else:  # another role for the bundled target
-            beside = None if hasattr(given, "model") else getattr(module, "BESIDE", {}).get(parameter.name)
-            out.append(load(beside, *where) if beside else None)
+            companion = (
+                None if hasattr(given, "model") else getattr(module, "COMPANIONS", {}).get(parameter.name)
+            )
+            out.append(load(companion, *where) if companion else None)
     return out
 
 

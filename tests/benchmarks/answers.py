@@ -206,8 +206,8 @@ def _tampered(
 def _under_another_prompt(target: Any, honest: list[Line]) -> Iterator[Line]:
     """Answers to the same questions after another system prompt, if they differ from the honest ones."""
     for line in honest:
-        asked = [{"role": "system", "content": SYSTEM}, *line["messages"]]
-        other = _stock(target, asked, line["max_tokens"]) | {"messages": line["messages"]}
+        messages = [{"role": "system", "content": SYSTEM}, *line["messages"]]
+        other = _stock(target, messages, line["max_tokens"]) | {"messages": line["messages"]}
         if other.pop("ids") != line["ids"]:
             yield other
 

@@ -33,7 +33,7 @@ from . import printed
 from .claims import Claim, bars_of
 
 TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # defaults
-BESIDE = {"exits": "town-t5-exit", "calm": "town-t5-calm"}
+COMPANIONS = {"exits": "town-t5-exit", "calm": "town-t5-calm"}
 TASKS = ("de-en", "en-de", "sum-en", "sum-de")
 NO_LOSS, ONE_POINT = 0.2, 1.0  # points: a minimal loss, and a loss of about one
 GOALS = {NO_LOSS: 1.3, ONE_POINT: 1.5}  # required speedup by the points that may be lost
@@ -47,7 +47,7 @@ COLUMNS = [
     ("rollbacks", "rollbacks", "{:.1%}"),
     ("sent", "sent a cycle", "{:.1f}"),
 ]
-SPARE = ("sent", "own", "rollbacks", "fallbacks")
+DROP_ORDER = ("sent", "own", "rollbacks", "fallbacks")
 NOTES = [
     "score: BLEU of translations (sacrebleu, 13a), ROUGE-L of summaries (rouge-score), in percent, against "
     "up to eight right answers a text. lost: what the large model's greedy texts have more. speedup: seconds "
@@ -104,7 +104,7 @@ def bench(
         plans[task] = points + (leaving(exits, calm) if task == "de-en" else [])
     of, done = rounds * number * sum(map(len, plans.values())), 0
 
-    def told(label: str) -> None:
+    def advance(label: str) -> None:
         nonlocal done
         done += 1
         tick(done, of, label)
@@ -113,7 +113,7 @@ def bench(
     claims: list[Claim] = []
     head: list[dict[str, Any]] = []
     for task, points in plans.items():
-        found = sweep(points, entries[task], max_new_tokens=max_new_tokens, rounds=rounds, tick=told)
+        found = sweep(points, entries[task], max_new_tokens=max_new_tokens, rounds=rounds, tick=advance)
         head += summary(task, found)
         parts += tables(task, found)
         claims += claims_of(task, found)
@@ -122,7 +122,7 @@ def bench(
     title = f"Table 1: {target.name} with {small.name} and {aligned.name}, {number} texts a task"
     columns = [("task", "", ""), *COLUMNS, ("paper", "paper: ×", "")]
     return Report("bild", title, about, columns, head, bars_of(claims), [*NOTES, f"Time: {about['clock']}."],
-                  ("paper", *SPARE), parts)  # fmt: skip
+                  ("paper", *DROP_ORDER), parts)  # fmt: skip
 
 
 def row(measured: Measured, found: dict[str, Measured], label: str | None = None) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def tables(task: str, found: dict[str, Measured]) -> list[Part]:
         ("Figures 6 and 7: CALM", group(found, "CALM", "CALM, state", "CALM, softmax")),
     ):  # fmt: skip
         if those:
-            parts.append(Part(f"{task}: {title}", COLUMNS, [row(each, found) for each in those], SPARE))
+            parts.append(Part(f"{task}: {title}", COLUMNS, [row(each, found) for each in those], DROP_ORDER))
     return parts
 
 

@@ -18,7 +18,7 @@ from specviz.errors import ParameterError
 from specviz.measure.benches import batches
 from specviz.measure.pairs import suite
 from specviz.measure.report import Bar, Estimate, Part, Report
-from specviz.measure.sweep import BEAM, Measured, pooled, sweep
+from specviz.measure.sweep import BEAM, Measured, sweep
 from specviz.measure.timing import BASELINE, quiet_clock, setting
 from specviz.methods import find
 from specviz.metrics.tokens import ABSENT
@@ -27,11 +27,11 @@ from specviz.replays.contenders import BEAMS, ablation, drafting, lineup
 from . import printed
 
 TARGET, DRAFTS = "town-t5", ("town-t5-small",)  # defaults
-BESIDE = {"heads": "town-t5-heads", "slots": "town-t5-slots"}
+COMPANIONS = {"heads": "town-t5-heads", "slots": "town-t5-slots"}
 TASKS = ("de-en", "en-de", "sum-en")
 SEEDS = 3  # sets of texts, as the paper's three seeds: greedy decoding has no other randomness
 EXACT = 6  # prompts of the exactness check, per text of a set
-TOGETHER, TOGETHER_METHODS = 2, ("autoregressive", "speculative", "specdec", "cm_asd", "unispec")
+BATCHED, BATCHED_METHODS = 2, ("autoregressive", "speculative", "specdec", "cm_asd", "unispec")
 
 # Column of Table III: its metric.
 PARTS = {"paper_tok": "accepted_tokens", "paper_td": "draft_latency", "paper": "speedup"}
@@ -49,7 +49,7 @@ COLUMNS = [
     ("paper", "paper: ×", "{:.1f}"),
     ("paper_score", "score", "{:.2f}"),
 ]
-SPARE = ("paper_score", "drafted", "sent", "taken", "drafting", "paper", "relative")
+DROP_ORDER = ("paper_score", "drafted", "sent", "taken", "drafting", "paper", "relative")
 NOTES = [
     "score: BLEU (sacrebleu, 13a) or ROUGE-L (rouge-score) in percent against up to eight right answers to "
     "a text: mean and deviation over the sets of texts. relative BLEU: against our greedy texts (Table V). "
@@ -108,7 +108,7 @@ def bench(
     points, more = lineup(target, draft, heads, slots), ablation(target, draft)
     of, done = seeds * number * (len(tasks) * len(points) + len(more)), 0
 
-    def told(label: str) -> None:
+    def advance(label: str) -> None:
         nonlocal done
         done += 1
         tick(done, of, label)
@@ -118,7 +118,7 @@ def bench(
     judged: list[Any] = []
     for task in tasks:
         plan = points + (more if task == tasks[0] else [])
-        sets = [sweep(plan, each, max_new_tokens=max_new_tokens, tick=told) for each in entries[task]]
+        sets = [sweep(plan, each, max_new_tokens=max_new_tokens, tick=advance) for each in entries[task]]
         found = pooled(sets)
         times, traces = drafting(plan, entries[task][0], max_new_tokens)
         rows = {label: row(task, label, sets, found, times) for label in found}
@@ -131,7 +131,7 @@ def bench(
             columns = [*COLUMNS[:-2], ("paper_tok", "paper: Tok", "{:.2f}"), ("paper_td", "t_d", "{:.2f}"),
                        ("paper", "×", "{:.1f}")]  # fmt: skip
             parts.append(Part(f"Table III: {task}, either half alone, one signal alone, other readings",
-                              columns, chosen, SPARE))  # fmt: skip
+                              columns, chosen, DROP_ORDER))  # fmt: skip
         judged.append((task, traces["SpecDec, k 10"]))
     parts.append(telling(judged))
     bars: list[Bar] = []
@@ -142,8 +142,8 @@ def bench(
         bars += kept
         notes += said
     if batch:
-        entries_of_a_batch = suite(tasks[0], TOGETHER * max(batch))
-        report = batches.bench(target, [draft], entries_of_a_batch, only=TOGETHER_METHODS, sizes=batch)
+        entries_of_a_batch = suite(tasks[0], BATCHED * max(batch))
+        report = batches.bench(target, [draft], entries_of_a_batch, only=BATCHED_METHODS, sizes=batch)
         parts.append(replace(report.table, title=f"Figure 2, {tasks[0]}: {report.title}"))
         bars += report.bars
         notes += report.notes
@@ -151,7 +151,19 @@ def bench(
     about["clock"] = quiet_clock(target.device)[1]
     title = f"Tables I, II, IV and V: {target.name} with {draft.name}, {seeds} sets of {number} texts a task"
     return Report("confidence", title, about, [("task", "", ""), *COLUMNS], head, bars,
-                  [*notes, f"Time: {about['clock']}."], SPARE, parts)  # fmt: skip
+                  [*notes, f"Time: {about['clock']}."], DROP_ORDER, parts)  # fmt: skip
+
+
+def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
+    """Combine measurements of the same settings on several sets of texts into one of all texts."""
+    results = {}
+    for label, first in sets[0].items():
+        parts = [each[label] for each in sets]
+        sums = {name: np.concatenate([part.sums[name] for part in parts]) for name in first.sums}
+        texts = [text for part in parts for text in part.texts]
+        phases = [each for part in parts for each in part.phases]
+        results[label] = Measured(first.point, sums, texts, first.score, phases)
+    return results
 
 
 def row(

@@ -29,7 +29,7 @@ from specviz.measure.report import Bar, Estimate, Part, Report
 from specviz.measure.timing import paired, quiet_clock, setting
 from specviz.methods.unmasking import CellReading, read_cells
 from specviz.replays import canvases
-from specviz.replays.canvases import MIX, PAPER, suite
+from specviz.replays.canvases import PAPER, suite
 from specviz.replays.sources.canvases import DRAFTS
 from specviz.whatifs import whatif
 
@@ -41,7 +41,7 @@ TREES = ("chain", "mix")
 BLOCKS, REFRESH = (4, 8, 32), (8, 16, 32)
 LENGTH = 64  # cells, in most parts
 SHORT, LONG = 32, 256  # cells: for the exactness check, and for the cache's speed
-TOGETHER = 8  # batch size if nothing is timed
+BATCHED = 8  # batch size if nothing is timed
 SHARED = 40  # prompts per audit; several audits run in parallel
 GROWING = (32, 64, 128, 256)  # cells of Figure 3
 FEWER, FASTER = 0.5, 1.4  # share of passes saved at N = 4, and speed over stepwise decoding
@@ -138,7 +138,7 @@ def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[in
     tokens = sum(row[f"{tree} {n} tokens"] for row in rows for n, tree in drafts)
     note = (
         f"exact: {tokens:,} tokens in {texts:,} texts; {parted} part, {bugs} by "
-        f"a bug. ssd writes up to {TOGETHER} prompts together, stepwise decoding each alone. Log-odds of "
+        f"a bug. ssd writes up to {BATCHED} prompts together, stepwise decoding each alone. Log-odds of "
         "every cell in work are compared besides, within the audit's bound."
     )
     return PartResult(tables, bars, [note])
@@ -163,7 +163,7 @@ def audit_of(model: Any, count: int, job: Job) -> Sequence[Any]:
     """Audit one job and return its rows."""
     policy, drafts, _, ids = job
     ways = [ssd(n, tree, **policy) for n, tree in drafts]
-    return audit.canvases(model, ids, ways, TOGETHER, SHORT, threads=1 if count > 1 else None).rows
+    return audit.canvases(model, ids, ways, BATCHED, SHORT, threads=1 if count > 1 else None).rows
 
 
 def bound(n: int, policy: Mapping[str, Any]) -> float:
@@ -188,7 +188,7 @@ def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
                      Way("entropy_bounded", policy | {"bound": 0.1})]  # fmt: skip
             found = {}
             for way in ways:
-                found[way.label] = write(model, ids, way, LENGTH, TOGETHER)
+                found[way.label] = write(model, ids, way, LENGTH, BATCHED)
                 steps(f"{spelt(policy)}: {way.label}")
             base = found["stepwise"]
             taken = np.array([text.passes for text in base], float)
@@ -396,10 +396,10 @@ def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
 def lengths(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """Figure 3: valid tokens a second by generation length, and by examples before the prompt; N = 3."""
     ways = [stepwise(**PAPER), ssd(3, **PAPER)]
-    asked = [(length, 0) for length in GROWING] + [(LENGTH, shots) for shots in (0, 1, 2, 3)]
-    steps = Steps(tick, "lengths", len(asked) * len(ways) * prompts * rounds)
+    sizes = [(length, 0) for length in GROWING] + [(LENGTH, shots) for shots in (0, 1, 2, 3)]
+    steps = Steps(tick, "lengths", len(sizes) * len(ways) * prompts * rounds)
     tables: list[list[dict[str, Any]]] = [[], []]
-    for i, (length, shots) in enumerate(asked):
+    for i, (length, shots) in enumerate(sizes):
         ids = [model.encode(entry["prompt"]) for entry in suite(prompts, shots)]
         plain, drafted = timed(model, ids, ways, length, rounds, steps)
         tables[i >= len(GROWING)].append({
@@ -430,7 +430,7 @@ def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     policies = [PAPER | {"cache": "none"}, PAPER]
     steps = Steps(tick, "limits", 2 * len(policies))
     for policy in policies:
-        trace = generate(model, entries, stepwise(**policy)(), max_new_tokens=LENGTH, batch=TOGETHER)
+        trace = generate(model, entries, stepwise(**policy)(), max_new_tokens=LENGTH, batch=BATCHED)
         steps(f"stepwise decoding recorded, {spelt(policy)}")
         table = metrics.acceptance_limit(trace, lengths=DRAFTS)
         for n, some in table.groupby("draft_length", sort=False):
@@ -522,10 +522,13 @@ def bench(
     """
     if getattr(model, "kind", None) != "diffusion":
         raise ParameterError(f"bench diffusion measures a diffusion model, and {model.name} is none")
-    chosen = [asked(name) for name in parts or PARTS]
+    chosen = [part_named(name) for name in parts or PARTS]
     tables: list[Part] = []
     bars: list[Bar] = []
-    notes = [f"Prompts: bundled ones, {MIX}."]
+    notes = [
+        "Prompts: bundled ones. Every second one is a translation from English into German; the others cycle "
+        "through the other six kinds."
+    ]
     counts = {}
     for name, measure, usual in chosen:
         counts[name] = number or usual
@@ -540,7 +543,7 @@ def bench(
                   head.dropped, tables[1:])  # fmt: skip
 
 
-def asked(name: str) -> tuple[str, Callable[..., PartResult], int]:
+def part_named(name: str) -> tuple[str, Callable[..., PartResult], int]:
     """Find a part by its name.
 
     Raises

@@ -24,6 +24,7 @@ from specviz.measure.sweep import Advanced, Point
 from specviz.measure.timing import BASELINE, Timed, closing, paired, quiet_clock, setting
 from specviz.metrics.interval import pooled
 from specviz.replays.published import published
+from specviz.schema import PHASES
 from specviz.suites import suite
 from specviz.suites.frozen import frozen, take
 
@@ -40,7 +41,6 @@ NUMBERS = ((1, 1), (2, 3), (4, 7), (8, None))  # ranges of a language's prompts
 CYCLES = ((1, 4), (5, 12), (13, None))
 FIGURES = ("arithmetic", "code")  # kinds whose answers look alike in every language
 DEPTHS = (1, 2, 3, 4, 5)
-PHASES = ("draft", "forward", "verify", "commit")
 
 # Label: generation of the weights, tree, and published table; EAGLE-1 is in Table 9 only.
 EAGLES = {
@@ -59,11 +59,11 @@ COLUMNS = [
     ("paper_tau", "paper: τ", "{:.2f}"),
     ("paper_speedup", "×", "{:.2f}"),
 ]
-SPARE = ("same",)
+DROP_ORDER = ("same",)
 
 
 @dataclass
-class Found:
+class PartResult:
     """Tables, bars and notes of one part."""
 
     tables: list[Part]
@@ -134,7 +134,7 @@ class Decoded:
                          other.tokens, other.cycles)  # fmt: skip
 
 
-class Asked:
+class Setup:
     """State that the parts share: models, options, and recorded runs that several of them read.
 
     Parameters
@@ -188,13 +188,13 @@ class Asked:
 # -- exact and law -------------------------------------------------------------------------------
 
 
-def exact(asked: Asked) -> Found:
+def exact(setup: Setup) -> PartResult:
     """Audit that every token of both generations and both trees is the target's."""
-    given = [said(asked.model, chat) for chat in chats(asked.number("exact"))]
+    given = [said(setup.model, chat) for chat in chats(setup.number("exact"))]
     result = audit.run(
-        asked.model, asked.one_a_generation(), given, [f"eagle:tree={tree}" for tree in TREES],
-        asked.max_new_tokens, sampled=0, laws=False,
-        progress=lambda done, of: asked.tick(done, of, "exact"),
+        setup.model, setup.one_a_generation(), given, [f"eagle:tree={tree}" for tree in TREES],
+        setup.max_new_tokens, sampled=0, laws=False,
+        progress=lambda done, of: setup.tick(done, of, "exact"),
     )  # fmt: skip
     rows = [{"method": row.method, "draft": row.draft, "prompts": row.prompts, "tokens": row.tokens,
              "equal": row.equal, "tie": row.tie, "noise": row.noise, "reference": row.reference_noise,
@@ -218,15 +218,15 @@ def exact(asked: Asked) -> Found:
         Bar(f"{name}: bugs", bugs, 0, "at most"),
         Bar(f"{name}: largest share that parts at a tie or by rounding", share, SHARE, "at most"),
     ]
-    return Found(tables, bars, [f"exact: {result.summary}"])
+    return PartResult(tables, bars, [f"exact: {result.summary}"])
 
 
-def law(asked: Asked) -> Found:
+def law(setup: Setup) -> PartResult:
     """Audit that samples have the target's law: enumerated on a toy, and by chi-square on the models."""
-    given = [said(asked.model, chat) for chat in chats(asked.number("law"))]
+    given = [said(setup.model, chat) for chat in chats(setup.number("law"))]
     result = audit.run(
-        asked.model, list(asked.drafts), given, [f"eagle:tree={tree}" for tree in TREES],
-        asked.max_new_tokens, sampled=len(given), progress=lambda done, of: asked.tick(done, of, "law"),
+        setup.model, list(setup.drafts), given, [f"eagle:tree={tree}" for tree in TREES],
+        setup.max_new_tokens, sampled=len(given), progress=lambda done, of: setup.tick(done, of, "law"),
     )  # fmt: skip
     toys = [{"method": each.method, "sampling": each.sampling, "cells": each.cells, "error": each.error}
             for each in result.laws]  # fmt: skip
@@ -252,26 +252,26 @@ def law(asked: Asked) -> Found:
         Bar(f"least p of {len(drawn)} chi-square tests", least, CHANCE),
         Bar(f"sampled texts whose passes, records or accepts are wrong, of {texts}", bugs, 0, "at most"),
     ]
-    return Found(tables, bars, [f"law: {result.summary}"])
+    return PartResult(tables, bars, [f"law: {result.summary}"])
 
 
 # -- the table -----------------------------------------------------------------------------------
 
 
-def table(asked: Asked) -> Found:
+def table(setup: Setup) -> PartResult:
     """Table 3: τ and speedup of each contender in each language."""
-    each = asked.number("table")
+    each = setup.number("table")
     found: dict[str, dict[str, Decoded]] = {}
-    done, of = 0, each * asked.rounds * len(asked.points) * len(asked.languages)
+    done, of = 0, each * setup.rounds * len(setup.points) * len(setup.languages)
 
-    def told(language: str, label: str) -> None:
+    def advance(language: str, label: str) -> None:
         nonlocal done
         done += 1
-        asked.tick(done, of, f"table: {language}, {label}")
+        setup.tick(done, of, f"table: {language}, {label}")
 
-    for language in asked.languages:
-        entries = prompts_of(language, each, asked.model)
-        found[language] = measure(asked, entries, partial(told, language))
+    for language in setup.languages:
+        entries = prompts_of(language, each, setup.model)
+        found[language] = measure(setup, entries, partial(advance, language))
     printed = paper()
     rows = []
     for language, those in found.items():
@@ -286,42 +286,42 @@ def table(asked: Asked) -> Found:
                 "paper_tau": None if label.endswith(ALL) else printed.get((name, language, "tau")),
                 "paper_speedup": None if label.endswith(ALL) else printed.get((name, language, "speedup")),
             })  # fmt: skip
-    clock = quiet_clock(asked.model.device)[1]
+    clock = quiet_clock(setup.model.device)[1]
     notes = [
         "τ: tokens a cycle over all texts, the bonus counted. speedup: median over texts of tokens/s over "
         "autoregressive decoding's on the same text, prompt's pass inside, nothing recorded, in turns; "
-        f"{clock}, median of {asked.rounds} rounds. Intervals: 95 % bootstrap over texts. en, all: what the "
+        f"{clock}, median of {setup.rounds} rounds. Intervals: 95 % bootstrap over texts. en, all: what the "
         "drafter was trained on.",
         f"{STORE} begins each language (and round) with an empty memory and keeps it from prompt to prompt "
         "(keep=run, its default); its τ holds those first texts, too.",
         "paper: Llama-3.1-8B-Instruct on an A100 (of EAGLE-1 Table 9, Llama-3-8B-Instruct), other texts and "
         "other draft sizes for each method: only directions compare.",
-        *([f"EAGLE-1's tree has {WHOLE} nodes; here its first {asked.size}."] if asked.size < WHOLE else []),
-        *missing(asked.points),
+        *([f"EAGLE-1's tree has {WHOLE} nodes; here its first {setup.size}."] if setup.size < WHOLE else []),
+        *missing(setup.points),
     ]
     title = (
-        f"Table 3: {asked.model.name}, {each} texts a language, {asked.size} nodes a draft, up to "
-        f"{asked.max_new_tokens} tokens, greedy"
+        f"Table 3: {setup.model.name}, {each} texts a language, {setup.size} nodes a draft, up to "
+        f"{setup.max_new_tokens} tokens, greedy"
     )
-    return Found([Part(title, COLUMNS, rows, SPARE)], bars_of(found), notes)
+    return PartResult([Part(title, COLUMNS, rows, DROP_ORDER)], bars_of(found), notes)
 
 
-def measure(asked: Asked, entries: list[dict[str, Any]], tick: Callable[[str], None]) -> dict[str, Decoded]:
+def measure(setup: Setup, entries: list[dict[str, Any]], tick: Callable[[str], None]) -> dict[str, Decoded]:
     """Time all contenders on a language's texts in turns; each first decodes one text to warm up."""
-    clock, _ = quiet_clock(asked.model.device)
+    clock, _ = quiet_clock(setup.model.device)
     found: dict[str, Decoded] = {}
-    seconds: dict[str, list[list[float]]] = {point.label: [] for point in asked.points}
-    for number in range(asked.rounds):
+    seconds: dict[str, list[list[float]]] = {point.label: [] for point in setup.points}
+    for number in range(setup.rounds):
         runs: dict[str, Run] = {}
         with closing(runs):
-            for point in asked.points:
-                shared = {"draft": point.draft, "max_new_tokens": asked.max_new_tokens, "record": None}
-                for _ in Run(asked.model, entries[:1], point.method, **shared, **point.values):
+            for point in setup.points:
+                shared = {"draft": point.draft, "max_new_tokens": setup.max_new_tokens, "record": None}
+                for _ in Run(setup.model, entries[:1], point.method, **shared, **point.values):
                     pass
-                runs[point.label] = Run(asked.model, entries, point.method, **shared, **point.values)
+                runs[point.label] = Run(setup.model, entries, point.method, **shared, **point.values)
             decoders = {label: Advanced(run, len(entries)) for label, run in runs.items()}
-            timed = paired(decoders, len(entries), asked.model.device, tick, clock)
-        for point in asked.points:
+            timed = paired(decoders, len(entries), setup.model.device, tick, clock)
+        for point in setup.points:
             seconds[point.label].append(timed[point.label].seconds)
             if not number:
                 cycles = decoders[point.label].sums["cycles"]
@@ -375,11 +375,11 @@ def bars_of(found: Mapping[str, Mapping[str, Decoded]]) -> list[Bar]:
 # -- cause and time ------------------------------------------------------------------------------
 
 
-def cause(asked: Asked) -> Found:
+def cause(setup: Setup) -> PartResult:
     """Explain τ: how often first tokens are right, and how soon a store learns a language."""
     deep, work, learning = [], [], []
-    compared = [point for point in asked.points[1:] if point.values.get("tree", "dynamic") == "dynamic"]
-    for language, traces in asked.recorded.items():
+    compared = [point for point in setup.points[1:] if point.values.get("tree", "dynamic") == "dynamic"]
+    for language, traces in setup.recorded.items():
         for point in compared:
             share, sure = first(traces[point.label])
             given = metrics.by_depth(traces[point.label]).set_index("depth")["given"]
@@ -391,7 +391,7 @@ def cause(asked: Asked) -> Found:
             work.append({"group": "" if figures else language, "language": language,
                          "answers": "figures, code" if figures else "words", **taus})  # fmt: skip
         learning.append({"language": language, **learnt(traces[f"{STORE}, cold"], traces[STORE])})
-    each = asked.number("cause")
+    each = setup.number("cause")
     title = f"How often the drafts are right, {each} recorded texts a language"
     columns = [
         ("group", "", ""),
@@ -421,7 +421,7 @@ def cause(asked: Asked) -> Found:
         "cold: every text begins with an empty memory; kept: the same texts in one run. cycle: τ of cold "
         "texts by the cycle's number in its text; text: τ of kept ones by the text's number in its run.",
     ]
-    return Found(tables, [], notes)
+    return PartResult(tables, [], notes)
 
 
 def first(trace: Any) -> tuple[Estimate, float]:
@@ -465,12 +465,12 @@ def spelt(low: int, high: int | None) -> str:
     return f"{low}+" if high is None else f"{low}–{high}" if high > low else str(low)
 
 
-def time(asked: Asked) -> Found:
+def time(setup: Setup) -> PartResult:
     """Break down a cycle's time, and give the τ a method needs to pay off."""
     rows = []
     base = 0.0
-    for point in asked.points:
-        cycles = [traces[point.label].cycles for traces in asked.recorded.values()]
+    for point in setup.points:
+        cycles = [traces[point.label].cycles for traces in setup.recorded.values()]
         steps = [table[table["cycle"] > 0] for table in cycles]
         count = sum(map(len, steps))
         row: dict[str, Any] = {"label": point.label}
@@ -488,11 +488,11 @@ def time(asked: Asked) -> Found:
         "time: wall clock of recorded runs, of the phases alone. pays from τ: a cycle's time over "
         "autoregressive decoding's, which is the τ that makes up for it; τ: over all languages."
     )
-    return Found([Part("Milliseconds a cycle, all languages", columns, rows)], [], [note])
+    return PartResult([Part("Milliseconds a cycle, all languages", columns, rows)], [], [note])
 
 
 # Name: function, and default number of prompts (per language in table and cause).
-PARTS: dict[str, tuple[Callable[[Asked], Found], int]] = {
+PARTS: dict[str, tuple[Callable[[Setup], PartResult], int]] = {
     "exact": (exact, 300),
     "law": (law, 20),
     "table": (table, 42),
@@ -546,8 +546,8 @@ def bench(
     if wrong or not drafts:
         found = f"{wrong[0]} is none" if wrong else "there is none"
         raise ParameterError(f"bench eagle compares EAGLE drafters, and {found}: name them with --draft")
-    asked = Asked(target, drafts, languages, number, rounds, max_new_tokens, size, tick)
-    labels = [point.label for point in asked.points]
+    setup = Setup(target, drafts, languages, number, rounds, max_new_tokens, size, tick)
+    labels = [point.label for point in setup.points]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise ParameterError(
             f"two drafters for {twice}: of a generation one may know English alone (NAME-en), and one more"
@@ -556,11 +556,11 @@ def bench(
     bars: list[Bar] = []
     notes: list[str] = []
     for name in parts or PARTS:
-        part = PARTS[name][0](asked)
+        part = PARTS[name][0](setup)
         tables += part.tables
         bars += part.bars
         notes += part.notes
-    counts = {name: asked.number(name) for name in parts or PARTS}
+    counts = {name: setup.number(name) for name in parts or PARTS}
     about = setting(target, list(drafts), prompts=counts, rounds=rounds, max_new_tokens=max_new_tokens,
                     size=size, languages=list(languages))  # fmt: skip
     about["clock"] = quiet_clock(target.device)[1]

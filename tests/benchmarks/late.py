@@ -90,7 +90,7 @@ def part(
     old: int,
     max_new_tokens: int,
     template: str,
-    told: Callable[[str], None] = lambda name: None,
+    advance: Callable[[str], None] = lambda name: None,
 ) -> tuple[Part, list[tuple[str, str, float, float, str, Estimate | None]]]:
     """The table of a model, and its claims: (name, where, value, limit, kind, estimate)."""
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "template": template}
@@ -101,7 +101,7 @@ def part(
     if age:
         with settled():  # the first period warms up, and its first update has no draft
             found = np.array(list(costs(model, code, age + length, record=None, **options)))[length:]
-        told("late updates")
+        advance("late updates")
         over = relative(found[:, 0], length)
         for some in np.array_split(np.arange(age), BLOCKS):
             rows.append({
@@ -122,7 +122,7 @@ def part(
                     rows.append({"updates": f"{number:,}", "memory": now})
                     base = base or now
                     peak = max(peak, now)
-        told("memory")
+        advance("memory")
         claims.append((f"resident memory grows over {old:,} updates, behind the first tenth, MB",
                        where, peak - base, LEAK, "at most", None))  # fmt: skip
     title = f"Late updates: {model.name}, one text of {length} updates again and again, β = 0.2"

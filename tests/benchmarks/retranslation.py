@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from specviz import audit, metrics
-from specviz.measure.claims import Quality, ratio
+from specviz.measure.claims import Quality, ratio, resampled
 from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.retranslation import METHOD, RT, Decoded, Setting, measure
 from specviz.measure.timing import quiet_clock, setting
@@ -42,7 +42,7 @@ FIGURES = [
     ("paper_ad", "A/D", "{:.2f}"),
     ("paper_speedup", "speedup", "{:.2f}"),
 ]
-SPARE = ("paper_ad", "paper_speedup", "paper_ne", "prefilled", "chrf", "al", "ao", "tps")
+DROP_ORDER = ("paper_ad", "paper_speedup", "paper_ne", "prefilled", "chrf", "al", "ao", "tps")
 NOTES = [
     "BLEU, chrF: sacrebleu, of the last outputs, against up to eight accepted translations a text. NE: "
     "tokens taken back between displayed outputs over tokens of the last ones. A/D: accepted over drafted "
@@ -128,7 +128,7 @@ def bench(
     done = 0
     of = len(models) * (len(languages) * (number * len(chosen) * rounds + number) + bool(age) + bool(old))
 
-    def told(name: str) -> None:
+    def advance(name: str) -> None:
         nonlocal done
         done += 1
         tick(done, of, name)
@@ -143,7 +143,7 @@ def bench(
         for code in languages:
             found, quality = measure(
                 model, bundled(code, number), chosen, rounds=rounds, max_new_tokens=max_new_tokens,
-                template=template, tick=told,
+                template=template, tick=advance,
             )  # fmt: skip
             whole[code] = found
             where = f"{model.name}, {code}"
@@ -163,14 +163,14 @@ def bench(
             notes.append(f"{where}, audit of β = 0: {result.summary}")
             notes += [f"{where}: {difference}" for difference in row.differences[:5]]
             for _ in range(number):
-                told("audit")
+                advance("audit")
         title = f"Table 2: {model.name}, {number} texts a language, three words an update, greedy"
         parts.insert(
-            first, Part(title, [("language", "into", ""), ("method", "", ""), *FIGURES], second, SPARE)
+            first, Part(title, [("language", "into", ""), ("method", "", ""), *FIGURES], second, DROP_ORDER)
         )
         claims += orders(model.name, whole)
         if age or old:
-            part, more = late.part(model, languages[0], age, old, max_new_tokens, template, told)
+            part, more = late.part(model, languages[0], age, old, max_new_tokens, template, advance)
             parts.append(part)
             claims += [Claim(*each) for each in more]
     about = setting(models[0], [], texts=number, rounds=rounds, languages=list(languages))
@@ -225,9 +225,9 @@ def tables(rows: dict[str, dict[str, Any]], what: str) -> list[Part]:
     masked = [row for name, row in rows.items() if name.startswith(("mask-", "display-"))]
     swept = [row for name, row in rows.items() if row not in masked and name != TWICE]
     return [
-        Part(f"Table 3: the bias; {what}", columns, swept, SPARE),
+        Part(f"Table 3: the bias; {what}", columns, swept, DROP_ORDER),
         Part(f"Table 4: masks, and two passes where a draft ends (Algorithm 1), β = {BETA:g}; {what}",
-             columns, [main, *masked, rows[TWICE]], SPARE),
+             columns, [main, *masked, rows[TWICE]], DROP_ORDER),
     ]  # fmt: skip
 
 
@@ -257,7 +257,10 @@ def claims_of(where: str, code: str, found: dict[str, Decoded], quality: Quality
     claims.append(Claim("β ≥ 0.5 accepts every draft token: A/D", where, least, 1, "at least"))
     fastest = max((d for d in found.values() if d is not cd), key=lambda d: d.over(rt).median)
     more("continuous decoding over the fastest other, tokens/s", cd.over(fastest), 1.0)
-    more(f"BLEU at β = {BETA:g} above that at 0.5", main.better(half, quality))
+    better = resampled(
+        lambda a, b: quality.bleu(a) - quality.bleu(b), *(each.sums["bleu"] for each in (main, half))
+    )
+    more(f"BLEU at β = {BETA:g} above that at 0.5", better)
     for name, decoded in found.items():
         kind, _, k = name.partition("-")
         if kind == "mask":

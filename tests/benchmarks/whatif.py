@@ -71,7 +71,7 @@ CHAINS = [
 # against reruns as well, one question uses a shorter record.
 TAILS = {"short tails": 3}
 EXACT_FIELDS = ("cycle", "keep", "accepted", "cut", "unreviewed", "emitted")
-WIDTH, TOLD = 0.1, 0.98
+WIDTH, ANSWERED = 0.1, 0.98
 CANVAS_COLUMNS = [
     ("question", "asked", ""),
     ("setting", "setting", ""),
@@ -174,11 +174,11 @@ def canvases(
         base = generate(model, texts, "stepwise", max_new_tokens=max_new_tokens, **fixed)
         question = WhatIf(base)
         for values in CHAINS:
-            told = question.ssd(**values)
+            answer = question.ssd(**values)
             again = generate(model, texts, "ssd", max_new_tokens=max_new_tokens, **fixed, **values)
-            equal = alike(told.trace(0), again)
-            close = [getattr(walk, "close", 0) for walk in told.walks[0]]
-            passes = int(told.table["target_passes"].iloc[0])
+            equal = alike(answer.trace(0), again)
+            close = [getattr(walk, "close", 0) for walk in answer.walks[0]]
+            passes = int(answer.table["target_passes"].iloc[0])
             rows.append(
                 {
                     "question": policy,
@@ -207,7 +207,7 @@ def canvases(
     return Report("whatif", "What-ifs of SSD against reruns", where, CANVAS_COLUMNS, rows, bars, notes)
 
 
-def alike(told: Any, again: Any) -> list[bool]:
+def alike(answer: Any, again: Any) -> list[bool]:
     """For each text, whether replayed cycles equal the rerun's except for time and rounding."""
 
     def each(trace: Any) -> dict[int, tuple]:
@@ -219,7 +219,7 @@ def alike(told: Any, again: Any) -> list[bool]:
                 found.setdefault(int(prompt), []).append([name, *rows[columns].to_numpy().tolist()])
         return {prompt: tuple(parts) for prompt, parts in found.items()}
 
-    one, other = each(told), each(again)
+    one, other = each(answer), each(again)
     return [one.get(prompt) == other[prompt] for prompt in sorted(other)]
 
 
@@ -233,7 +233,7 @@ def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]
         if question == "trees":
             continue  # modelled cycles carry no guarantee; their error is printed
         if question != "thresholds":  # how long the texts stay equal is up to them
-            bars.append(Bar(f"{question}: cycles that were told", least(some, "told"), TOLD))
+            bars.append(Bar(f"{question}: cycles that were told", least(some, "told"), ANSWERED))
     answers = [row["answer"] for row in rows if row["answer"] and row["question"] not in TAILS]
     middle = float(np.median(answers)) if answers else 0.0
     bars.append(Bar("median width of an answer's interval of drafted tokens", middle, WIDTH, "at most"))
@@ -248,9 +248,9 @@ def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]
         "one. answer: the same of all texts together. told: replayed cycles over the rerun's. time: modelled "
         "over real decoding time, less one.",
     ]
-    asked = sum(row["question"] not in TAILS for row in rows) * where["prompts"]
+    texts = sum(row["question"] not in TAILS for row in rows) * where["prompts"]
     wide = f"; the median of those is {np.median(widths):.1%} wide" if widths else ""
-    notes.append(f"{len(widths)} of {asked} texts have an interval at all{wide}.")
+    notes.append(f"{len(widths)} of {texts} texts have an interval at all{wide}.")
     notes += [
         f"{question}: the record follows the drafter {n} tokens behind a wrong one, not {TAIL}; what is "
         "bounded for that alone is held against the rerun, but its width is not the bar's."
@@ -281,11 +281,11 @@ def verdict(walks: list[Walk], again: Any) -> dict[str, float]:
     real = {number: some.to_dict("records") for number, some in cycles.groupby("prompt")}
     written = again.outputs.groupby("prompt")["token"].apply(list).to_dict()
     found = [compare(walk, real[number], written[number]) for number, walk in enumerate(walks)]
-    told = sum(walk.exact for walk in walks)
+    replayed = sum(walk.exact for walk in walks)
     return {
         "equal": float(np.mean([equal for equal, _ in found])),
         "inside": float(np.mean([inside for _, inside in found])),
-        "told": told / len(cycles),
+        "told": replayed / len(cycles),
     }
 
 

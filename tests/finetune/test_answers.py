@@ -118,7 +118,7 @@ def test_a_loop_is_cut() -> None:
 
 def test_what_is_refused(target: Model, tmp_path: Path) -> None:
     out = tmp_path / "a"
-    with pytest.raises(ParameterError, match="a temperature stands there twice"):
+    with pytest.raises(ParameterError, match="temperatures repeats a value"):
         AnswerOptions(4, (0.7, 0.7))
     made = answer(target, PROMPTS, out, AnswerOptions(4), say=_quiet)
     with pytest.raises(ModelError, match="was made with a different max_new_tokens"):

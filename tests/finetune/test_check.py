@@ -12,7 +12,7 @@ import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, PromptError
 from specviz.finetune import eagle_loss
-from specviz.finetune.check import DraftCheck, _beside, _chains, check_draft, verdict, write_card
+from specviz.finetune.check import DraftCheck, _chains, _depth_table, check_draft, verdict, write_card
 from specviz.finetune.check import check_head as check
 from specviz.finetune.eagle import train_eagle
 from specviz.finetune.heads import train_heads
@@ -125,7 +125,7 @@ def test_chains_are_counted_from_where_they_begin() -> None:
 
 def depths(forced, begun, looped, texts: int = 20):
     """Depths of equal texts: right guesses and places of each text at depth 1."""
-    return _beside(*(np.tile([[each]], (texts, 1, 1)) for each in (forced, begun, looped)))
+    return _depth_table(*(np.tile([[each]], (texts, 1, 1)) for each in (forced, begun, looped)))
 
 
 def test_why_the_shares_differ() -> None:
@@ -144,10 +144,10 @@ def test_texts_not_places_are_the_independent_units() -> None:
     """One text of a thousand places is one observation; a difference that all texts share counts."""
     one, rest = [[900, 1000]], [[5, 10]]
     forced, looped = np.array([one] + [rest] * 9), np.array([[[90, 200]]] + [rest] * 9)
-    assert _beside(forced, looped, looped)["forced agrees"].all(), "only one text differs"
+    assert _depth_table(forced, looped, looped)["forced agrees"].all(), "only one text differs"
     shares = np.arange(10)[:, None, None]
     paired = [np.concatenate([shares * 9 + extra, np.full_like(shares, 100)], 2) for extra in (9, 0)]
-    assert not _beside(paired[0], paired[1], paired[1])["forced agrees"].any(), "all texts differ"
+    assert not _depth_table(paired[0], paired[1], paired[1])["forced agrees"].any(), "all texts differ"
 
 
 def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_run_goes_on(tmp_path: Path, made: diffusion.Adapted, monkeypatch: pyt
         adapt("town", TEXTS, tmp_path / "cut", **given | {"say": stop})
     lines: list[str] = []
     adapt("town", TEXTS, tmp_path / "cut", **given | {"say": lines.append})
-    assert lines[0].startswith("going on after")
+    assert lines[0].startswith("resuming after")
     one, other = (load_file(path / "model.safetensors") for path in (made.path, tmp_path / "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -145,7 +145,7 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
         (ParameterError, "by name", target, TEXTS, {}),
         (ModelError, "Llama family", "town-t5", TEXTS, {}),
         (ModelError, "nowhere", "town", TEXTS, {"start": tmp_path / "nowhere"}),
-        (ModelError, "town-draft is no diffusion adapter", "town", TEXTS, {"start": "town-draft"}),
+        (ModelError, "town-draft is not a diffusion adapter", "town", TEXTS, {"start": "town-draft"}),
         (ModelError, "has different weights", "town-draft", TEXTS, {"start": made.path}),
     ):
         with pytest.raises(error, match=words) as caught:
@@ -156,7 +156,7 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
         t.content for t in target.tokenizer.added_tokens_decoder.values()
     )
     with pytest.raises(ModelError, match="no unused special token"):
-        diffusion.spare_token(target)
+        diffusion.unused_token(target)
 
 
 def test_texts_of_a_file(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_target_stored_in_a_wider_format_than_its_config_names_is_recognised(
 
 
 def test_held_out_answers_have_one_bound(target: Model) -> None:
-    loss = MaskedLoss(AdaptedNet(target, 2, diffusion.spare_token(target)), target.eos[0])
+    loss = MaskedLoss(AdaptedNet(target, 2, diffusion.unused_token(target)), target.eos[0])
     pairs = diffusion._pairs(target, TEXTS[:8], None, 64)
     first, again, other = (diffusion.bound(loss, some, 4) for some in (pairs, pairs[::-1], pairs[:4]))
     assert first == pytest.approx(again, rel=0.2) and first != other
@@ -251,7 +251,7 @@ def test_a_wide_batch_is_learnt_whole_in_several_passes(
     target: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(diffusion, "has_bfloat16", lambda device: False)  # only training uses bfloat16
-    net = diffusion.AdaptedNet(target, 2, diffusion.spare_token(target))
+    net = diffusion.AdaptedNet(target, 2, diffusion.unused_token(target))
     loss = diffusion.MaskedLoss(net, target.eos[0])
     pairs = [training.Pair([5, 6, 7 + i], [9, 10 + i, 2], i) for i in range(6)]
 

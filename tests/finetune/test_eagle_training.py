@@ -182,9 +182,9 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
         train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "steps": 2})
     torch.manual_seed(99)  # as in another process
     said: list[str] = []
-    monkeypatch.setattr(answers, "_together", None)  # the answers exist already
+    monkeypatch.setattr(answers, "_answer_batch", None)  # the answers exist already
     train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "say": said.append})
-    assert said[0].startswith("going on after 4 of ")
+    assert said[0].startswith("resuming after 4 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -277,7 +277,7 @@ def test_a_drafter_is_trained_further(target: Model, tmp_path: Path) -> None:
         (ParameterError, "keeps its layers and head: drop", {"draft_vocabulary": 20}),
         (ParameterError, "keeps its layers and head: drop", {"own_head": False}),
         (ParameterError, "is of generation 3, not 1", {"generation": 1}),
-        (ModelError, "town is no EAGLE drafter", {"start": "town"}),
+        (ModelError, "town is not an EAGLE drafter", {"start": "town"}),
         (ModelError, "nowhere", {"start": str(tmp_path / "nowhere")}),
         (ModelError, "was trained on", {"start": "town-eagle3"}),
     ):
@@ -330,7 +330,7 @@ def test_what_is_refused_is_refused_before_work(
 ) -> None:
     from transformers import CohereConfig, CohereForCausalLM
 
-    monkeypatch.setattr(answers, "_together", None)
+    monkeypatch.setattr(answers, "_answer_batch", None)
     capped = Model(CohereForCausalLM(CohereConfig(
         vocab_size=48, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=48, logit_scale=0.1, initializer_range=0.5, pad_token_id=0, bos_token_id=0,

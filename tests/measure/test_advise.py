@@ -27,7 +27,7 @@ from specviz.measure.advice.ranking import NOT, Ranking
 from specviz.measure.advice.readings import Reading, Text
 from specviz.measure.advice.result import UNDECIDED, USE, Advice, kinds_differ
 from specviz.measure.advice.simulation import BASELINE, CHAIN, LOOKUP, Candidate, Simulation
-from specviz.measure.benches.advise import _State, _wide, counted, ten
+from specviz.measure.benches.advise import _State, _wide, candidate_settings, counted
 from specviz.measure.prompts import first_turn_key
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
@@ -896,7 +896,8 @@ def test_kinds_of_work_that_differ():
 
 def test_ten_settings_are_among_those_simulated():
     every = set(simulation.candidates({"d": "causal", "h": "heads"}, {"h": 4}, True))
-    assert len(ten("d", "h")) == 10 and set(ten("d", "h")) <= every
+    chosen = candidate_settings("d", "h")
+    assert len(chosen) == 10 and set(chosen) <= every
 
 
 def test_the_command_line(capsys, tmp_path):

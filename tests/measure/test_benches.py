@@ -92,7 +92,9 @@ def test_every_table_fits_80_columns():
             "format": "bfloat16",
         }
         setting = {"device": "cpu", "threads": 1, "dtype": "float32"}
-        found = report.Report("x", "title", setting, room.COLUMNS, [row], dropped=getattr(room, "SPARE", ()))
+        found = report.Report(
+            "x", "title", setting, room.COLUMNS, [row], dropped=getattr(room, "DROP_ORDER", ())
+        )
         for width in (80, 120):
             console = Console(width=width, file=io.StringIO(), force_terminal=True, no_color=True)
             found.show(console)

@@ -219,7 +219,7 @@ def test_the_range_ends_where_it_gets_slow(model, monkeypatch):
     monkeypatch.setattr(room.Turns, "text", cost)
     found = specviz.calibrate(model, "unispec", TEXTS, warm_up=0, rounds=1)
     assert found.points[-1].g == 32
-    assert "in a first look g = 32 wrote under 60% of the best size's tokens/s" in found.ended
+    assert "in a first look g = 32 reached under 60% of the best size's tokens/s" in found.ended
     assert not found.at_end
     flat = specviz.calibrate(model, "unispec", TEXTS, sizes=[1, 2, 3, 64], warm_up=0, rounds=1)
     assert [p.g for p in flat.points] == [1, 2, 3, 64]  # sizes given explicitly are always measured

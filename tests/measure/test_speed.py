@@ -156,7 +156,7 @@ class TestArithmetic:
                        "transformers-lookup": 1.2})  # fmt: skip
         held = {name: bar.held for name, bar in good.items()}
         assert sum(held.values()) == len(held) == 8
-        assert str(good["prompt_lookup over autoregressive"]).endswith("held; goal 1.7: missed")
+        assert str(good["prompt_lookup over autoregressive"]).endswith("met; goal 1.7: missed")
         assert good["unispec-warm: lower end of the worst kind's interval (a)"].value == pytest.approx(1.3)
         slow = bars(**{"prompt_lookup": 1 / 1.05, "unispec-warm": 1 / 1.4, "transformers": 1.05,
                        "transformers-lookup": 1.5})  # fmt: skip

@@ -9,7 +9,7 @@ import specviz
 from specviz.errors import ParameterError
 from specviz.measure import claims
 from specviz.measure.pairs import TASKS, Score, suite
-from specviz.measure.sweep import BEAM, Point, pooled, sweep
+from specviz.measure.sweep import BEAM, Point, sweep
 from specviz.measure.timing import BASELINE
 from specviz.models import load
 
@@ -80,7 +80,7 @@ def test_a_sweep_counts_what_a_trace_has(models):
     tokens = specviz.metrics.output(trace)
     assert summed["rollbacks"] / tokens == pytest.approx(specviz.metrics.rollback_share(trace)) != 0
     assert summed["fallbacks"] / tokens == pytest.approx(specviz.metrics.fallback_share(trace)) != 0
-    both = pooled([found, found])
+    both = confidence.pooled([found, found])
     assert both["a"].sums["tokens"].shape == (8,)
     assert both["a"].quality.median == pytest.approx(found["a"].quality.median)
 

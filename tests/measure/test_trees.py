@@ -18,10 +18,10 @@ from specviz.errors import ParameterError
 from specviz.measure import report, timing
 from specviz.measure.benches import trees
 from specviz.measure.benches.trees import Side, draft_sizes
-from specviz.methods.template import grow
 from specviz.models import load
 from specviz.suites.frozen import frozen
 from town import template
+from town.template import grow
 
 
 @pytest.fixture(scope="module")
@@ -149,13 +149,14 @@ def test_a_bench_refuses_what_it_does_not_take(given, words):
 def test_every_table_fits_80_columns():
     estimate = report.Estimate(1.234, 1.111, 1.432, 21)
     longest = {"method": "token_recycling", "memory": "warm", "group": "summarization", "what": "V = 150,000"}
-    for columns, spare in (
-        (trees.COLUMNS, trees.SPARE), (trees.GROUPED, ()), (trees.SPLIT, ("drafted",)), (stores.COLUMNS, ()),
+    for columns, drop_order in (
+        (trees.COLUMNS, trees.DROP_ORDER), (trees.GROUPED, ()), (trees.SPLIT, ("drafted",)),
+        (stores.COLUMNS, ()),
     ):  # fmt: skip
         row = {key: 24 if form == "{:d}" else 12.34 if form else estimate for key, _, form in columns}
         row |= longest | {"same": "70/70", "share": 0.15}
         console = Console(width=80, file=io.StringIO())
-        report.Part("title", columns, [row], spare).print(console)
+        report.Part("title", columns, [row], drop_order).print(console)
         lines = console.file.getvalue().splitlines()
         assert max(map(len, lines)) <= 80
         assert any("token_recycling" in line for line in lines)

@@ -153,5 +153,5 @@ def test_what_is_refused(model) -> None:
         specviz.generate(model, PROMPTS, "specdec", draft=heads)
     with pytest.raises(ModelError, match="heads is not a model by itself"):
         specviz.generate(heads, PROMPTS, "blockwise", draft=heads)
-    with pytest.raises(ParameterError, match="record='dense' asks the drafter at every position"):
+    with pytest.raises(ParameterError, match="record='dense' runs the drafter at every position"):
         specviz.generate(model, PROMPTS, "blockwise", draft=heads, k=3, record="dense")

@@ -20,9 +20,10 @@ from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
-from specviz.methods.template import Template, bundled, expected, grow, ordered, read
+from specviz.methods.template import Template, bundled, ordered, read
 from specviz.methods.token_recycling import TokenRecycling
 from specviz.rules.store import EMPTY, Adjacency
+from town.template import expected, grow
 
 V = 7
 TARGET = Looping(vocabulary=V, seed=1, name="target", max_length=128)

@@ -78,7 +78,7 @@ def test_device_map_on_one_device(tmp_path):
         specviz.load(plain.net, device_map="auto")
     with pytest.raises(ModelError, match="does not load as a language model"):
         specviz.load(folders.target, device_map="sideways")
-    with pytest.raises(ModelError, match="town-diffusion is none: drop device_map"):
+    with pytest.raises(ModelError, match="town-diffusion is not one: drop device_map"):
         specviz.load("town-diffusion", device_map="auto")
     for option in ({"device_map": "auto"}, {"tp_plan": "auto"}, {"backend": "llama.cpp"}):
         with pytest.raises(ModelError, match=r"Bergamot translator.*: drop"):

@@ -614,7 +614,7 @@ def test_bad_workers_are_refused(tmp_path, monkeypatch, options, says):
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ("unispec/tabel1", "did you mean unispec/table1"),
+        ("unispec/tabel1", "unispec has no table 'tabel1'; did you mean table1"),
         ("unispek/table1", "did you mean unispec"),
         ("unispec/table4", "cannot be replayed: the paper's machines"),
     ],

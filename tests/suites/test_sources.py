@@ -405,7 +405,7 @@ VALIDATION = {  # other splits with the same texts in these tests
     "wmt14:de-en:validation": "wmt14", "iwslt17:de-en:validation": "wmt14",
 }  # fmt: skip
 
-BESIDE = {  # neighbouring files that must not be chosen
+NEIGHBOURS = {  # neighbouring files that must not be chosen
     "multi-specbench:de": ("data/en.jsonl", "data/mix.jsonl", "code/aide.jsonl"),
     "mbpp": ("sanitized/test-00000-of-00001.parquet", "full/train-00000-of-00001.parquet"),
     "gsm8k": ("socratic/test-00000-of-00001.parquet", "main/train-00000-of-00001.parquet"),
@@ -471,7 +471,7 @@ def test_the_hub_is_asked_once(name, tmp_path, monkeypatch):
         content = source.read_bytes()
         content = gzip.decompress(content) if source.suffix == ".gz" else content
         parquet(place, *map(json.loads, content.decode().splitlines()))
-    for other in ("README.md", *BESIDE.get(name, ())):
+    for other in ("README.md", *NEIGHBOURS.get(name, ())):
         text(tmp_path / "main" / other, "other")
     hub = Hub(monkeypatch, tmp_path / "hub", {"main": tmp_path / "main"})
     found = sv.suite(name)

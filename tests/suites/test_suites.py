@@ -116,7 +116,7 @@ def test_equal_suites_have_equal_digests():
     ("wrong", "says"),
     [
         ({"kind": "summarisation"}, "did you mean summarization"),
-        ({"language": "xx"}, "has no language 'xx'; it has en, de"),
+        ({"language": "xx"}, "has no language 'xx'; there is en, de"),
         ({"limit": 0}, "limit must be a whole number"),
         ({"each": True}, "each must be a whole number"),
         ({"template": "Into German: {}"}, "a template must contain {source}"),
@@ -163,7 +163,7 @@ def test_a_file_is_a_suite(tmp_path):
     [
         ("towns", "did you mean town"),
         ("spec-bnch", "did you mean spec-bench"),
-        ("zzz", "neither a suite nor a file (suites: town, multi-town"),
+        ("zzz", "neither a suite nor a file; there is town, multi-town"),
         ("town:de", "town has no parts"),
         ("town=x.jsonl", "comes with the package"),
         ("spec-bench=none.jsonl", "there is no none.jsonl"),

@@ -297,7 +297,7 @@ class Request:
         count = self.number or min(NUMBER, len(entries) // 2)
         if len(entries) < 2 or len(entries) <= count:
             raise PromptError(
-                f"of {len(entries)} prompts none is left to confirm on: lower --number or name others"
+                f"no prompt is left to confirm on ({len(entries)} in all): lower --number or name others"
             )
         return entries[:count], entries[count : 2 * count]
 

@@ -170,6 +170,6 @@ def _tree(
         ),
         Flags("llama.cpp", ggml, "; ".join(filter(None, (note, "both models as GGUF files"))))
         if generation == 3
-        else Flags("llama.cpp", "", "it takes heads of EAGLE-3 alone"),
+        else Flags("llama.cpp", "", "it supports only EAGLE-3 heads"),
         *(Flags(each, "", "its documentation names no EAGLE heads") for each in ("transformers", "mlx-lm")),
     ]  # fmt: skip

@@ -409,7 +409,8 @@ class Advice(Page):
         """
         if self.elsewhere is None:
             raise ParameterError(
-                "this advice was kept without its texts, so it has no price elsewhere: advise again"
+                "this advice was saved without texts, so it cannot be projected to another device: "
+                "run advise again"
             )
         return self.elsewhere(device, batch, context)
 
@@ -427,7 +428,7 @@ class Advice(Page):
             raise ParameterError(f"the sliders need plotly and ipywidgets: {install('lab')}") from None
         if self.passes is None:
             raise ParameterError(
-                "this advice was kept without its passes, so it cannot answer what-ifs: advise again"
+                "this advice was saved without pass times, so what-ifs are unavailable: run advise again"
             )
         settings = {each.candidate.label: each.candidate for each in self.predictions}
         return SpeedupSurface(self.passes, self.drafters, settings, self.decode, self._body())

@@ -69,7 +69,7 @@ NOTES = [
 ]
 
 
-def ten(draft: str, heads: str) -> list[Candidate]:
+def candidate_settings(draft: str, heads: str) -> list[Candidate]:
     """The settings to predict and to measure."""
 
     def lookup(longest: int, shortest: int, length: int) -> Candidate:
@@ -137,7 +137,7 @@ def bench(
     if len(ordered) < 2 * number:
         raise PromptError(f"{2 * number} prompts are needed, and there are {len(ordered)}: lower --number")
     chosen, others = ordered[:number], ordered[number:]
-    candidates = ten(first.name if first else "", heads.name if heads else "")
+    candidates = candidate_settings(first.name if first else "", heads.name if heads else "")
     sizes = sorted({1, *timing.counts(batches, "batches")}) if batches else []
     if sizes == [1]:
         raise ParameterError("a batch has two rows or more: raise --batches, or drop it")
@@ -377,7 +377,7 @@ def counted(
     by_name: Mapping[str, Model] = {each.name: each for each in drafters}
     draft = next((name for name, each in by_name.items() if each.kind not in ("heads", "eagle")), "")
     heads = next((name for name, each in by_name.items() if each.kind == "heads"), "")
-    listed = ten(draft, heads if sampling.greedy else "")
+    listed = candidate_settings(draft, heads if sampling.greedy else "")
     if sampling.greedy and heads:
         most_k = int(getattr(by_name[heads], "most", 2))
         listed.append(Candidate(BLOCKS, heads, (("k", most_k),), most_k - 1))

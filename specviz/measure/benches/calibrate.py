@@ -103,7 +103,7 @@ def judged(
     near = g[[shares[int(each)] >= SHARE for each in g]]
     fit = five.fits[five.chosen]
     expected = fit.tau[five.g - 1] / fit.s[five.g - 1]
-    real = f"{speed[g == five.g][0]:,.0f}" if five.g in g else "not there, for the sizes end before it"
+    real = f"{speed[g == five.g][0]:,.0f}" if five.g in g else "unavailable (that size was not timed)"
     some = (f"{each}: {speed[g == each][0]:,.0f}" for each in (1, 2, 4, 8, 16, 32, 64) if each in g)
     return bars, [
         f"every g of 1 to {g[-1]} on {number} other texts: best g = {g[speed.argmax()]} "

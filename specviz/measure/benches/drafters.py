@@ -20,9 +20,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import torch
 
-from specviz import methods, metrics
+from specviz import methods, metrics, schema
 from specviz.draft import Draft
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, near
 from specviz.files import write_text
 from specviz.loop import Run, generate
 from specviz.loop.machine import computed_by, identity
@@ -61,7 +61,7 @@ SUMS, SUM_TOKENS = 40, 64  # word problems for lossy methods, and tokens for eac
 NUMBER = re.compile(r"\d(?:[\d,]*\d)?(?:\.\d+)?")
 LOSS = 0.03  # the largest share of a lossy method's tokens that are not the target's argmax
 BARS = {"eagle": (1.6, 2.2), "speculative": (1.25, 1.6), "bild": (1.35, 1.8), "cm_asd": (1.3, 1.7)}
-PHASES = ("prefill", "draft", "forward", "verify", "commit", "between")
+PHASES = ("prefill", *schema.PHASES, "between")
 COLUMNS = [
     ("contender", "contender", ""), ("setting", "setting", ""), ("tau", "τ", "{:.2f}"),
     ("speed", "tokens/s", "{:,.1f}"), ("ratio", "ratio [95%]", ""), ("same", "same text", ""),
@@ -252,7 +252,7 @@ def _pairs(drafts: Sequence[Model], only: Sequence[str] | None) -> list[tuple[st
     names = list(GRIDS) if only is None else [methods.name_of(name) for name in only]
     for name in names:
         if name not in GRIDS:
-            raise ParameterError(f"no contender {name!r}" + methods.near(name, GRIDS, ""))
+            raise ParameterError(f"no contender {name!r}" + near(name, GRIDS))
     pairs = [
         (name, draft.name)
         for name in names

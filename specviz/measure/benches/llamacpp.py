@@ -33,7 +33,7 @@ from specviz.suites import spread
 from specviz.trace import Trace
 
 COLUMNS = [("file", "file", ""), *(each for each in peers.COLUMNS if each[0] != "draft")]
-SPARE = peers.SPARE
+DROP_ORDER = peers.DROP_ORDER
 THROUGH = "our context"
 GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python prompt lookup", "prompt_lookup"
 PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
@@ -118,7 +118,7 @@ def bench(
     version = about["versions"].get("llama-cpp-python", "")
     title = f"Against llama-cpp-python {version}: {given.name}, {given.dtype}, {len(ids)} texts, greedy"
     notes = [*NOTES, *around, *(spent(trace) for trace in sides[0].traces.values())]
-    return Report("llamacpp", title, about, COLUMNS, rows, bars, notes, SPARE)
+    return Report("llamacpp", title, about, COLUMNS, rows, bars, notes, DROP_ORDER)
 
 
 def _written(model: Model, path: Path) -> Any:

@@ -16,7 +16,7 @@ from specviz.suites import spread
 
 LIMIT = 1.03
 RECORDS: dict[str, str | None] = {"without": None, "with": "judged"}
-SPARE = ("close",)
+DROP_ORDER = ("close",)
 COLUMNS = [
     ("method", "method", ""), ("draft", "draft", ""), ("tokens", "tokens a run", "{:,}"),
     ("without", "ms without", "{:,.0f}"), ("with", "ms with", "{:,.0f}"),
@@ -83,7 +83,7 @@ def bench(
     note = f"ms: median over runs, {name_of_clock}. with/without: median over pairs, with its 95 % bootstrap"
     note += " interval."
     shown = [row | {"shown": str(row["ratio"])} for row in rows]
-    return Report("overhead", title, where, COLUMNS, shown, bars, [note, *refused], SPARE)
+    return Report("overhead", title, where, COLUMNS, shown, bars, [note, *refused], DROP_ORDER)
 
 
 def pair(

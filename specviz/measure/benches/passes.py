@@ -28,7 +28,7 @@ COLUMNS = [
     ("median", "ms", "{:.2f}"), ("q25", "25%", "{:.2f}"), ("q75", "75%", "{:.2f}"),
     ("ratio", "s(g) [95%]", ""), ("over", "over plain float32 [95%]", ""),
 ]  # fmt: skip
-SPARE = ("q25", "q75", "over")
+DROP_ORDER = ("q25", "q75", "over")
 NOTES = [
     "s(g): time of a pass over g tokens divided by the time of a pass over one, in the same layout and "
     "format. It is flat while reading the weights costs more than computing with them, and then grows.",
@@ -75,10 +75,10 @@ def measure(model: Model, sizes: Sequence[int] = SIZES, context: int = 128, roun
     ParameterError
         If the model's context is too short.
     """
-    return rows_of(measure_together({"": model}, sizes, context, rounds)[""])
+    return rows_of(measure_models({"": model}, sizes, context, rounds)[""])
 
 
-def measure_together(
+def measure_models(
     models: Mapping[K, Model],
     sizes: Sequence[int] = SIZES,
     context: int = 128,
@@ -107,7 +107,7 @@ class Rounds(Generic[K]):
     Parameters
     ----------
     models, sizes, context, rows, prefill
-        As for `measure_together`.
+        As for `measure_models`.
     text : sequence of int, optional
         Tokens to read, repeated as needed; default: random ones. The choice matters for a mixture, as
         neighbouring tokens of a text use the same experts more often than random ones do.
@@ -186,7 +186,7 @@ class Rounds(Generic[K]):
         self.ms[label][g].append(1e3 * seconds)
 
     def spent(self) -> dict[K, dict[int, np.ndarray]]:
-        """Milliseconds of each round, as `measure_together` returns them."""
+        """Milliseconds of each round, as `measure_models` returns them."""
         return {label: {g: np.array(each) for g, each in by.items()} for label, by in self.ms.items()}
 
 
@@ -298,7 +298,7 @@ def bench(
     context = min(context, model.max_length // 2)
     sizes = [g for g in SIZES if g <= min(largest, min(m.max_length for m in models) - context)]
     used = _label(model)
-    spent = measure_together(variants(model), sizes, context, rounds, tick=tick)
+    spent = measure_models(variants(model), sizes, context, rounds, tick=tick)
     rows: list[Row] = []
     for (layout, number), times in spent.items():
         made = rows_of(times, spent.get(REFERENCE))
@@ -320,7 +320,7 @@ def bench(
         bars += _shares(model, parts[0].rows)
         if any(row.get("share", 0) > 1 for row in parts[0].rows):
             notes = [*NOTES, floors.CACHED]
-    return Report("passes", title, about, COLUMNS, rows, bars, notes, SPARE, parts)
+    return Report("passes", title, about, COLUMNS, rows, bars, notes, DROP_ORDER, parts)
 
 
 def _cost(model: Model, rows: list[Row]) -> list[Bar]:

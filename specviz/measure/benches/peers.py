@@ -29,7 +29,7 @@ COLUMNS = [
     ("q25", "25%", "{:,.0f}"), ("q75", "75%", "{:,.0f}"), ("peer", "over its peer [95%]", ""),
     ("baseline", "over our autoregressive [95%]", ""), ("tau", "τ", "{:.2f}"), ("same", "same text", ""),
 ]  # fmt: skip
-SPARE = ("q25", "q75", "tau", "same")
+DROP_ORDER = ("q25", "q75", "tau", "same")
 GENERATE, COMPILED = "transformers generate", "transformers generate, compiled"
 ASSISTED, COPIED = "transformers assisted", "transformers prompt lookup"
 LOOKUP = "prompt_lookup"
@@ -120,7 +120,7 @@ def bench(
         for name in narrow
     ]
     notes = [*NOTES, *skipped, *map(spent, traces.values())]
-    return Report("peers", title, about, COLUMNS, rows, bars, notes, SPARE)
+    return Report("peers", title, about, COLUMNS, rows, bars, notes, DROP_ORDER)
 
 
 def opponents(

@@ -16,7 +16,6 @@ import torch
 
 from specviz.errors import ParameterError, plural
 from specviz.measure.benches.passes import REFERENCE, Rounds, variants
-from specviz.measure.phases import PHASES
 from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Report, Row, Tick
 from specviz.measure.sweep import Measured, Point, sweep
@@ -24,6 +23,7 @@ from specviz.measure.timing import BASELINE, clock_of, setting, settled, threads
 from specviz.measure.work import cores
 from specviz.methods import find
 from specviz.models.protocols import Model
+from specviz.schema import PHASES
 
 COLUMNS = [
     ("change", "from this to", ""), ("contender", "contender", ""), ("tau", "τ", "{:.2f}"),

@@ -10,7 +10,7 @@ import torch
 
 from specviz.errors import ParameterError, plural
 from specviz.measure.benches import ceilings as measuring
-from specviz.measure.benches.passes import measure_together
+from specviz.measure.benches.passes import measure_models
 from specviz.measure.report import Part, Report, Row, Tick
 from specviz.measure.timing import clock_of, setting
 from specviz.methods import find
@@ -28,7 +28,7 @@ COLUMNS = [
     ("roofline", "roofline ms", "{:.3f}"), ("median", "measured ms", "{:.3f}"), ("q25", "25%", "{:.3f}"),
     ("q75", "75%", "{:.3f}"), ("ratio", "ratio", "{:.2f}"),
 ]  # fmt: skip
-SPARE = ("q25", "q75", "mb", "bound")
+DROP_ORDER = ("q25", "q75", "mb", "bound")
 NOTES = [
     "ratio: the measured time divided by the roofline's.",
     "The roofline uses the bandwidth measured by reading a block of the model's size repeatedly: a small "
@@ -76,7 +76,7 @@ def bench(
     about = setting(model, drafts, context=CONTEXT, rounds=rounds, clock=clock, ceilings=asdict(top))
     title = f"Passes after {CONTEXT} tokens against the roofline, median of {rounds}"
     parts = [Part("The machine's ceilings", measuring.COLUMNS, kernels)]
-    return Report("roofline", title, about, COLUMNS, rows, notes=NOTES, dropped=SPARE, parts=parts)
+    return Report("roofline", title, about, COLUMNS, rows, notes=NOTES, dropped=DROP_ORDER, parts=parts)
 
 
 def passes(model: Model, shape: Shape, top: Ceilings, rounds: int) -> list[Row]:
@@ -84,7 +84,7 @@ def passes(model: Model, shape: Shape, top: Ceilings, rounds: int) -> list[Row]:
     rows = []
     size = float(shape.weights(1))
     for batch in BATCHES:
-        spent = measure_together({"": model}, SIZES, CONTEXT, rounds, rows=batch, prefill=PREFILL)[""]
+        spent = measure_models({"": model}, SIZES, CONTEXT, rounds, rows=batch, prefill=PREFILL)[""]
         for name, times in spent.items():
             tokens, cached, logits = (PREFILL, 0, 0) if name < 0 else (name, CONTEXT - 1, name)
             flops, moved = shape.chain(tokens, cached, logits, batch)

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from specviz import methods
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, near
 from specviz.files import write_text
 from specviz.loop import Run
 from specviz.loop.machine import computed_by, identity, thread_count
@@ -238,7 +238,7 @@ def lineup(
     lacking, chosen = lacking_engines(model), chosen or {}
     for name in names:
         if name not in USUAL + EXTRA and not methods.of_session(name):
-            raise ParameterError(f"no contender {name!r}" + methods.near(name, USUAL + EXTRA, ""))
+            raise ParameterError(f"no contender {name!r}" + near(name, USUAL + EXTRA))
         if only is not None and name in lacking:
             raise ParameterError(f"{name} cannot run here: {lacking[name]}")
     out = []
@@ -801,8 +801,10 @@ def _report(
         Part("By kind of task, without the prefill", KINDS, by_kind),
     ]
     notes = [*NOTES, *_remarks(results, contenders, circumstances), *unjudged]
-    spare = ("median",)
-    return Report("speed", title, circumstances, COLUMNS, rows, bars, notes, spare, parts, state["rounds"])
+    drop_order = ("median",)
+    return Report(
+        "speed", title, circumstances, COLUMNS, rows, bars, notes, drop_order, parts, state["rounds"]
+    )
 
 
 def _row(results: Results, contender: Contender) -> Row:

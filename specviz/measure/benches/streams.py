@@ -34,7 +34,7 @@ COLUMNS = [
     ("speedup", "over RT [95%]", ""),
     ("prefilled", "with prefill [95%]", ""),
 ]  # fmt: skip
-SPARE = ("chrf", "passes", "same", "kept", "prefilled")
+DROP_ORDER = ("chrf", "passes", "same", "kept", "prefilled")
 NOTES = [
     "NE: tokens erased between displayed outputs, divided by tokens of the final outputs. BLEU and chrF: of "
     "the final outputs against those of RT, so that RT has 100; same text: how many of them are equal. "
@@ -133,7 +133,7 @@ def bench(
     notes = [*NOTES, f"Audit of β = 0: {result.summary}"]
     title = f"Re-translation, {plural(words, 'word')} an update, {number} texts, greedy"
     kept = bars(decoded, base, quality.bleu, result.rows[0].bug)
-    return Report("streams", title, about, COLUMNS, rows, kept, notes, SPARE)
+    return Report("streams", title, about, COLUMNS, rows, kept, notes, DROP_ORDER)
 
 
 def settings(betas: Sequence[float]) -> list[Setting]:

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import numpy as np
 
-from specviz import methods, metrics
-from specviz.errors import ParameterError
+from specviz import methods, metrics, schema
+from specviz.errors import ParameterError, near
 from specviz.loop import Run
 from specviz.measure import timing
 from specviz.measure.prompts import first_turns
@@ -26,13 +26,13 @@ from specviz.trace import Trace
 FAMILY = ("prompt_lookup", "lookahead", "token_recycling", "spectra", "unispec")
 WARM = 70  # practice prompts that a warm method decodes first
 GOAL = 1.4
-PHASES = ("draft", "forward", "verify", "commit", "between")
+PHASES = (*schema.PHASES, "between")
 COLUMNS = [
     ("method", "method", ""), ("memory", "memory", ""), ("g", "g", "{:d}"), ("tau", "τ", "{:.2f}"),
     ("A/D", "A/D", "{:.3f}"), ("speed", "tokens/s", "{:,.0f}"), ("speedup", "speedup [95%]", ""),
     ("same", "same text", ""),
 ]  # fmt: skip
-SPARE = ("same", "A/D")
+DROP_ORDER = ("same", "A/D")
 GROUPED = [
     ("group", "", ""), ("method", "method", ""), ("g", "g", "{:d}"), ("tau_cold", "τ cold", "{:.2f}"),
     ("tau_warm", "warm", "{:.2f}"), ("speedup_cold", "speedup cold [95%]", ""),
@@ -90,7 +90,7 @@ def sides(size: int, own: Mapping[str, int]) -> list[Side]:
     family = [name for name in FAMILY if name in methods.names()]
     for name in own:
         if name not in family:
-            raise ParameterError(f"no draft size to compare for {name!r}" + methods.near(name, family, ""))
+            raise ParameterError(f"no draft size to compare for {name!r}" + near(name, family))
     contenders = [Side(BASELINE)]
     for name in family:
         keeps = any(p.name == "keep" for p in methods.find(name).parameters)
@@ -177,7 +177,7 @@ def bench(
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
         timing.setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
                 warm=f"{len(before)} warm-up prompts"),
-        COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), SPARE,
+        COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), DROP_ORDER,
     )  # fmt: skip
     report.setting["clock"] = name_of_clock
     report.notes.append(f"Tokens per second use the {name_of_clock}, milliseconds per cycle the wall clock.")

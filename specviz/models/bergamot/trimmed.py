@@ -24,9 +24,9 @@ from specviz.models.bergamot.model import Bergamot
 from specviz.models.bergamot.net import MOST_LAYERS, Config, Decoder
 from specviz.models.eight_bits import unpack
 from specviz.models.encoder_decoder_context import TargetsEncoder
-from specviz.models.layers import head_rows
+from specviz.models.layers import head_rows, over_all
 from specviz.models.protocols import Net, Settings
-from specviz.models.trimmed import TOKENS, over_all, write
+from specviz.models.trimmed import TOKENS, write
 
 TYPE = "specviz-trimmed-bergamot"
 

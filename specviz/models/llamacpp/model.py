@@ -108,9 +108,6 @@ class LlamaCpp(TokenizedModel):
     context : int, optional
         Maximum tokens of one text. Default: the model's positions, but at most 4096, because all cells are
         allocated at once.
-    flash : bool, default False
-        Whether to use flash attention. Without it, results for F32, F16 and Q8_0 files differ less between
-        passes of one and of many tokens.
 
     Attributes
     ----------
@@ -137,8 +134,7 @@ class LlamaCpp(TokenizedModel):
     batches = False
 
     def __init__(
-        self, path: str | Path, threads: int | None = None, gpu_layers: int = 0, context: int | None = None,
-        flash: bool = False,
+        self, path: str | Path, threads: int | None = None, gpu_layers: int = 0, context: int | None = None
     ) -> None:  # fmt: skip
         path = expanded(path, ModelError)
         _check_file(path)
@@ -158,7 +154,7 @@ class LlamaCpp(TokenizedModel):
                 'again with CMAKE_ARGS="-DGGML_METAL=on" or "-DGGML_CUDA=on"'
             )
         self.path, self.name = path, path.stem
-        self.gpu_layers, self.flash, self._threads = gpu_layers, bool(flash), threads
+        self.gpu_layers, self._threads = gpu_layers, threads
         self.weights = Weights(path, gpu_layers)
         pointer = self.weights.pointer
         self.weights.check_kind(self.name)
@@ -201,7 +197,7 @@ class LlamaCpp(TokenizedModel):
         """Description of the backend for the trace."""
         return {
             "name": "llama.cpp", "system": system(), "threads": self.threads, "gpu_layers": self.gpu_layers,
-            "flash_attention": self.flash, "type": self.dtype,
+            "flash_attention": False, "type": self.dtype,
         }  # fmt: skip
 
     @property

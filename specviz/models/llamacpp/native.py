@@ -62,9 +62,8 @@ class Native:
         given.kv_unified = True
         given.swa_full = True  # keep cells outside a sliding window, so that rewinding works
         given.offload_kqv = given.op_offload = model.gpu_layers != 0
-        given.flash_attn_type = (
-            lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if model.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )
+        # F32, F16 and Q8_0 files: without it, passes of one and of many tokens differ less.
+        given.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         given.type_k = given.type_v = model.cache_type
         given.embeddings, given.no_perf = False, True
         last_message()
