@@ -26,7 +26,7 @@ Intensity is FLOPs divided by bytes. Data passed between matrices (``activations
 counts in neither: it is small, and is used where it was made, in the processor's nearest cache.
 
 ``flops`` is the work that is needed. Kernels do more: they compute masked scores and discard them (all fed
-tokens times all slots), and pad ragged rows of a batch. ``computed`` includes that.
+tokens times all slots), and pad ragged rows of a batch, up to the head. ``computed`` includes that.
 
 An encoder-decoder reads its source of P tokens once, in the prefill. The encoder of E layers costs
 ``2 P E (4 h d H + m h f) + 4 E H d P²``, the keys and values of the decoder's cross-attention
@@ -568,9 +568,8 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     )
     rows = table["rows"].to_numpy() / share
     table["flops"] = shape.flops(n, seen, logits, n * source)
-    table["computed"] = rows * shape.flops(
-        most_fed, most_fed * longest, most_logits, most_fed * longest_source
-    )
+    padded = shape.flops(most_fed, most_fed * longest, 0, most_fed * longest_source)
+    table["computed"] = rows * padded + shape.flops(0, 0, logits)  # the head runs on no padding
     fed = table.assign(fed=n).groupby("pass")["fed"].transform("sum").to_numpy()
     table["weights"] = shape.weights(most_logits, fed) / share + n * shape.embedded
     table["cache_read"] = (start + n + source) * shape.slot

@@ -126,8 +126,6 @@ class Llama(PlainFunction):
         seen, windows = None, given.windows
         # In the last layer, places that are not kept only need their keys and values written.
         last_kept = keep if rows == 1 and isinstance(keep, torch.Tensor) and not windows else None
-        # A prefill needs only the keys and values of the last layer.
-        needs_last = isinstance(keep, torch.Tensor) or keep > 0 or depth in hidden
         if self.invariant and not windows:
             assert isinstance(mask, torch.Tensor)
             seen = ordered.sight(mask, rows, heads, groups, given.tails, self.sums)
@@ -142,8 +140,6 @@ class Llama(PlainFunction):
             else:
                 key, value = turned.narrow(2, heads, groups), y.narrow(2, turning, groups)
                 keys, values = store.write(i, key.transpose(1, 2), value.transpose(1, 2))
-            if i + 1 == depth and not needs_last:
-                break
             queries = turned.narrow(2, 0, heads)
             if i + 1 == depth and last_kept is not None:
                 queries, x = queries.index_select(1, last_kept), x.index_select(0, last_kept)

@@ -739,7 +739,7 @@ class TestAdvise:
         for more, kind, words in (
             ({"confirm": True, "temperature": 0.5}, ParameterError, "greedily: leave temperature at 0"),
             ({"seed": -1}, ParameterError, "seed must be a whole number from 0"),
-            ({"confirm": True, "number": 8}, PromptError, "none is left"),
+            ({"confirm": True, "number": 8}, PromptError, "no prompt is left to confirm on"),
             ({"context": [4096]}, ParameterError, "do not fit into tiny"),
             ({"batch": [0]}, ParameterError, "batch"),
             ({"answers": tmp_path / "x", "suite": "town"}, ParameterError, "drop one"),

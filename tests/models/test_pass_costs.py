@@ -226,8 +226,8 @@ def test_a_batch_with_ragged_rows():
     shape = Shape(model.geometry)
     assert count(opened.prefill)[0] == shape.flops(2 * 4, 2 * 16, 0), "padded to the longer prompt"
     drafts = [Draft.chain([1, 2, 3]), Draft(np.array([4, 5]), np.array([-1, -1]))]
-    # Two rows of 4 tokens each, over 8 slots; the head runs on 4 of each, though one has 3.
-    assert count(lambda: opened.forward(drafts))[0] == shape.flops(2 * 4, 2 * 4 * 8, 2 * 4)
+    # Two rows of 4 tokens each, over 8 slots; the head runs on 4 of one and 3 of the other.
+    assert count(lambda: opened.forward(drafts))[0] == shape.flops(2 * 4, 2 * 4 * 8, 4 + 3)
 
 
 def test_an_early_exit_costs_its_layers():
