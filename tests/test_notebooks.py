@@ -64,7 +64,11 @@ STATEMENTS = {
     "07c": ["fastest: "],
     "08": [r"best g +\d+", r"draft size \d+, calibrated on"],
     "10": ["fewer tokens a cycle than the fixed one", "the same text: True"],
-    "14": ["the same tokens: (True|False)|left out: ", "decision: "],
+    "14": [
+        # On SmolLM2, llama.cpp's rounding may part the texts at a tie.
+        r"the same tokens: True|left out: |\A(?![\s\S]*town\.gguf)",
+        "decision: ",
+    ],
     "15": ["within the bounds: True", r"in the interval: \d of 3"],
 }
 # Slow settings: the source's text, and its faster replacement in the test.

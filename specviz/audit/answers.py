@@ -100,7 +100,7 @@ def run(
         Another quantisation of the weights, or another chat template, to test which one the set is nearer to.
     dtype, device : str, optional
     kernels, invariant : str, bool, optional
-        The model's, as for `specviz.load`.
+        The model's, as for `specviz.load`; the kernels not ``int8``, ``int4`` or ``w8a8``.
     threads : int, optional
         Threads of the backend during the audit.
     progress : callable, optional

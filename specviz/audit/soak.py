@@ -198,7 +198,7 @@ def read_ledger(path: str | Path) -> list[Entry]:
     TraceError
         If it cannot be read, or a line is not an entry.
     """
-    return read_json_lines(Path(path), Entry, "name the ledger of a soak")
+    return read_json_lines(Path(path), Entry, "delete the line, or name another file")
 
 
 def sums(entries: Sequence[Entry]) -> list[dict[str, str | int]]:

@@ -344,7 +344,8 @@ def _models(
     with loading():
         if resumed is not None:
             saved = saved_options(resumed, model, dtype, chosen["kernels"])
-            chosen = {**chosen, **{k: v for k, v in saved.items() if k == "dtype" or chosen[k] is None}}
+            open_ = {name for name in saved if chosen[name] in (None, "auto")}
+            chosen = {**chosen, **{name: saved[name] for name in open_}}
         target = load(model, device, **chosen)
         return target, load(draft, device, dtype) if draft is not None and kind.needs_draft else None
 

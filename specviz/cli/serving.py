@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 from specviz.cli.options import argument, option
 from specviz.errors import ParameterError, SpecvizError, TraceError, install
 from specviz.files import exists
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     from jupyter_server.auth.identity import IdentityProvider
@@ -144,7 +145,7 @@ def app(
         model = _absolute(model)
     for name in FOLDERS:
         if os.environ.get(name):
-            os.environ[name] = str(Path(os.path.expanduser(os.environ[name])).resolve())
+            os.environ[name] = str(expanded(os.environ[name]).resolve())
     with tempfile.TemporaryDirectory(prefix="specviz-app-") as scratch:
         _serve(Path(scratch), folder.resolve(), model, free_port(ip, port), ip, browser)
     print("specviz app has stopped")
@@ -158,7 +159,8 @@ def _absolute(model: str) -> str:
 
     prefix = next((each for each in (GGUF, BERGAMOT) if model.startswith(each)), "")
     name = model.removeprefix(prefix)
-    if {name, f"bergamot-{name}"} & {*bundled(), *DOWNLOADS} or not exists(Path(name)):
+    pair = f"bergamot-{name}" if prefix == BERGAMOT else name
+    if {name, pair} & {*bundled(), *DOWNLOADS} or not exists(Path(name)):
         return model
     return prefix + str(Path(name).resolve())
 

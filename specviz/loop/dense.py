@@ -23,7 +23,7 @@ from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..methods.sampling import exact_type
 from ..methods.signals import ranked
-from ..models.kernels import rounding
+from ..models.kernels import PLAIN, rounding
 from ..models.protocols import Model, Pass
 from ..trace import Trace, is_trace
 from ..trace.dense import attach
@@ -76,7 +76,9 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
     """
     run = is_trace(trace).run
     tail = check_int("tail", tail, 0)
-    model = load_if_needed(model, None, **{"dtype": None} | load_options(model, run))
+    saved = load_options(model, run)
+    layout = {"kernels": saved["kernels"]} if rounding(saved.get("kernels", PLAIN)) else {}
+    model = load_if_needed(model, None, saved.get("dtype"), **layout)
     draft = None if draft is None else load_drafter(model, draft, None, None)
     if (run["sampling"] or {}).get("temperature"):
         raise ParameterError("a sampled text cannot be replayed: densify a greedy run (temperature 0)")

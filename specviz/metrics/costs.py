@@ -26,7 +26,8 @@ Intensity is FLOPs divided by bytes. Data passed between matrices (``activations
 counts in neither: it is small, and is used where it was made, in the processor's nearest cache.
 
 ``flops`` is the work that is needed. Kernels do more: they compute masked scores and discard them (all fed
-tokens times all slots), and pad ragged rows of a batch, up to the head. ``computed`` includes that.
+tokens times all slots), and pad ragged rows of a batch in every layer, but not in the head. ``computed``
+includes that.
 
 An encoder-decoder reads its source of P tokens once, in the prefill. The encoder of E layers costs
 ``2 P E (4 h d H + m h f) + 4 E H d P²``, the keys and values of the decoder's cross-attention

@@ -292,7 +292,7 @@ def _attention(net: PreTrainedModel) -> tuple[int, float | None]:
 def _settles(net: PreTrainedModel, form: str, layouts: Sequence[str]) -> bool:
     """Whether attention, one layer's products and the head can keep their summation order in a format."""
     dim, cap = _attention(net)
-    if not ordered.fixed_order(dim, torch.get_num_threads(), cap=cap):
+    if not ordered.fixed_order(dim, torch.get_num_threads(), False, cap):
         return False
     some = [*islice(groups(net), 4), (net.lm_head,)]
 

@@ -88,13 +88,14 @@ narrate = function narrate(cycle, phase, whole, stage) {
 	const some = (list) => (list.length <= 6 ? `: ${list.join(", ")}` : "");
 	const guesses = cycle.token.map((token, i) => placing(record, token, cellOf(cycle, i)));
 	const stop = STOPS[cycle.stop] ? ` (${STOPS[cycle.stop]})` : "";
-	const drafted = cycle.n ? `the ${BEHIND}’s guesses are ${count(cycle.n, "canvas").replace(/canvass$/, "canvases")} beside the state${some(guesses)}${cycle.stop === "refresh" ? stop : ""}` : bare(record) ? "drafts are not recorded" : `nothing is drafted${stop}`;
+	const drafted = cycle.n ? `the ${BEHIND}’s guesses are ${count(cycle.n, "canvas").replace(/canvass$/, "canvases")} beside the state${some(guesses)}${cycle.stop === "refresh" ? stop : ""}` : `nothing is drafted${stop}`;
 	const fresh = cache === "dual" && a.refreshed?.[cycle.row] > 0 ? "a refresh, " : "";
 	const judged = cycle.n ? `${fresh}one pass over all of them: ${cycle.accepted} of ${cycle.n} accepted` : `${fresh}one pass over the state`;
 	const placed = [];
 	for (let o = cycle.o0; o < cycle.o1; o++) placed.push(placing(record, a.out_token[o], a.out_position[o]));
 	const last = cycle.extra >= 0 && cycle.n ? `, the last one ${cycle.kind.came}` : "";
 	const written = `${count(placed.length, "cell")} placed${some(placed)}${last}${cycle.end ? `; the text ends (${header.ends[cycle.end]})` : ""}`;
+	if (textOnly(record)) return `${head}: ${written}; drafts and verdicts are not recorded.`;
 	if (whole) return `${head}: ${drafted}; ${judged}; ${written}.`;
 	return `${head}, ${PHASES[phase]}: ${[drafted, judged, written][phase]}.`;
 };

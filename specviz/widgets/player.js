@@ -9,7 +9,7 @@ const WINDOW = 80; // tokens of the text that are added or removed at a time
 const quote = (text) => `‘\u2068${text === "" ? "∅" : shownToken(text)}\u2069’`;
 const ordinal = (n) => n + (n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
 const known = (x) => x !== undefined && !Number.isNaN(x);
-const bare = (record) => record.header.run.record === null; // only the text was recorded
+const textOnly = (record) => record.header.run.record === null; // only the text was recorded
 
 // Formats a probability; never rounded to 0 or 1 unless it is exactly that.
 function prob(x) {
@@ -65,8 +65,8 @@ class Cycle {
 		const drafted = last >= this.o0 && ["draft", "unreviewed"].includes(kinds[a.out_kind[last]].name);
 		this.extra = last >= this.o0 && !drafted ? last : -1; // the token that the target added
 		this.kind = this.extra < 0 ? null : kinds[a.out_kind[this.extra]];
-		this.read = this.token.map((_, i) => i).filter((i) => !["unsent", "below_budget", "unreviewed"].includes(this.status[i])); // by the target
-		this.sent = this.read.length;
+		this.judged = this.token.map((_, i) => i).filter((i) => !["unsent", "below_budget", "unreviewed"].includes(this.status[i])); // by the target
+		this.sent = this.judged.length;
 		this.accepted = this.fared("accepted");
 		// the node rejected where the text continued; rejected siblings of accepted nodes do not count
 		this.tip = this.path.at(-1) ?? -1;
@@ -245,8 +245,8 @@ function narrate(cycle, phase, whole, stage) {
 	const { record } = cycle;
 	const { update } = cycle, head = update ? `Update ${update.update}, cycle ${cycle.number}` : `Cycle ${cycle.number}`;
 	if (stage) return `${head}, draft, ${grew(cycle, stage)}`;
-	if (cycle.prefill && update) return `${head}: ${update.said}, the target reads ${count(targetTokens(cycle), "token")}.`;
-	if (cycle.prefill) return `${head}, prefill: the target reads ${bare(record) ? "a number of tokens that is not recorded" : `${count(targetTokens(cycle), "token")} of the prompt`}; nothing is written yet.`;
+	const fed = textOnly(record) ? "an unrecorded number of tokens" : count(targetTokens(cycle), "token");
+	if (cycle.prefill) return update ? `${head}: ${update.said}, the target reads ${fed}.` : `${head}, prefill: the target reads ${fed} of the prompt; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
 	const unsure = "; it stopped where it was uncertain", stop = { fallback: unsure, eos: "; it drafted the end of the text", unsure }[cycle.stop] ?? "";
 	const lost = cycle.fared("below_budget") + cycle.fared("unsent");
@@ -260,7 +260,7 @@ function narrate(cycle, phase, whole, stage) {
 	const ended = cycle.end ? `; the text ends (${record.header.ends[cycle.end]})` : "";
 	const masked = cycle.end && update?.shown !== null && update ? `; the display shows ${update.shown}` : "";
 	const written = `${count(grown, "token")} written${extra}${ended}${masked}`;
-	if (bare(record)) return `${head}: ${written}; drafts and verdicts are not recorded.`;
+	if (textOnly(record)) return `${head}: ${written}; drafts and verdicts are not recorded.`;
 	if (whole) return `${head}: ${drafted}; ${judged}; ${written}.`;
 	return `${head}, ${PHASES[phase]}: ${[drafted, judged, written][phase]}.`;
 }
@@ -368,7 +368,7 @@ class WhyLane {
 		const { record } = this, details = record.details(cycle);
 		if (i === null || (i === cycle.n && (phase === 0 || cycle.extra < 0)) || i > cycle.n) {
 			this.word.textContent = this.fate.textContent = "";
-			this.sentence.textContent = cycle.prefill ? cycle.update ? "The prefix that the prompt shares with the previous one stays in the cache; everything after it, including the output, is computed again." : "The prompt is read once; its rows stay in the cache, and every cycle builds on them." : bare(record) ? "Not recorded." : "This cycle has nothing to guess.";
+			this.sentence.textContent = cycle.prefill ? cycle.update ? "The prefix that the prompt shares with the previous one stays in the cache; everything after it, including the output, is computed again." : "The prompt is read once; its rows stay in the cache, and every cycle builds on them." : textOnly(record) ? "Not recorded." : "This cycle has nothing to guess.";
 			this.drafter.replaceChildren();
 			this.target.replaceChildren();
 			this.node.classList.add("empty");
@@ -488,13 +488,13 @@ class CacheLane {
 		while (this.rows.children.length < shown) this.rows.append(h("i"));
 		const out = new Set(); // rows in the order they were fed: tokens outside the draft, then the nodes
 		const lead = fed - cycle.sent;
-		cycle.read.forEach((i, k) => { if (cycle.status[i] !== "accepted") out.add(lead + k); });
+		cycle.judged.forEach((i, k) => { if (cycle.status[i] !== "accepted") out.add(lead + k); });
 		[...this.rows.children].forEach((cell, k) => {
 			const role = phase === 2 || cycle.prefill ? (out.has(k) ? "gone" : "kept") : phase === 1 ? "fed" : "";
 			const fate = { gone: ": dropped", kept: ": kept" }[role] ?? "";
 			set(cell, {
 				hidden: k >= shown || role === "" ? "" : null, class: role,
-				title: k < lead ? (cycle.prefill ? (cycle.update ? "a token of the prompt or of the output that is carried over" : "a token of the prompt") : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[cycle.read[k - lead]]))}${fate}`,
+				title: k < lead ? (cycle.prefill ? (cycle.update ? "a token of the prompt or of the output that is carried over" : "a token of the prompt") : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[cycle.judged[k - lead]]))}${fate}`,
 			});
 		});
 		this.rows.classList.toggle("many", shown > 40);
@@ -581,7 +581,7 @@ function render({ model, el }) {
 	const legend = h("div.legend", ...kindsUsed.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", k.mark) : "", k.word))));
 	const notes = header.notes.map((note) => h("p.soft.note", note));
 	const grid = h("div.grid", tree.node, h("div.side", whys.node, code.node)), pair = h("div.pair", time.node, cache.node);
-	cache.node.hidden = bare(record);
+	cache.node.hidden = textOnly(record);
 	root.append(
 		h("div.head", h("strong", run.method), h("span.soft", run.model + (run.draft ? ` ← ${run.draft}` : "")),
 			exactness(run.exactness),

@@ -57,7 +57,7 @@ class Race(Stateful):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per field and lane: prefill and finish in seconds, speedup (NaN if clocks differ) ..."""
+        """One row per field and lane: prefill and finish in seconds, speedup (NaN if clocks differ)."""
         import pandas as pd
 
         rows = []

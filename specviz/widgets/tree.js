@@ -306,7 +306,7 @@ class TreeLane {
 		if (this.scroll.style.minHeight !== `${this.tallest}px`) this.scroll.style.minHeight = `${this.tallest}px`;
 		const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "", more = plan.hidden.size ? ` · ${plan.hidden.size} of the cut nodes are not drawn` : "";
 		this.said.textContent = cycle.prefill ? "the prompt is read; nothing is drafted"
-			: cycle.n ? `${count(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${record.header.stops[cycle.stop] ?? cycle.stop}` : ""}${more}` : bare(record) ? "not recorded" : "nothing was drafted in this cycle";
+			: cycle.n ? `${count(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${record.header.stops[cycle.stop] ?? cycle.stop}` : ""}${more}` : textOnly(record) ? "not recorded" : "nothing was drafted in this cycle";
 		this.words(there);
 		this.tell(cycle, stage);
 	}
