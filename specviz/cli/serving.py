@@ -238,9 +238,7 @@ def _server(scratch: Path, ip: str, browser: bool) -> Voila:
             ]
 
         def launch_browser(self) -> None:
-            token = quote(self.identity_provider.token, safe="")
-            host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(ip, f"[{ip}]" if ":" in ip else ip)
-            address = f"http://{host}:{self.port}/?token={token}"
+            address = address_of(ip, self.port, self.identity_provider.token)
             print(f"specviz app: {address}\nCtrl-C stops it.", flush=True)
             if browser:  # through a file, as in Jupyter: other users can read a program's arguments
                 page = scratch / "open.html"
@@ -250,6 +248,12 @@ def _server(scratch: Path, ip: str, browser: bool) -> Voila:
     return Server(
         ip=ip, port_retries=0, auto_token=True, log_level=40, config_file_paths=[], config=Config(CONFIG)
     )
+
+
+def address_of(ip: str, port: int, token: str) -> str:
+    """The address that a browser on this machine opens."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(ip, f"[{ip}]" if ":" in ip else ip)
+    return f"http://{host}:{port}/?token={quote(token, safe='')}"
 
 
 def guarded(
