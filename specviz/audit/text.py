@@ -200,11 +200,14 @@ class Subject:
     ) -> None:
         self.target, self.drafter, self.make = target, drafter, make
         self.decoding, self.prompts = decoding, prompts
-        name = setup.label(make())
+        method = make()
+        name = setup.label(method)
         self.is_own = name == "autoregressive"  # the target's own text: one token per pass
+        self.takes_ties = method.takes_ties
         # An invariant model's own text is only compared with the stock module, whose 16 bits round otherwise.
+        # Scores of 16 bits often tie.
         coarse = getattr(target, "invariant", False) and target.dtype in (torch.float16, torch.bfloat16)
-        spared = len(prompts) if self.is_own and coarse else 0
+        spared = len(prompts) if coarse and (self.is_own or self.takes_ties) else 0
         self.row = Row(
             name, drafter.name if drafter else "", law.spell(decoding.sampling), decoding.bound, spared=spared
         )
@@ -315,7 +318,7 @@ class _Audit:
             if text.tokens:
                 rows = self.rows(prompt, text.tokens)
                 if own is not None:
-                    differences += self.against_own(text, own)
+                    differences += self.against_own(text, own, subject.takes_ties)
                     if self.invariant:
                         differences += self.bits(text, own)
                     if subject.is_own or not self.invariant:
@@ -345,21 +348,22 @@ class _Audit:
             return [text.bug(length, words)]
         return []
 
-    def against_own(self, text: Text, own: Text) -> list[Difference]:
+    def against_own(self, text: Text, own: Text, takes_ties: bool) -> list[Difference]:
         """Judge the first place where the text diverges from the autoregressive one."""
         at = common_prefix(text.tokens, own.tokens)
         if at == min(len(text.tokens), len(own.tokens)):  # another length is a separate fault, see `faults`
             return []
-        return [self.parted(text, at, own, "the autoregressive text")]
+        return [self.parted(text, at, own, "the autoregressive text", takes_ties)]
 
-    def parted(self, text: Text, at: int, own: Text, who: str) -> Difference:
+    def parted(self, text: Text, at: int, own: Text, who: str, takes_ties: bool = False) -> Difference:
         """Judge the place where a text diverges from one that the same model wrote.
 
         An invariant model's rows are the same in every pass, so rounding cannot explain a different token.
+        Only a method that `takes_ties` may write another one, if its row scores both alike.
         """
         part = self.place(text, at, own.tokens[at], own.rows[at], who)
         if self.invariant:
-            part.verdict = "bug"
+            part.verdict = "tie" if takes_ties and part.gap == 0 else "bug"
         return part
 
     def bits(self, text: Text, own: Text) -> list[Difference]:

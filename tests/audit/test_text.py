@@ -17,7 +17,7 @@ from specviz import audit
 from specviz import methods as catalogue
 from specviz.audit import law, text
 from specviz.audit.reference import Reference
-from specviz.audit.result import COLUMNS, Row
+from specviz.audit.result import COLUMNS, Difference, Row
 from specviz.methods import speculative
 from specviz.methods.autoregressive import Autoregressive
 from specviz.methods.base import Verdict
@@ -298,3 +298,13 @@ def test_a_law_without_variety_is_not_drawn(varied):
     first = law.first_tokens(target, text.Reference(target), [3, 4, 5], 50, 2, Sampling(0.001))
     assert len(law.cells_of(first, 50)) == 1
     assert drawn(varied, ["speculative"], temperature=0.001).drawn == []
+
+
+def test_only_a_method_that_takes_ties_may_part_from_an_invariant_text(monkeypatch):
+    judge = object.__new__(text._Audit)
+    judge.invariant = True
+    one = text.Text(0, [1], [2], [None])
+    for gap, takes_ties, verdict in ((0.0, True, "tie"), (0.0, False, "bug"), (0.125, True, "bug")):
+        made = Difference(0, 0, "noise", "", gap=gap)
+        monkeypatch.setattr(judge, "place", lambda *_, made=made: made, raising=False)
+        assert judge.parted(one, 0, one, "the autoregressive text", takes_ties).verdict == verdict
