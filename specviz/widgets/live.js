@@ -33,7 +33,7 @@ function render({ model, el }) {
 	function stop() { clearInterval(typing); typing = 0; self.textContent = "▶ Type it"; }
 	// Types the text automatically, word by word, or letter by letter in scripts without spaces.
 	function retype() {
-		if (typing) { stop(); box.value = whole; typed(); return; }
+		if (typing) { stop(); box.value = whole; return; }
 		whole = box.value;
 		const words = whole.trim().match(/\s*(?:[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]\p{M}*\p{P}*|[^\s\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]+)/gu) ?? [];
 		if (!words.length) return;

@@ -160,7 +160,7 @@ def test_a_damaged_ledger_is_refused_in_one_line(tmp_path, damage):
         damage(entry)
         line = json.dumps(entry)
     path.write_text(json.dumps({"number": 0, "seed": 0} | quick({"model": "a"})) + f"\n{line}\n")
-    with pytest.raises(TraceError, match=r"line 2.*: name the ledger of a soak") as error:
+    with pytest.raises(TraceError, match=r"line 2.*: delete the line, or name another file") as error:
         read_ledger(path)
     assert "\n" not in str(error.value)
 

@@ -73,7 +73,7 @@ def subjects(name: str, given: argparse.Namespace) -> list[Any]:
             out.append(load(chosen[0], *where))
         elif parameter.name == "drafts":
             names = getattr(given, "draft", None) or list(getattr(module, "DRAFTS", ())) or None
-            out[-1], drafts = loaded(chosen[0], names, *where, None)
+            out[-1], drafts = loaded(chosen[0], names, *where, None, None)
             out.append(drafts)
         elif parameter.name == "entries":
             named = given.suite if hasattr(given, "suite") else getattr(module, "SUITES", ["town"])

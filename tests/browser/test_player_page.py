@@ -255,7 +255,7 @@ def test_a_text_alone_claims_no_numbers(opened):
     expect(page.locator(".said")).to_contain_text("drafts and verdicts are not recorded")
     expect(page.locator(".tree header")).to_contain_text("not recorded")
     press(page, "Home")
-    expect(page.locator(".said")).to_contain_text("a number of tokens that is not recorded")
+    expect(page.locator(".said")).to_contain_text("an unrecorded number of tokens")
 
 
 def test_hostile_tokens_are_text(opened):

@@ -212,7 +212,7 @@ def test_views_that_are_not_for_canvases_say_so():
             "canvases, and the cost of such passes is not counted",
         ),
         (lambda: view.examples(trace), "fills a canvas with one model"),
-        (lambda: view.right_by(trace), "for its state"),
+        (lambda: view.right_by(trace), "at their state"),
         (lambda: view.acceptance_by_score(trace), "log-odds"),
         (lambda: view.lattice(traces.build("bild")), "no canvas to show"),
         (lambda: view.lattice(build("ssd", record=None)), "only the text was recorded"),
