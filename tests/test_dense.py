@@ -177,6 +177,9 @@ def test_a_target_is_loaded_as_the_trace_says(monkeypatch):
     monkeypatch.setattr(dense, "_check_target", lambda run, model: loaded.append(model) or check(run, model))
     assert densify(trace, "town").run["record"] == "dense"
     assert loaded[0].dtype == torch.bfloat16
+    rounded = specviz.generate("town", "The cook saw", "autoregressive", **options | {"kernels": "int8"})
+    densify(rounded, "town")
+    assert (loaded[1].dtype, loaded[1].kernels) == (torch.bfloat16, "int8")
     with pytest.raises(ModelError, match="with dtype bfloat16, and town has dtype float32: pass the model's"):
         densify(trace, specviz.load("town"))
     other = specviz.load("town", dtype="bfloat16", kernels="plain")

@@ -117,7 +117,7 @@ LAYOUTS += [(torch.float32, kernels.FP16)] if kernels.multiplies_halves() else [
 
 
 @pytest.mark.parametrize(("dtype", "layout"), LAYOUTS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(length=st.integers(1, LONGEST), nodes=st.integers(0, 40), seed=NUMBERS)
 def test_every_row_of_a_tree_is_the_row_of_its_own_path(dtype, layout, length, nodes, seed):
     draft = tree(np.random.default_rng(seed), nodes)
