@@ -260,6 +260,30 @@ def test_weights_are_rounded_to_float16_where_that_is_fastest(halves, folder, mo
     assert trace.run["exactness"] == "exact"
 
 
+@pytest.mark.parametrize(
+    ("bfloat16", "float32", "taken"),
+    [
+        (1.09, 2.0, choices.BFLOAT16),
+        (1.11, 2.0, choices.HALVES),
+        (1.01, 0.99, choices.FLOAT32),
+        (0.9, 0.8, choices.FLOAT32),
+    ],
+)
+def test_bfloat16_is_taken_instead_of_rounded_weights_if_it_is_close(bfloat16, float32, taken, monkeypatch):
+    """In it every model is invariant; it never replaces float32 that is faster."""
+    times = {choices.FLOAT32: float32, choices.BFLOAT16: bfloat16, choices.HALVES: 1.0}
+    able = choices.Format(milliseconds=times, invariant=dict.fromkeys(times, True))
+    net = sv.load("town", dtype="float32", invariant=False).net
+    monkeypatch.setattr(choices, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(kernels, "remembered", lambda *given: able)
+    assert choices._format(net, tuple(times)) == taken
+    only = {**able.invariant, choices.BFLOAT16: False}
+    monkeypatch.setattr(
+        kernels, "remembered", lambda *given: choices.Format(milliseconds=times, invariant=only)
+    )
+    assert choices._format(net, tuple(times)) != choices.BFLOAT16
+
+
 def test_weights_stay_where_rounding_gains_nothing(halves, folder, monkeypatch):
     def untouched(**options):
         exact = matrices(sv.load(folder, dtype="float32", invariant=False))
