@@ -207,10 +207,13 @@ def calibrate_options(model: Model, method: Method, drafter: Model | None = None
         options += ["--device", device if device != "cpu" else "cuda"]
     if device == "cpu":
         options += ["--threads", str(thread_count(model))]
-    chosen = isinstance(model, TorchModel) and large(model.net)  # a dtype is chosen if none is named
-    if getattr(model, "kernels", None) == FP16:
-        dtype = "auto"  # what led to these kernels; float32 by name gets another layout
+    on_torch = isinstance(model, TorchModel)
+    chosen = on_torch and large(model.net)  # format, layout and invariance are chosen if none is named
     options += ["--dtype", dtype] if chosen or dtype != "float32" else []
+    if on_torch and device == "cpu":
+        options += ["--kernels", model.kernels] if model.requested_kernels or model.kernels == FP16 else []
+        if model.invariant or chosen:
+            options += ["--invariant" if model.invariant else "--no-invariant"]
     for p in method.parameters:
         if p.name != method.size and method.values[p.name] != p.default:
             options += ["--set", f"{p.name}={method.values[p.name]}"]

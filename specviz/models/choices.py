@@ -229,10 +229,10 @@ def _cheap(model: Model) -> bool:
     """Whether a model's passes can be invariant here at a time ratio of at most `COST`."""
     where = {"choice": "invariant", "check": ordered.CHECK, **kernels.about(model.net)}
     # Another layout may be taken for an invariant model if none was requested.
-    where |= {"layout": model.kernels, "requested": model._kernels is not None}
+    where |= {"layout": model.kernels, "requested": model.requested_kernels is not None}
 
     def measured() -> tuple[Cost, bool]:
-        twin = type(model)(model.net, model.tokenizer, model.name, kernels=model._kernels)
+        twin = type(model)(model.net, model.tokenizer, model.name, kernels=model.requested_kernels)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # so that the choice, and thus the text, does not depend on the thread count
         try:

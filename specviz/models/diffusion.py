@@ -104,7 +104,7 @@ class Diffusion(TorchModel):
         return Canvas(self, prompts, room, **policy)
 
     def _laid(self) -> Llama:
-        self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
+        self.kernels = layouts.choose(self.requested_kernels, self.net, groups(self.net))
         return self.function(self.kernels)
 
     def function(self, layout: str, invariant: bool = False) -> Llama:

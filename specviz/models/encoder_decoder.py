@@ -109,7 +109,7 @@ class EncoderDecoder(TorchModel):
 
     def _laid(self) -> Decoder:
         """Choose a layout and build the decoder as a plain function."""
-        self.kernels = layouts.choose(self._kernels, self.net, self._groups())
+        self.kernels = layouts.choose(self.requested_kernels, self.net, self._groups())
         return self.function(self.kernels)
 
     def _groups(self) -> Iterator[tuple[torch.nn.Linear, ...]]:
@@ -135,7 +135,7 @@ class EncoderDecoder(TorchModel):
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is out of range")
         name = f"{self.name}[:{layers}]"
-        first = EncoderDecoder(self.net, self.tokenizer, name, layers, self.encoder, self._kernels)
+        first = EncoderDecoder(self.net, self.tokenizer, name, layers, self.encoder, self.requested_kernels)
         if self.invariant:
             first.make_invariant()
         return first

@@ -155,14 +155,14 @@ class Model(TorchModel):
     def _laid(self) -> Llama | None:
         """Choose a layout and build the plain function; None if transformers' modules run."""
         if not self.plain:
-            if self._kernels not in (None, layouts.PLAIN):
+            if self.requested_kernels not in (None, layouts.PLAIN):
                 raise ModelError(
                     f"{self.name} runs through transformers' modules, which keep their layout: drop "
-                    f"kernels={self._kernels!r}"
+                    f"kernels={self.requested_kernels!r}"
                 )
             self.kernels = layouts.PLAIN
             return None
-        self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
+        self.kernels = layouts.choose(self.requested_kernels, self.net, groups(self.net))
         self._weigh()
         return self.function(self.kernels)
 
@@ -205,7 +205,7 @@ class Model(TorchModel):
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is out of range")
         name = f"{self.name}[:{layers}]"
-        first = Model(self.net, self.tokenizer, name, self.plain, layers, self._kernels)
+        first = Model(self.net, self.tokenizer, name, self.plain, layers, self.requested_kernels)
         if self.invariant:
             first.make_invariant()
         return first

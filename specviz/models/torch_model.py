@@ -40,6 +40,7 @@ class TorchModel(TokenizedModel):
 
     kind: str
     kernels: str  # the layout in use
+    requested_kernels: str | None  # the layout that `load` was given
     layers: int
     invariant: bool = False  # whether each row of a pass is bit-identical to the row computed alone
     source: str | None = None  # description of the source format, for weights converted from another format
@@ -56,7 +57,7 @@ class TorchModel(TokenizedModel):
         self.max_length = getattr(net.config, "max_position_embeddings", None) or UNBOUNDED
         self.eos = eos(net, tokenizer)
         self.text = Text(tokenizer, self.vocabulary, self.eos, encoder)
-        self._kernels = layouts.check(kernels)
+        self.requested_kernels = layouts.check(kernels)
         self._threads = 0  # number of threads for which it was made invariant
 
     def __repr__(self) -> str:
@@ -108,7 +109,7 @@ class TorchModel(TokenizedModel):
             where = "on a GPU" if self.device.type != "cpu" else "through transformers' modules"
             way = choices.Way(fault=f"passes {where} sum in a different order")
         else:
-            others = () if self._kernels else layouts.candidates(self.device, self.dtype)
+            others = () if self.requested_kernels else layouts.candidates(self.device, self.dtype)
             way = choices.way(self, others)
         if way.fault:
             raise ModelError(f"{self.name} cannot be invariant: {way.fault}; load with invariant=False")

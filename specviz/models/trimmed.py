@@ -93,7 +93,7 @@ class TrimmedModel(Model):
         if target.kernels == FP16:  # rounding a drafter does not change the text of an exact method
             round_to_halves(net)
         # The trained layers were never stored in four bits.
-        self._targets = INT8 if target._kernels == INT4 else target._kernels
+        self._targets = INT8 if target.requested_kernels == INT4 else target.requested_kernels
         super().__init__(net, target.tokenizer, name, kernels=self._targets)
         if of_drafter(target) == W8A8:
             self._round()
@@ -108,12 +108,12 @@ class TrimmedModel(Model):
         Rounding turns tiny differences into steps. Without invariance, drafting the same tokens again in
         another pass, as dense traces and advice do, would often give different results.
         """
-        self._kernels, self.invariant = W8A8, False
+        self.requested_kernels, self.invariant = W8A8, False
         self._llama = self._laid()
         try:
             self.make_invariant()
         except ModelError:
-            self._kernels = self._targets
+            self.requested_kernels = self._targets
             self._llama = self._laid()
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> Context:

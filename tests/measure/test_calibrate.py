@@ -324,3 +324,16 @@ def test_the_command(folders, tmp_path, capsys):
     assert cli.run(["calibrate", "--sizes", "1,4", "--model", "nowhere"]) == 2
     assert "at least 4 sizes are needed" in capsys.readouterr().err, "before the model is loaded"
     assert calibration.folder() == tmp_path / "kept"
+
+
+@pytest.mark.parametrize("options", [{"kernels": "plain"}, {"kernels": "onednn", "invariant": True}])
+def test_the_command_of_a_refusal_measures_with_the_same_kernels_and_invariance(options, tmp_path, capsys):
+    target = specviz.load("town", **options)
+    ask = lambda: specviz.generate(target, "One", "unispec", draft_size="calibrated", max_new_tokens=4)
+    with pytest.raises(SpecvizError) as refused:
+        ask()
+    order = shlex.split(str(refused.value).partition("run: specviz ")[2])
+    (tmp_path / "p.txt").write_text("One two\nred green\n")
+    few = ["--sizes", "1,2,3,4", "--prompts", str(tmp_path / "p.txt"), "--warm-up", "0", "--rounds", "1"]
+    assert cli.run([*order, *few, "-n", "4"]) == 0
+    assert ask().run["calibration"]["value"]

@@ -88,7 +88,7 @@ class TrimmedBergamot(Bergamot):
             raise ModelError(f"{name} is damaged: its shape in config.json does not fit {target.name}")
         self.drafts_for = target.identity
         net = weights.on(whole).requires_grad_(False)
-        super().__init__(net, target.tokenizer, name, target._kernels)
+        super().__init__(net, target.tokenizer, name, target.requested_kernels)
         self.encoder = TargetsEncoder(target)
         self.tokens = weights.tokens.to(target.device)
         self.vocabulary, self.text, self.eos = target.vocabulary, target.text, target.eos

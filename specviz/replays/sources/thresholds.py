@@ -333,7 +333,8 @@ def model_of(options: RunOptions, name: str) -> Any:
     dtype = str(options.model.dtype).removeprefix("torch.")
     key = ("model", name, str(options.model.device), dtype)
     if key not in options.memory:
-        options.memory[key] = load(name, str(options.model.device), dtype)
+        same = {"kernels": options.kernels, "invariant": options.invariant}
+        options.memory[key] = load(name, str(options.model.device), dtype, **same)
     return options.memory[key]
 
 
