@@ -54,7 +54,7 @@ trace = sv.generate(target, prompt, method="speculative", draft=draft, draft_len
 trace
 
 # %% [markdown]
-# ## Greedy
+# ## Greedy decoding
 #
 # In each **cycle** the drafter guesses four tokens. The target reads the last token and these four in one
 # pass, which often takes little longer than a pass over one token. So it learns its best token at five
