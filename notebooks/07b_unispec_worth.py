@@ -350,7 +350,8 @@ print(f"gains most: {frame.index[0]}; least: {frame.index[-1]}")
 frame.round(2)
 
 # %% [markdown]
-# The gain is usually smallest for repetitive texts, which fill a cold store quickly, and largest for short answers.
+# The gain is usually small for repetitive texts, which fill a cold store quickly, and large for texts that repeat the
+# words of those that were learnt from, such as the code on `town`.
 #
 # **Predict.** What share of a cycle's time goes into growing the tree and learning? The paper's equation 2 assumes
 # none.
