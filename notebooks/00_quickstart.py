@@ -61,7 +61,7 @@ print(f"your guess {guess:.2f}, the record says {numbers['tau']:.2f}")
 #
 # | | meaning |
 # |---|---|
-# | A/D | accepted draft tokens over drafted ones: how good the draft is |
+# | A/D | accepted draft tokens over those sent to the target: how little of the verified draft was wasted |
 # | A/O | accepted draft tokens over output: how much of the text came from drafts |
 # | tokens/s | speed, the goal |
 #
@@ -93,6 +93,8 @@ one.nodes[["cycle", "node", "text", "p", "rank", "status"]].query("cycle <= 2")
 # judged. The record holds enough to check each of those decisions again:
 
 # %%
+import matplotlib.pyplot as plt
+
 from specviz import metrics, view
 
 again = metrics.recheck(trace)
@@ -102,31 +104,39 @@ print(f"{len(again)} decisions, {int(again['agrees'].sum())} come out as recorde
 # **Predict.** Of the tokens that were judged, were those late in a draft accepted less often than the first ones?
 
 # %%
-metrics.by_depth(trace).round(3)
+metrics.by_depth(trace).drop(columns="rate").round(3)
 
 # %% [markdown]
-# Read the last two rates. `overall` counts all drafts, so it can only fall. `given` counts those in which the
-# position was judged, because everything before it was accepted. It rises: the first token is the hardest. A
-# copy that begins well is likely to continue well.
+# Read the last two columns. `overall` counts all drafts, so it can only fall. `given` counts those in which the
+# position was judged, because everything before it was accepted. It jumps after the first token and stays high
+# (few drafts get that far). A copy that begins well is likely to continue well.
 #
 # ## Is the drafter's confidence justified?
 #
 # Prompt lookup gives its tokens no probability. **UniSpec** does. It remembers which tokens the target thought likely
-# after each word, grows a *tree* of them, and scores each node by their probabilities. A tree holds several
-# continuations at once. In the target's pass a node attends to the text and its own ancestors only (a *mask* hides the
-# rest), so one pass checks them all; [06](06_training_free_drafters.ipynb) draws that mask. If the score were a
-# perfectly calibrated probability, the points would lie on the diagonal.
+# after each word, grows a *tree* of them, and scores each node by the product of the probabilities on its path. A tree
+# holds several continuations at once. In the target's pass a node attends to the text and its own ancestors only (a
+# *mask* hides the rest), so one pass checks them all; [06](06_training_free_drafters.ipynb) draws that mask.
+#
+# A node is kept only if its whole path is. So if the score were a perfectly calibrated probability, this share of all
+# the nodes that were sent would be kept, and the points would lie on the diagonal. Nodes that were never judged,
+# because an ancestor failed, count as not kept.
 #
 # **Predict.** Above the diagonal the drafter is underconfident, below it overconfident. Which is it at high
 # scores?
 
 # %%
-from specviz import view
+kept = metrics.by_score(sv.open(sv.example("unispec")), reading="text").query("source == 'all'")
+_, ax = view.subplots(figsize=(5.6, 4.2))
+ends = kept["rate"] - kept["rate_lo"], kept["rate_hi"] - kept["rate"]
+ax.errorbar((kept["low"] + kept["high"]) / 2, kept["rate"], ends, fmt="o", capsize=3)
+ax.plot([0, 1], [0, 1], "--", color="#888888")
+ax.set(xlabel="score", ylabel="share of the sent nodes that were kept", xlim=(0, 1), ylim=(0, 1))
+plt.show()
 
-view.reliability(sv.open(sv.example("unispec")), "score")
 # %% [markdown]
-# Bars are 95 % intervals. A higher score does mean a better token, but a score near 1 is right only half the time: what
-# is likely after a word depends on more than that word.
+# Bars are 95 % intervals. A higher score does mean a better token, but of the nodes with a score near 1 only three in
+# ten are kept: what is likely after a word depends on more than that word.
 #
 # ## Several methods side by side
 #
@@ -140,8 +150,6 @@ table = metrics.compare(runs, "autoregressive")
 table[["name", "exactness", "tau", "A/D", "A/O", "tokens_per_second", "speedup"]].round(2)
 
 # %%
-import matplotlib.pyplot as plt
-
 _, axes = view.subplots(3, 1, figsize=(10, 4.6))
 for ax, (name, run) in zip(axes, runs.items()):
     view.timeline(run, prompt=0, ax=ax).set_title(name, loc="left", size=9)
@@ -189,7 +197,8 @@ for name in ("prompt_lookup", "unispec"):
 #
 # <details><summary>2. What are τ, A/D and A/O?</summary>
 #
-# Tokens emitted per cycle; accepted draft tokens over drafted ones; accepted draft tokens over output tokens.
+# Tokens emitted per cycle; accepted draft tokens over those sent to the target; accepted draft tokens over output
+# tokens.
 # </details>
 #
 # <details><summary>3. A draft has at most ten tokens. Why is τ not near eleven?</summary>
@@ -202,7 +211,7 @@ for name in ("prompt_lookup", "unispec"):
 # A pass over eleven tokens takes longer than a pass over one.
 # </details>
 #
-# <details><summary>5. A score near 1 is right half the time. Is it useless?</summary>
+# <details><summary>5. Of the nodes with a score near 1 three in ten are kept. Is the score useless?</summary>
 #
 # No. A higher score still means a better token. The score ranks tokens, though its value is not a probability here.
 # </details>

@@ -18,7 +18,8 @@
 #
 # ![What a pass over g tokens costs in units of a pass over one, measured on this machine](stills/01.png)
 #
-# *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` (`pip install -e ".[run]"`).*
+# *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` and ipywidgets
+# (`pip install -e ".[run,lab]"`).*
 #
 # You will watch a model decode autoregressively, count what it reads for each token, and measure **s(g)**: what a pass
 # over g tokens costs in units of a pass over one. Speculative decoding gains from the gap between g and s(g). Then you
@@ -30,6 +31,7 @@
 # in each pass, `town`'s fit into the processor's cache.
 
 # %%
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -161,25 +163,46 @@ plt.show()
 #
 # $$ \text{speedup} = \frac{\tau}{\gamma c + s(\gamma + 1)} \le \frac{\gamma + 1}{\gamma c + s(\gamma + 1)}, $$
 #
-# with equality when every draft token is accepted.
+# with equality when every draft token is accepted: the *ceiling*.
 #
-# **Predict.** With a drafter that costs a sixth of the target, which γ has the highest ceiling on this machine? Is it
-# the largest?
+# **Predict.** With a drafter that costs a sixth of the target, which of γ = 1 to 32 has the highest ceiling on this
+# machine? Is it the largest?
 
 # %%
-c = 1 / 6
+length_guess = 32
+
+# %%
 lengths = np.arange(1, 33)
-figure, ax = view.subplots(figsize=(6.4, 3.8))
-for accept in (1.0, 0.8, 0.6):
-    # Each token is accepted with probability `accept`, independently of the others.
-    tau = lengths + 1 if accept == 1 else (1 - accept ** (lengths + 1)) / (1 - accept)
-    speed = tau / (lengths * c + np.interp(lengths + 1, g, s))
-    ax.plot(lengths, speed, label=f"each token accepted with {accept:.0%}")
-    print(f"acceptance {accept:.0%}: best draft length {lengths[speed.argmax()]}, speedup {speed.max():.2f}")
-ax.axhline(1, ls="--", color="#888888")
-ax.set(xlabel="draft length γ", ylabel="speedup (modelled)")
-ax.legend(frameon=False)
-plt.show()
+
+
+def ceiling(c):
+    _, ax = view.subplots(figsize=(6.4, 3.8))
+    for accept in (1.0, 0.8, 0.6):
+        # Each token is accepted with probability `accept`, independently of the others.
+        tau = lengths + 1 if accept == 1 else (1 - accept ** (lengths + 1)) / (1 - accept)
+        speed = tau / (lengths * c + np.interp(lengths + 1, g, s))
+        ax.plot(lengths, speed, label=f"each token accepted with {accept:.0%}")
+        print(
+            f"acceptance {accept:.0%}: best draft length {lengths[speed.argmax()]}, speedup {speed.max():.2f}"
+        )
+    ax.axhline(1, ls="--", color="#888888")
+    ax.set(xlabel="draft length γ", ylabel="speedup (modelled)", title=f"c = {c:.2f}")
+    ax.legend(frameon=False)
+    plt.show()
+
+
+ceiling(1 / 6)
+highest = lengths[((lengths + 1) / (lengths / 6 + np.interp(lengths + 1, g, s))).argmax()]
+print(
+    f"highest ceiling: γ = {highest}, {'' if highest == 32 else 'not '}the largest (your guess {length_guess})"
+)
+
+# %% [markdown]
+# Move c, the cost of a draft token in target passes:
+
+# %%
+slider = ipywidgets.FloatSlider(1 / 6, min=0, max=1, step=1 / 12, continuous_update=False)
+controls = ipywidgets.interact(ceiling, c=slider)
 
 # %% [markdown]
 # These curves are **modelled**: they assume that acceptance is independent from token to token, which is not

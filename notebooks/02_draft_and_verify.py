@@ -54,12 +54,11 @@ trace = sv.generate(target, prompt, method="speculative", draft=draft, draft_len
 trace
 
 # %% [markdown]
-# ## Greedy: keep what the target would have written
+# ## Greedy decoding
 #
 # In each **cycle** the drafter guesses four tokens. The target reads the last token and these four in one
 # pass, which often takes little longer than a pass over one token. So it learns its best token at five
-# positions. The longest prefix of the draft that equals those tokens is kept. One token of the target's own
-# follows: a **correction** after a mismatch, a **bonus** when all were right.
+# positions.
 #
 # **Predict.** Is the text the same as when the target writes alone: always, mostly, or seldom?
 
@@ -69,10 +68,11 @@ print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactne
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
-# Always, up to ties: a draft token is kept only if it *is* the target's token. The badge says so because
-# passes over five tokens and over one may round differently in the last digit. If the target's two best
-# tokens agree to that digit, either may win. `specviz audit` finds every such place and says whether it was a
-# tie, rounding, or a bug.
+# Always, up to ties. The longest prefix of the draft that equals the target's own tokens is kept. One token of the
+# target's own follows: a **correction** after a mismatch, a **bonus** when all were right. The badge says *up to ties*
+# because passes over five tokens and over one may round differently in the last digit. If the target's two best tokens
+# agree to that digit, either may win. `specviz audit` finds every such place and says whether it was a tie, rounding,
+# or a bug.
 #
 # Three cycles, with each token's probability under both models:
 
@@ -84,8 +84,8 @@ nodes[nodes["cycle"].isin([1, 2, 3])][shown].round(3)
 # %% [markdown]
 # ## How long should a draft be?
 #
-# **τ** is how many tokens a cycle writes on average, correction or bonus included. **A/D** is the share of
-# drafted tokens that are accepted.
+# **τ** is how many tokens a cycle writes on average, correction or bonus included. **A/D** is accepted draft
+# tokens over those sent to the target: how little of the verified draft was wasted.
 #
 # **Predict.** As the draft length γ grows, which of τ, A/D and tokens/s rises, which falls, which has a maximum?
 
@@ -108,7 +108,7 @@ plt.show()
 # %% [markdown]
 # τ never falls: a draft model's guess depends only on the text before it. A/D usually falls: a later token
 # counts only if all earlier ones were accepted. Speed usually peaks where one more draft token no longer
-# pays. One prompt on one machine is an anecdote; `specviz bench` measures many.
+# pays. This is one prompt; `specviz bench` measures many.
 #
 # τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can
 # answer for other lengths if it holds what the drafter predicts at every position. The **dense record** adds
@@ -139,8 +139,9 @@ answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "ba
 # $$ r(y) = \frac{\max(0, p(y) - q(y))}{\sum_z \max(0, p(z) - q(z))}. $$
 #
 # It fits: a rejection has probability $1 - \sum_x \min(p(x), q(x)) = \sum_x \max(0, p(x) - q(x))$, the
-# denominator. So $P(y) = \min(p, q) + \max(0, p - q) = p(y)$. A draft is accepted with probability
-# $\sum_x \min(p(x), q(x))$: one minus their total variation distance $\tfrac12 \sum_x |p(x) - q(x)|$.
+# denominator. So $P(y) = \min(p, q) + \max(0, p - q) = p(y)$. (If $p = q$, nothing is rejected and $r$ is not
+# needed.) A draft is accepted with probability $\sum_x \min(p(x), q(x))$: one minus their total variation
+# distance $\tfrac12 \sum_x |p(x) - q(x)|$.
 #
 # Drag it. On the left are $p$ and $q$; green is accepted. On the right is the output; the lines are $p$.
 #
@@ -153,14 +154,15 @@ answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "ba
 Acceptance()
 
 # %% [markdown]
-# A bad $q$ costs acceptance only: the right side stays at $p$. Each of the three shortcuts gives another law.
-# (If $p$ and $q$ share no token, nothing is ever accepted, and all give $p$.) (a) favours what the drafter
-# proposes too often: such a token has its full $p$ already, and gets more after rejections. (b) never writes
-# a token with $p < q$: it is not accepted, and $r$ is 0 there. (c) has shipped in real libraries: $q$ must be
-# what the draft was *really* drawn from, after temperature, top-k and top-p. If the draft is an argmax, $q$ is
-# 1 on that token, and the rule accepts it with probability $p(x)$.
+# A bad $q$ only lowers acceptance; the output on the right still has law $p$. In general each of the three
+# shortcuts gives another law. (Exceptions: all give $p$ if $p$ and $q$ share no token, (a) and (b) if $q = p$,
+# (b) if $q$ exceeds $p$ only where $p = 0$.) (a) favours what the drafter proposes too often: such a token has
+# its full $p$ already, and gets more after rejections. (b) never writes a token with $p < q$: it is not
+# accepted, and $r$ is 0 there. (c) has shipped in real libraries: $q$ must be what the draft was *really*
+# drawn from, after temperature, top-k and top-p. If the draft is an argmax, $q$ is 1 on that token, and the
+# rule accepts it with probability $p(x)$.
 #
-# The rule in code; an experiment agrees with $p$ to a few thousandths:
+# The rule in code, and an experiment:
 
 # %%
 rng = np.random.default_rng(0)
@@ -201,7 +203,8 @@ print("came out ", law.round(3))
 #
 # **The bonus comes from the last row.** If all γ tokens are accepted, row γ + 1 is the target's law after the
 # whole draft, and it is already computed. One draw from it is a free token. After a rejection the draw from
-# $r$ replaces it. So a cycle emits its accepted tokens and exactly one more.
+# $r$ replaces it. So a cycle emits its accepted tokens and exactly one more, unless the text ends inside the
+# draft.
 #
 # The next cell computes the law of *two* tokens over a vocabulary of three: with the rule, and keeping $x_2$
 # after $x_1$ was rejected.
@@ -312,8 +315,7 @@ for name, model in models.items():
 
 # %% [markdown]
 # The invariant model computes the same bits in every pass, so no draft can change the text, and the label
-# says *exact*. That takes longer (`specviz bench passes` measures it). Neither text is better: where they
-# differ, rounding decided.
+# says *exact*. That takes longer. Where the texts differ, rounding decided.
 #
 # ## When drafting pays
 #
@@ -421,8 +423,7 @@ print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join
 
 # %% [markdown]
 # A method with a larger τ can be slower, and be above the line on one machine and below it on another,
-# because the cost of a pass over several tokens ([01](01_autoregressive.ipynb)) differs. In
-# `specviz bench drafters` the methods take turns.
+# because the cost of a pass over several tokens ([01](01_autoregressive.ipynb)) differs.
 #
 # ## What this method cannot do
 #

@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # 03 · BiLD: a small model that knows when to stop, a large one that knows when to take back
+# # 03 · BiLD: a small model that knows when to stop, a large one that knows what to take back
 #
 # ![A decode by BiLD: tokens by the small and by the large model, the cycles, the drafter's confidence](stills/03.png)
 #
@@ -286,7 +286,8 @@ axes[1].set_title("Figure 5: without one policy (aligned)", loc="left")
 plt.show()
 
 # %% [markdown]
-# The cross is the large model alone. The thick grey line joins the settings that no other beats in both.
+# The cross is the large model alone. The thick grey line joins the settings that no other setting beats in both
+# speed and quality.
 #
 # (1) Falling back more is safer and slower. Rolling back less is faster and worse, and matters little once the small
 # model hands over whatever it doubts. (2) Both: an aligned model doubts less and is taken back less often. So it is
@@ -307,8 +308,8 @@ view.examples({"BiLD": bild}, large=plain, small=alone, most=3)
 # %% [markdown]
 # The large model's words are underlined: solid after a fallback, dashed after a rollback.
 #
-# Algorithm 1 (line 2) stops as soon as the text ends, so the large model never reviews an end that the *small* model
-# wrote. With `review_end=True` it does. **Predict.** Does the unreviewed end cost quality?
+# Algorithm 1 (line 2) stops as soon as the text ends, so the large model never checks the last block if the small
+# model ended the text. `review_end=True` adds that check. **Predict.** Does the unreviewed end cost quality?
 
 # %%
 reviewed = sv.generate(
@@ -436,8 +437,8 @@ for name in ("unaligned", "aligned"):
 # Back to the first pair. Two measures replace BLEU: how many kept tokens are not the large model's first choice,
 # and how many *sums*, whose answers are known, come out right.
 #
-# Again there are two small models: the first section's drafter (`smollm2-draft` learnt *sampled* answers) and
-# one **aligned** with greedy answers. Speculative decoding with the first is the third method.
+# Again there are two small models: the first section's drafter and one **aligned** with greedy answers. Speculative
+# decoding with the first is the third method.
 #
 # **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2)
 # Which of the three is fastest? (3) Of the sums that the large model gets right, how many does BiLD lose?
@@ -490,7 +491,8 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # shows which counts more on this machine. With so few sums, intervals are wide; `specviz bench drafters`
 # counts forty.
 #
-# `smollm2-draft` is partly aligned; the other learnt longer.
+# `smollm2-draft` was itself trained on the target's sampled answers, so both are aligned to a degree; the second
+# was trained longer.
 #
 # ## What BiLD cannot do
 #
@@ -498,8 +500,6 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # - The thresholds depend on the task: the paper uses fallback thresholds of 0.5 to 0.9 for translation, 0.2
 #   to 0.6 for summaries.
 # - With sampling, the law of its output is neither model's.
-#
-# `python -m tests.benchmarks bild` repeats these figures on a hundred texts of four tasks, with intervals.
 
 # %% [markdown]
 # ## Five questions

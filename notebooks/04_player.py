@@ -21,7 +21,7 @@
 # *20 minutes. Needs no model and no torch, since everything here is computed from traces on disk; the players need
 # anywidget (`pip install -e ".[lab]"`).*
 #
-# A number such as "A/D = 0.15" hides which words were easy, where the drafter went wrong, and what was computed for
+# A number such as "A/D = 0.4" hides which words were easy, where the drafter went wrong, and what was computed for
 # nothing. You will
 #
 # 1. step through a decode, cycle by cycle, and read every verdict with its numbers,
@@ -145,22 +145,23 @@ tree.nodes["status"].value_counts().rename("drafted tokens").to_frame()
 # %% [markdown]
 # `below_budget` nodes were not among the best five: their scores were too low. Does the score deserve that trust?
 #
-# **Predict.** A judge accepts every node whose score is above a threshold. Does a high threshold judge well because it
-# knows which nodes survive, or because few nodes do?
+# **Predict.** A judge accepts every node whose score is above a threshold; only judged nodes count. Does a high
+# threshold judge well because it knows which nodes survive, or because few nodes do?
 
 # %%
-sent = tree.nodes[tree.nodes["status"].isin(["accepted", "rejected"])]
-kept = sent["status"].eq("accepted")
+judged = tree.nodes[tree.nodes["status"].isin(["accepted", "rejected"])]
+kept = judged["status"].eq("accepted")
 print(f"never 'accepted'       {1 - kept.mean():.2f} right")
 for threshold in (0.1, 0.3, 0.5, 0.7):
-    above = sent["score"] > threshold
+    above = judged["score"] > threshold
     print(
         f"'score above {threshold}'      {(above == kept).mean():.2f} right, {kept[above].mean():.2f} of these survive"
     )
 
 # %% [markdown]
-# In a tree most nodes must fail, so "never" is right four times in five, and thresholds do little better. But the score
-# ranks the nodes well: the higher it is, the more of them survive. To choose five nodes a drafter needs only a ranking.
+# In a tree most nodes must fail, so "never" is right for four judged nodes in five, and thresholds do little better.
+# But the score ranks the nodes well: the higher it is, the more of them survive. To choose five nodes a drafter needs
+# only a ranking.
 #
 # ## Side by side
 #
@@ -220,7 +221,7 @@ one.to_perfetto("decode.json", force=True)
 # At most one: they compete for one position.
 # </details>
 #
-# <details><summary>4. A judge that never accepts is right four times in five in a tree. Is the score useless?</summary>
+# <details><summary>4. A judge that never accepts is right for four judged nodes in five of a tree. Is the score useless?</summary>
 #
 # No. It ranks the nodes, and choosing which ones to send needs only a ranking.
 # </details>

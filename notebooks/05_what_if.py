@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 05 · What if: what a trace can and cannot answer
 #
-# ![A map of draft length against longest match: where speed is highest](stills/05.png)
+# ![A decode with drafts of at most three tokens, computed from another run's trace: it has no times](stills/05.png)
 #
 # *25 minutes. Needs no model and no torch, since everything here is computed from traces on disk; the sliders need
 # ipywidgets (`pip install -e ".[lab]"`).*
@@ -55,7 +55,7 @@ ask
 
 # %% [markdown]
 # **Predict.** The run drafted up to 10 tokens per cycle. With 20, does τ, the tokens emitted per cycle,
-# double? And what becomes of A/D, the share of drafted tokens that are accepted? Write down both.
+# double? And what becomes of A/D, accepted draft tokens over those sent to the target? Write down both.
 
 # %%
 tau_guess, share_guess = 3.8, 0.15
@@ -137,8 +137,8 @@ timed.table[["draft_length", "tau", "sent", "target_passes", "seconds", "tokens_
 )
 
 # %% [markdown]
-# At five. On the machine that recorded the trace, a pass over up to six tokens takes no longer than a pass over one: the
-# five drafted tokens are free. Seven tokens and more cost extra.
+# The speed is highest at five. On the machine that recorded the trace, a pass over up to six tokens takes no longer
+# than a pass over one: the five drafted tokens are free. Seven tokens and more cost extra.
 #
 # Another device? Measure its passes there (`specviz bench passes -m smollm2 --device cuda --json gpu.json`)
 # and price this run with them: `ask.clock(answer, Costs.read("gpu.json"))`. Here is an invented one: every

@@ -353,6 +353,7 @@ chain = (rates[0] ** np.arange(1, small + 1)).sum()
 print(f"1 + sum over a chain of {small}:      {1 + chain:.2f}")
 print(f"1 + sum over the template of {small}: {1 + template:.2f}")
 print(f"measured τ of the template:      {metrics.tau(ran):.2f}")
+print(f"the run does {'better' if metrics.tau(ran) > 1 + template else 'worse'} than the sum")
 
 # %% [markdown]
 # The two need not agree: the matrix learns this text's tokens during decoding, and rates differ from level to level.
@@ -380,10 +381,10 @@ for step in range(14):
 
 # %% [markdown]
 # Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on. After at most 12
-# passes all are right: at worst, nothing is gained; the table shows how much was. But the rows contain *runs
-# of tokens* that fit, only in the wrong place. Lookahead keeps runs of $N$ tokens, $N$-grams, in a **pool**,
-# at most $G$ for each first token, and tries those that begin with the text's last one. One pass does both:
-# it advances the window (nodes that are read and **not judged**) and verifies n-grams of the pool.
+# passes all are right: at worst, nothing is gained. But the rows contain *runs of tokens* that fit, only in
+# the wrong place. Lookahead keeps runs of $N$ tokens, $N$-grams, in a **pool**, at most $G$ for each first
+# token, and tries those that begin with the text's last one. One pass does both: it advances the window
+# (nodes that are read and **not judged**) and verifies n-grams of the pool.
 #
 # **Predict.** What share of the nodes sent belongs to the window, and so cannot be accepted in this cycle?
 
@@ -424,16 +425,14 @@ reader = prepared("spectra", draft_size=large, datastore=str(book))
 quoted = sv.generate(model, sample, reader, max_new_tokens=new_tokens)
 nodes = quoted.nodes[~quoted.nodes["status"].isin(["below_budget", "unsent", "cut"])]
 of = nodes.groupby("source", observed=True)["status"]
+shares = of.agg(lambda s: s.eq("accepted").mean())
+print(f"accepted most often, per node sent: {shares.idxmax()}")
 pd.DataFrame(
-    {
-        "sent": of.size(),
-        "accepted": of.agg(lambda s: s.eq("accepted").sum()),
-        "share": of.agg(lambda s: s.eq("accepted").mean()),
-    }
+    {"sent": of.size(), "accepted": of.agg(lambda s: s.eq("accepted").sum()), "share": shares}
 ).round(3)
 
 # %% [markdown]
-# Compare the shares. The cycle that kept most: point at a node for its source.
+# The cycle that kept most: point at a node for its source.
 
 # %%
 best = quoted.cycles.loc[quoted.cycles["accepted"].idxmax()]
@@ -506,8 +505,8 @@ for candidates in ([1], [1, 3], [3, 1], [1, 3, 0], [1, 1, 3, 1]):
     )
 
 # %% [markdown]
-# With the sum of their probabilities, in any order. A rejected token has no probability left, so a second try always
-# fails. A tree that repeats a token among siblings wastes a node, but keeps the law.
+# Some candidate is accepted with probability $\sum p(x_i)$, whatever the order. A rejected token has no probability
+# left, so a second try always fails. A tree that repeats a token among siblings wastes a node, but keeps the law.
 #
 # **Predict.** Which of these shortcuts keeps the law? (a) Test every sibling against $p(x_i)$, without dividing by what
 # is left. (b) After all fail, draw from $p$ itself. (c) Forget to remove the rejected token, and meet it again. All
@@ -543,8 +542,8 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Only the rule itself. The real decoder records each decision with its $u$, $p$ and $R$ (in the column `q`), so all can
-# be checked. The table shows those with the smallest $R$:
+# Only the rule itself keeps the law; all three shortcuts change it. The real decoder records each decision with its
+# $u$, $p$ and $R$ (in the column `q`), so all can be checked. The table shows those with the smallest $R$:
 
 # %%
 drawn = sv.generate(

@@ -439,7 +439,7 @@ run.close()
 # %% [markdown]
 # The tree of `least` scores is usually deeper: a product falls with every step, a minimum only where the
 # store is unsure, so long confident paths keep their score ([07b](07b_unispec_worth.ipynb) counts over many
-# texts). The surer the steps of this cycle, the less the two trees differ. (A child's least is at most its
+# texts). The closer the probabilities are to 1, the less the two trees differ. (A child's least is at most its
 # parent's either way, so both are trees.) Keeping the root token gives the first level a node with the
 # highest score of $C$, and that node gets the root's own successors once more, as its children.
 #

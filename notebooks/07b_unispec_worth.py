@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 07b · What each part of UniSpec is worth
 #
-# ![Acceptance against UniSpec's score, beside the diagonal](stills/07b.png)
+# ![A problem decoded by UniSpec: its text, its cycles in time, and the score of each drafted node](stills/07b.png)
 #
 # *25 minutes, two to five of them computing. Needs `torch` (`pip install -e ".[run,lab]"` in a checkout).
 # [07a](07a_unispec.ipynb) comes first.*
@@ -104,8 +104,9 @@ pd.DataFrame(rows, columns=columns).set_index("").round(2)
 # - the **path's** score: with what probability is this node kept at all, its ancestors included?
 # - the **last step's** probability, score over the parent's score: with what probability is it kept *once its parent was*?
 #
-# A *calibrated* drafter, 30 % of whose nodes with score 0.3 are kept, would be on the diagonal in both. But
-# the store's probability is from another place.
+# A score is *calibrated* if of the nodes that score 0.3, 30 % are kept: its points lie on the diagonal. Neither
+# calibration implies the other. Both follow if a step's probability is right whatever the path above it. But the
+# store's probability is from another place.
 #
 # **Predict.** Will the curves lie above the diagonal (underconfident) or below it (overconfident)? Which of the two is
 # further off?
@@ -119,6 +120,7 @@ tested = nodes[
     nodes["status"].isin(["accepted", "rejected", "unjudged"])
 ]  # neither held back nor after the end
 judged = tested[tested["status"] != "unjudged"]
+distance = {}
 edges = np.linspace(0, 1, 11)
 figure, axes = view.subplots(1, 2, figsize=(10, 3.6), sharey=True)
 for ax, part, column, name in (
@@ -135,11 +137,12 @@ for ax, part, column, name in (
     ax.plot(mean, share, "o-", color="#0072b2", label="kept")
     ax.plot([0, 1], [0, 1], "--", color="#888888", lw=1)
     ax.set(title=name, xlim=(0, 1), ylim=(0, 1))
-    off = (np.abs(share - mean) * count[full]).sum() / count.sum()
+    off = distance[name] = (np.abs(share - mean) * count[full]).sum() / count.sum()
     side = "overconfident" if (mean * count[full]).sum() > (share * count[full]).sum() else "underconfident"
     print(
         f"{name}: on average {side}, {off:.3f} off the diagonal; mean value {value.mean():.3f}, kept {took.mean():.3f}"
     )
+print(f"further off the diagonal: {max(distance, key=distance.get).partition(',')[0]}")
 axes[0].set(xlabel="score of the path", ylabel="share")
 axes[1].set_xlabel("probability of the last step")
 axes[0].legend(frameon=False)
@@ -151,18 +154,21 @@ plt.show()
 
 # %%
 figure, axes = view.subplots(1, 2, figsize=(10, 3.6))
-view.acceptance_by_score(base, ax=axes[0])
+view.acceptance_by_score(base, ax=axes[0], reading="text")
 view.right_by(base, ax=axes[1])
 plt.show()
 
 # %% [markdown]
-# The cut needs only the *order*: any score that rises with acceptance chooses the same nodes. How good is the order? Of
-# two judged nodes, one kept and one not, how often does the kept one have the higher score?
+# The cut needs only the *order* of the nodes of one tree: any score that rises with acceptance chooses the same nodes.
+# How good is the order? Of two nodes sent in the same cycle, one kept and one not, how often does the kept one have the
+# higher score?
 
 # %%
-yes, no = (judged.loc[judged["status"] == s, "score"].to_numpy() for s in ("accepted", "rejected"))
-order = (yes[:, None] > no).mean() + (yes[:, None] == no).mean() / 2
-print(f"the kept one scores higher in {order:.0%} of {len(yes)} x {len(no)} pairs; a coin would say 50 %")
+kept = tested["status"].eq("accepted")
+rated = tested[["prompt", "cycle", "score"]]
+pairs = rated[kept].merge(rated[~kept], on=["prompt", "cycle"], suffixes=("", "_lost"))
+order = (pairs["score"] > pairs["score_lost"]).mean() + (pairs["score"] == pairs["score_lost"]).mean() / 2
+print(f"the kept one scores higher in {order:.0%} of {len(pairs)} pairs of one tree; a coin would say 50 %")
 by = judged.groupby("source", observed=True)["status"].agg(
     judged="size", kept=lambda s: s.eq("accepted").mean()
 )
@@ -240,7 +246,7 @@ for g in sizes:
         ratio = pass_ms[g] / pass_ms[0]
         tau, rate = metrics.tau(run), metrics.acceptance_rate(run)
         rows.append((g, name, tau, rate, ratio, tau / ratio, speed(run)))
-columns = ["g", "store", "τ", "A/D", "s(g)", "τ/s(g), modelled", "speed, measured"]
+columns = ["g", "store", "τ", "A/D", "s(g + 1)", "τ/s(g + 1), modelled", "speed, measured"]
 pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 
 # %% [markdown]
@@ -249,12 +255,12 @@ pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 # diminishing returns. Where weights come from memory, a pass over one token mostly waits for them, and reads
 # them once for any number of nodes; every node costs time once arithmetic takes longer. When that happens
 # depends on kernel and device: one CPU thread is busy long before a GPU is, and sooner in one layout of the
-# weights than in another ([01](01_autoregressive.ipynb)). Let $s(g)$ (01's $s(g+1)$) be the time of a pass
-# with $g$ nodes over a plain one's. The best $g$ has the largest $\tau(g)/s(g)$ (equation 2): a property of
-# machine, kernel and texts, to be measured again when one changes. For an A100 the paper finds 110 (Table
+# weights than in another. As in [01](01_autoregressive.ipynb), $s(g+1)$ is the time of a pass over $g$ nodes and
+# the root, in units of a plain pass. The best $g$ has the largest $\tau(g)/s(g+1)$ (equation 2). It depends on the
+# machine, the kernel and the texts. Measure it again when one of them changes. For an A100 the paper finds 110 (Table
 # 13). Measured points scatter, so [08](08_calibrate.ipynb) fits curves through them and looks for the best
 # $g$ on these, within the sizes that were measured: nothing is known beyond. The equation assumes that every
-# tree is full and that drafting is free. A cold store's trees are small and their passes cheaper than $s(g)$,
+# tree is full and that drafting is free. A cold store's trees are small and their passes cheaper than $s(g+1)$,
 # so there it can underestimate the speed.
 #
 # The paper starts with an empty store and does not say whether it is kept from prompt to prompt. Compare the
@@ -339,11 +345,13 @@ for name, run in (("warm", base), ("cold", cold[24])):
 by_kind["tokens a text"] = metrics.by_prompt(base).groupby("kind")["emitted"].mean()
 frame = pd.DataFrame(by_kind)
 frame["gain"] = frame["τ warm"] / frame["τ cold"]
-frame.sort_values("gain", ascending=False).round(2)
+frame = frame.sort_values("gain", ascending=False)
+print(f"gains most: {frame.index[0]}; least: {frame.index[-1]}")
+frame.round(2)
 
 # %% [markdown]
-# Compare the column `gain` and, if the texts ended by themselves, their lengths. Expect least where text
-# repeats its own words and so teaches a cold store, and most where a short answer ends first.
+# The gain is usually small for repetitive texts, which fill a cold store quickly, and large for texts that repeat the
+# words of those that were learnt from, such as the code on `town`.
 #
 # **Predict.** What share of a cycle's time goes into growing the tree and learning? The paper's equation 2 assumes
 # none.
@@ -365,8 +373,8 @@ plt.show()
 
 # %% [markdown]
 # Growing a tree takes a few array operations a level, however large the model. With a target of 2 M parameters they are
-# visible, with one of 135 M barely; on a GPU even 8 B may not hide them. The ratio of the two *forward* parts is $s(g)$ at
-# the nodes sent; τ must exceed the ratio of whole cycles.
+# visible, with one of 135 M barely; on a GPU even 8 B may not hide them. The ratio of the two *forward* parts is $s$ of
+# the nodes sent and the root; τ must exceed the ratio of whole cycles.
 
 # %% [markdown]
 # ## What these numbers cannot say
@@ -387,7 +395,7 @@ plt.show()
 #
 # <details><summary>2. What does the cut need of a score?</summary>
 #
-# Only its order: any score that rises with acceptance chooses the same nodes.
+# Only its order within one tree: any score that rises with acceptance chooses the same nodes.
 # </details>
 #
 # <details><summary>3. Why can a higher threshold not give better nodes with the same store and size?</summary>

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 07c · A drafter that was trained: EAGLE
 #
-# ![Two draft trees of an English EAGLE head: one into English, one into German](stills/07c.png)
+# ![A translation decoded by EAGLE: its text, its cycles in time, and the score of each drafted node](stills/07c.png)
 #
 # *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run,lab]"` in a checkout).
 # [07a](07a_unispec.ipynb) comes first.*
@@ -30,9 +30,11 @@
 # `town`.
 
 # %%
+import itertools
 import tempfile
 from pathlib import Path
 
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -343,27 +345,54 @@ def emitted(sent, p, q):
 
 
 choices = {
-    "the first drawn": lambda a, b: [a],
-    "both, as drawn": lambda a, b: [a, b],
-    "the likelier one": lambda a, b: [max(a, b, key=q.item)],
-    "both, the likelier first": lambda a, b: sorted([a, b], key=q.item, reverse=True),
+    "the first drawn": lambda a, b, q: [a],
+    "both, as drawn": lambda a, b, q: [a, b],
+    "the likelier one": lambda a, b, q: [max(a, b, key=q.item)],
+    "both, the likelier first": lambda a, b, q: sorted([a, b], key=q.item, reverse=True),
 }
-rows = {}
-for name, choose in choices.items():
+
+
+def law_of(choice, p, q):
+    """The law of the token that comes out, over all ways to draw two siblings, and its distance from p."""
     law = sum(
-        q[a] * q[b] / (1 - q[a]) * emitted(choose(a, b), p, q) for a in range(3) for b in range(3) if a != b
+        q[a] * q[b] / (1 - q[a]) * emitted(choices[choice](a, b, q), p, q)
+        for a, b in itertools.permutations(range(3), 2)
     )
-    rows[name] = [*law, np.abs(law - p).sum() / 2]
+    return *law, np.abs(law - p).sum() / 2
+
+
+rows = {choice: law_of(choice, p, q) for choice in choices}
 pd.DataFrame.from_dict(
     rows, orient="index", columns=["token 0", "token 1", "token 2", "total variation"]
 ).round(4)
 
 # %% [markdown]
 # Sending the likelier one sends token 2 more often than $q$ says. The verdict still divides by $q$, so the
-# output contains too much of what the *drafter* prefers. In sampling, therefore, specviz ranks a child by
-# what is known **before** it is drawn: the confidence in the path above it, times the share of $q$ that the
-# siblings drawn before it left. The tree is a little worse, and the law is the target's. Here is a sampled
-# cycle; point at a node for its $u$, $p$ and $q$:
+# output contains too much of what the *drafter* prefers.
+#
+# Move $p$ and $q$; the sliders are weights, which are divided by their sum. For which $q$ do all four choices keep the
+# law?
+
+
+# %%
+def siblings(choice, p0, p1, p2, q0, q1, q2):
+    p, q = (np.array(weights) / sum(weights) for weights in ((p0, p1, p2), (q0, q1, q2)))
+    *law, distance = law_of(choice, p, q)
+    print("p       ", p.round(3))
+    print("q       ", q.round(3))
+    print("came out", np.round(law, 3), f"total variation {distance:.3f}")
+
+
+start = {"p0": 0.5, "p1": 0.3, "p2": 0.2, "q0": 0.2, "q1": 0.3, "q2": 0.5}
+sliders = {name: ipywidgets.FloatSlider(x, min=0.05, max=1, step=0.05) for name, x in start.items()}
+controls = ipywidgets.interact(siblings, choice=list(choices)[::-1], **sliders)
+
+# %% [markdown]
+# If $q$ is flat, no token is likelier, and all four keep it.
+#
+# In sampling, therefore, specviz ranks a child by what is known **before** it is drawn: the confidence in
+# the path above it, times the share of $q$ that the siblings drawn before it left. The tree is a little
+# worse, and the law is the target's. Here is a sampled cycle; point at a node for its $u$, $p$ and $q$:
 
 # %%
 sampled = sv.generate(

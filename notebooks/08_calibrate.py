@@ -54,17 +54,17 @@ trace
 #
 # ## The objective
 #
-# Let a cycle take $s(g)$ seconds and emit $\tau(g)$ tokens, the target's own one included. After $N$ cycles
+# Let a cycle take $t(g)$ seconds and emit $\tau(g)$ tokens, the target's own one included. After $N$ cycles
 #
-# $$ \text{throughput} = \frac{N\,\tau(g)}{N\,s(g)} = \frac{\tau(g)}{s(g)}, \qquad g^* = \arg\max_g \frac{\tau(g)}{s(g)} $$
+# $$ \text{throughput} = \frac{N\,\tau(g)}{N\,t(g)} = \frac{\tau(g)}{t(g)}, \qquad g^* = \arg\max_g \frac{\tau(g)}{t(g)} $$
 #
-# (equations 2 and 4; their $s$ is the verifying pass alone, 01's $s(g+1)$, because drafting is assumed free;
-# ours is the whole cycle). τ depends on the model, the text and what the drafter has learnt, but hardly on
-# the machine. $s$ depends on the machine.
+# (equations 2 and 4; they have the verifying pass alone, 01's $s(g+1)$, because drafting is assumed free;
+# $t$, `s` in the code, is the whole cycle). τ depends on the model, the text and what the drafter has learnt,
+# but hardly on the machine. $t$ depends on the machine.
 #
 # At the best size the two curves rise in the same proportion. Where both are smooth,
 #
-# $$ \frac{\tau'(g^*)}{\tau(g^*)} = \frac{s'(g^*)}{s(g^*)}: $$
+# $$ \frac{\tau'(g^*)}{\tau(g^*)} = \frac{t'(g^*)}{t(g^*)}: $$
 #
 # one more node must bring as many per cent of tokens as it costs per cent of time.
 #
@@ -99,7 +99,7 @@ calibration.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_pe
 # Each row comes from real decodes of a few prompts, each of a different kind of work. All sizes decode a text
 # right after one another, in an order that changes from round to round: a machine's slow moments hit all
 # sizes alike and are divided out. The quartiles show what noise remains. Every text begins with the same warm
-# memory, filled by other texts.
+# memory, filled by other texts. (A cold one has few candidates: from the size that they fill, τ rises no further.)
 #
 # If this cell took no time, you had calibrated this machine before. The result is kept, and used again only if model,
 # method, device, number format, threads and versions are the same. A calibration with other settings replaces it.
@@ -111,7 +111,7 @@ view.curve(calibration, "tau", fits=("monotone",), ax=axes[1])
 plt.show()
 
 # %% [markdown]
-# More nodes mean more work, so the fit of $s(g)$ never falls. Real times need not be so regular: libraries
+# More nodes mean more work, so the fit of $t(g)$ never falls. Real times need not be so regular: libraries
 # compute matrices in tiles, and use different kernels for one row, a few rows and many. With some kernels a
 # pass over five tokens even takes less time than one over three, as you will see below. τ(g) should rise ever
 # more slowly, because the tree is filled best node first. The fit enforces that, and with so few texts the
@@ -140,18 +140,18 @@ clicked = {
 view.interactive.curve(calibration, clicked, pages="pages/sizes", force=True)
 
 # %% [markdown]
-# Where both curves are smooth, a peak between the ends is flat: near it τ and $s$ rise in nearly the same
-# proportion, so missing it by a little costs little. That helps calibration, and makes the exact number
-# unimportant. There are two exceptions. If the best size is the smallest measured, there is no peak but a
-# slope: every further node costs more than it brings. And if a kernel has steps, the best size is the last
-# one before a step. (The paper's Table 13 has a steep peak instead, with 8 % lost fifteen nodes away; there τ
-# is larger at 95 nodes than at 110, and the speedup lower, which equation 2 does not allow if $s$ rises.)
+# Where both curves are smooth, a peak between the ends is flat: near it τ and $t$ rise in nearly the same proportion,
+# so a size near the best is almost as fast, and the exact number matters little. There are two exceptions. If the best
+# size is the smallest measured, there is no peak but a slope: every further node costs more than it brings. And if a
+# kernel has steps, the best size is the last one before a step. (The paper's Table 13 has a steep peak instead, with 8
+# % lost fifteen nodes away; there τ is larger at 95 nodes than at 110, and the speedup lower, which equation 2 does not
+# allow if $t$ rises.)
 #
 # ## From points to a size
 #
 # Not every size was measured. Three ways to fill in the rest:
 #
-# | fit | s(g) | τ(g) | g* |
+# | fit | t(g) | τ(g) | g* |
 # |---|---|---|---|
 # | `paper` (Table 14) | quadratic spline, 8 evenly spaced knots, least squares | cubic, least squares | differential evolution |
 # | `grid` (Table 16) | the points | the points | the best measured size |
@@ -168,7 +168,7 @@ plt.show()
 for name, fit in calibration.fits.items():
     at = calibration.table["g"].to_numpy() - calibration.points[0].g
     error = np.abs(np.array(fit.s)[at] / calibration.measured()[2] - 1).max()
-    print(f"{name:9} g* = {fit.g:3d}, largest error of s at a measured point {error:.1%}")
+    print(f"{name:9} g* = {fit.g:3d}, largest error of t at a measured point {error:.1%}")
 
 # %% [markdown]
 # A spline of degree 2 with 8 knots has $8 + 2 - 1 = 9$ coefficients, each acting between a few neighbouring
@@ -177,8 +177,8 @@ for name, fit in calibration.fits.items():
 # oscillation. The residuals show nothing; only the curve does. That is why `specviz` keeps the `monotone`
 # fit's size.
 #
-# The diamond need not lie on a peak of the drawn curve: where the fitted $s$ crosses zero between two sizes, $\tau/s$ has no
-# bound, and g* is the better of those two sizes. The curve is drawn at whole sizes, which step over it.
+# The diamond need not lie on a peak of the drawn curve: where the fitted $t$ crosses zero between two sizes, $\tau/t$
+# has no bound, and g* is the better of those two sizes. The curve is drawn at whole sizes, which step over it.
 #
 # With evenly spaced points the spline behaves. The cubic for τ must still bend through a curve that rises
 # steeply at first and then ever more slowly:
@@ -198,8 +198,8 @@ print("g*:", ", ".join(f"{fit.g} ({name})" for name, fit in even.fits.items()))
 # %% [markdown]
 # ## Expected and real
 #
-# The paper's Table 15 compares τ/s with a run's real throughput. Ours must agree on the texts that were
-# measured, because $s$ is the time of the whole cycle. So take other texts, and time everything, including
+# The paper's Table 15 compares τ/t with a run's real throughput. Ours must agree on the texts that were
+# measured, because $t$ is the time of the whole cycle. So take other texts, and time everything, including
 # the prefill. Two things now change the real throughput: the prefill lowers it, and the memory, which learns
 # from text to text, raises it.
 #
@@ -265,6 +265,7 @@ plt.show()
 # `transposed`; `onednn`, blocks for oneDNN's product, padded or not; and `fp16`, half as many bytes.
 # `sv.load` takes the fastest. Here the target runs in each, with the same weights. In the cycle that was
 # measured above, the pass is replaced by each layout's own; τ(g) stays, because the layout changes no token.
+# A cycle without drafts is measured, too: it also takes longer than its pass.
 #
 # **Predict.** In which layout is a pass over five tokens (a draft of four) cheapest in units of its own pass over one,
 # and what is that number? And which g is best in each layout?
@@ -273,6 +274,8 @@ plt.show()
 five_guess, g_guess = 1.1, {"plain": 1, "transposed": 2, "onednn": 4, "onednn-unpadded": 4, "fp16": 4}
 
 # %%
+from itertools import pairwise
+
 from specviz.measure.benches.passes import measure_models
 
 layouts = {
@@ -309,8 +312,15 @@ g, _, s, _, _ = calibration.measured()
 fitted = np.array(calibration.fits[calibration.chosen].tau)  # smoother than what so few texts give
 tau = fitted[g - g[0]]
 within = g + 1 <= tokens[-1]
-alone = {layout: each[0] for layout, each in ms.items()}
 rest = np.clip(1e3 * s - pass_ms(model.kernels), 0, None)  # drafting, judging, committing
+
+own = sv.stream(model, others[:2], "autoregressive", max_new_tokens=new_tokens, record=None)
+marks = [(cycle.number, clock()) for cycle in own]  # cycle 0 is the prefill
+cycles = [after - before for (_, before), (number, after) in pairwise(marks) if number]
+plain_rest = max(0.0, 1e3 * np.median(cycles) - ms[model.kernels][0])  # of a cycle without drafts
+print(
+    f"a cycle takes longer than its pass by {plain_rest:.2f} ms without drafts, by {rest[0]:.2f} ms with g = {g[0]}"
+)
 
 COLORS = {
     "plain": "#d55e00",
@@ -321,15 +331,16 @@ COLORS = {
 }
 figure, (left, right) = view.subplots(1, 2, figsize=(11, 3.6))
 for layout, each in ms.items():
-    gain = tau * alone[layout] / (rest + pass_ms(layout))
+    plain = each[0] + plain_rest
+    gain = tau * plain / (rest + pass_ms(layout))
     left.plot(tokens, each, "o-", color=COLORS[layout], label=layout)
     right.plot(g[within], gain[within], "o-", color=COLORS[layout])
     best = int(np.argmax(np.where(within, gain, 0)))
     right.plot(g[best], gain[best], "o", ms=12, mfc="none", color=COLORS[layout])
-    rate, plain = 1e3 * (tau / (rest + pass_ms(layout)))[best], 1e3 / alone[layout]
+    rate = 1e3 * (tau / (rest + pass_ms(layout)))[best]
     print(
         f"{layout:15} best g {g[best]:3d} (your guess {g_guess[layout]}): "
-        f"{rate:.0f} tokens/s, {gain[best]:.2f} times plain decoding's {plain:.0f}"
+        f"{rate:.0f} tokens/s, {gain[best]:.2f} times plain decoding's {1e3 / plain:.0f}"
     )
 left.set(xscale="log", xlabel="tokens in the pass", ylabel="ms", ylim=(0, None))
 left.set_xticks(tokens, tokens)
@@ -380,7 +391,7 @@ COLORS = {
 figure, axes = view.subplots(figsize=(7, 3.6))
 for name, each in by_format.items():
     rate = 1e3 * tau[within] / (rest[within] + np.interp(g[within] + 1, tokens, each))
-    plain = 1e3 / each[0]
+    plain = 1e3 / (each[0] + plain_rest)
     best = int(rate.argmax())
     axes.plot(g[within], rate, "o-", color=COLORS[name], label=name)
     axes.axhline(plain, ls="--", lw=1, color=COLORS[name])
@@ -409,9 +420,9 @@ plt.show()
 #
 # ## Another device, another size
 #
-# A processor soon pays for every further node, in any layout. On a large GPU $s(g)$ stays flat for longer: on
+# On a CPU every further node soon costs time, in any layout. On a large GPU $t(g)$ stays flat for longer: on
 # the paper's A100 a cycle of 110 nodes takes about 1.4 plain steps ($2.91/2.10$, Table 13), and $g^*$ moves
-# to where τ saturates (the paper's Figure 5). Below, the same points with another machine's $s$, invented:
+# to where τ saturates (the paper's Figure 5). Below, the same points with another machine's $t$, invented:
 # flat up to a number of nodes that you can move. If the sizes above end before it, the best size is the
 # largest of them.
 
@@ -457,7 +468,7 @@ print(
 # ## What calibration cannot know
 #
 # - Your next texts: another kind of work has another τ.
-# - What changes later: contexts, batches and other load change s.
+# - What changes later: contexts, batches and other load change t.
 # - Whether to draft: the best size may still lose to no draft ([15](15_should_i_draft.ipynb)).
 
 # %% [markdown]
@@ -465,7 +476,7 @@ print(
 #
 # <details><summary>1. What does calibration measure, and which size does it choose?</summary>
 #
-# s(g), the time of a cycle with g nodes, and τ(g), the tokens it emits; the size with the largest τ(g)/s(g).
+# t(g), the time of a cycle with g nodes, and τ(g), the tokens it emits; the size with the largest τ(g)/t(g).
 # </details>
 #
 # <details><summary>2. How do the two curves rise at the best size, and why is a small miss cheap?</summary>
@@ -476,13 +487,13 @@ print(
 #
 # <details><summary>3. You calibrate on float32 and then decode in int8. What is wrong?</summary>
 #
-# s(g) belongs to a kernel and a format. Another format has another best size, which may be none.
+# t(g) belongs to a kernel and a format. Another format has another best size, which may be none.
 # </details>
 #
 # <details><summary>4. The calibration was greedy. Under sampling τ is smaller at every size. Does g* change?</summary>
 #
 # What counts is how steeply τ rises in proportion, τ'/τ. If sampling scales all of τ by one factor, g* stays,
-# whatever s is. If it shortens long paths most, g* shrinks.
+# whatever t is. If it shortens long paths most, g* shrinks.
 # </details>
 #
 # <details><summary>5. The memory is cold at first. With `warm_up=0`, what happens to τ, and to g*?</summary>

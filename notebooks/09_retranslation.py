@@ -102,10 +102,11 @@ for name, run in (("from scratch", scratch), ("verified, β = 0", unbiased), ("v
 pd.DataFrame(rows).T
 
 # %% [markdown]
-# Without a bias the text is the same at every update, in a fraction of the passes. With one, most sentences
-# are calmer, but not all: a bias can also delay a correction, which then takes back more. The last text may
-# differ. How much bias is best, and how many of the last tokens should be hidden? Move the sliders. The
-# record of the β = 0 run answers as long as the text stays the same; otherwise the sentence is decoded again.
+# Verification takes a fraction of the passes. With a bias most sentences are calmer, but not all: it can also delay
+# a correction, which then takes back more. The last text may differ. How much bias is best, and how many of the
+# last tokens should be hidden? Move the sliders. (A/D is accepted draft tokens over those sent to the model, A/O
+# accepted draft tokens over output.) The record of the β = 0 run answers as long as the text stays the same;
+# otherwise the sentence is decoded again.
 
 # %%
 recorded = {}
@@ -159,8 +160,7 @@ ax.margins(0.2)
 plt.show()
 
 # %% [markdown]
-# Down and to the right is better, but only while the text stays the model's own. From here on the model is the small
-# one.
+# Lower and further right is better, as long as BLEU stays near 100. From here on the model is the small one.
 
 # %%
 model = sv.load(MODEL)
@@ -209,7 +209,7 @@ again = [0] + [shared(a, b) for a, b in pairwise(first["ids"])]
 first[["source", "text"]].assign(tokens=first["ids"].str.len(), again=again).set_index("source")
 
 # %% [markdown]
-# Rewriting the same tokens wastes *time*. Rewriting others disturbs the reader: words that were on the screen are gone.
+# Rewriting the same tokens wastes *time*. Replacing tokens disturbs the reader: words that were on the screen are gone.
 # Arivazhagan et al. (2020) count them. With $o_j$ the displayed output of update $j$ and $\mathrm{LCP}$ the longest
 # common prefix,
 #
@@ -334,8 +334,8 @@ frozen = sv.generate(model, given[:1], Frozen(beta=0.5))
 print("\n".join(frozen.updates["text"]))
 
 # %% [markdown]
-# An accepted end token ends the text, so the first guess would stay for ever. It is therefore stripped, and the model
-# decides anew where to stop.
+# An accepted end token ends the text, so the first translation would never change. The end token is therefore removed
+# from the draft, and the model decides anew where to stop.
 #
 # ## β from 0 to 1
 #
@@ -402,8 +402,7 @@ plt.show()
 #
 # ## Two rows that do not fit
 #
-# **RT and β = 0.** Without a bias a draft token is kept iff it is the argmax, and RT writes the argmax. So the texts
-# must be the same, update for update. In Table 3 their NE is 1.72 and 1.53.
+# **RT and β = 0.** In Table 3 their NE is 1.72 and 1.53.
 #
 # **Predict.** How many of the updates above differ between RT and β = 0? How close must two tokens be for rounding to
 # explain a difference, and how often are they that close?
@@ -429,10 +428,11 @@ near = pd.DataFrame(
 near.set_index("two best logits nearer than")
 
 # %% [markdown]
-# Another order of summation moves a logit by about $10^{-5}$ in float32, and by far more in narrow formats. Near-ties
-# exist, and each can change an output. But they fall to either side: a changed output may agree with the previous one
-# *less* as well as more. For NE to drop by a ninth, ties would have to favour the draft again and again, and that is a
-# bias.
+# Without a bias a draft token is kept iff it is the argmax, and RT writes the argmax. So the texts must be the same,
+# update for update, up to rounding. Another order of summation moves a logit by about $10^{-5}$ in float32, and by far
+# more in narrow formats. Near-ties exist, and each can change an output. But they fall to either side: a changed output
+# may agree with the previous one *less* as well as more. For NE to drop by a ninth, ties would have to favour the draft
+# again and again, and that is a bias.
 #
 # **β = 1 and CD.** They write the same text token for token, yet the paper gives a speedup of 2.10 for one and 2.60 for
 # the other.
@@ -469,7 +469,7 @@ for k in (3, 5):
     masked[f"draft and display, k = {k}"] = decode(k=k, mask="draft")
     masked[f"display, k = {k}"] = decode(k=k)
 table = pd.DataFrame({name: figures(run) for name, run in masked.items()}).T
-table["words behind"] = [metrics.lagging(run)["AL"].mean() for run in masked.values()]
+table["lag, words"] = [metrics.lagging(run)["AL"].mean() for run in masked.values()]
 table.round(2)
 
 # %% [markdown]
@@ -496,7 +496,7 @@ for k in (0, 1, 2, 3, 5, 8):
     print(f"k = {k}: NE {erasure(hidden(k)):.3f}{measured}")
 
 # %% [markdown]
-# It still costs delay: *words behind* is the average lagging (Ma et al. 2019).
+# It still costs delay: *lag, words* is the average lagging (Ma et al. 2019).
 #
 # ## Word order
 #

@@ -174,7 +174,7 @@ print(f"as written: entropy {written['entropy']:.3f}, the ensemble with it {writ
 # The best signal may depend on the outcome. A *lenient* rule often accepts either of two good words (row (b) above),
 # and entropy does not penalise that doubt. As the target's first choice each of them is right half the time.
 #
-# The *variance* of the logits is no certainty: if its AUROC is below one half, a larger variance goes with
+# The *variance* of the logits does not measure confidence: if its AUROC is below one half, a larger variance goes with
 # rejection. Entropy as written has an AUROC of one minus its complement's; in the ensemble the two margins
 # outvote it.
 #
@@ -215,13 +215,16 @@ counts = pd.DataFrame(
 ).T
 saved = 1 - counts.loc["look-ahead", "sent"] / counts.loc["fixed", "sent"]
 print(f"the look-ahead window sends {saved:.0%} fewer tokens a cycle than the fixed one")
+print(
+    f"most accepted a cycle: {counts['accepted'].idxmax()}; fewest drafter passes: {counts['draft passes'].idxmin()}"
+)
 counts.round(2)
 
 # %% [markdown]
 # From the same text, a cycle with the fixed window accepts at least as many: a token that is not sent cannot
-# be accepted. The adaptive window saves tokens sent. That helps if a pass over 10 tokens costs more than one
-# over 7, as in a large batch, not if it is memory-bound. With an autoregressive drafter only early stopping
-# saves drafter passes.
+# be accepted. The adaptive window saves tokens sent. This saves time if a pass over 10 tokens costs more than one
+# over 7, as in a large batch. It saves nothing if the pass is memory-bound. With an autoregressive drafter only
+# early stopping saves drafter passes.
 #
 # The paper's Table III reports the opposite, 3.10 accepted with a fixed window and 4.27 with the adaptive
 # one, without giving either's k.
@@ -258,7 +261,7 @@ print(
 # %% [markdown]
 # Because of the floor, $k_j = k_{max}$ needs a mean of exactly 1, so no window is longer than $k_{max} - 1$. If the
 # drafter's certainty is informative, the short windows end in rejections more often, though they send less that could
-# be rejected: compare the two lines.
+# be rejected.
 #
 # ## The gap, in two readings
 #
@@ -266,8 +269,7 @@ print(
 #
 # $$ \log p_{AR}(y^{(1)}) - \log p_{AR}(y) \;\le\; \tau_t, \qquad \tau_t = \tau_{base} + \gamma\,(1 - C_t), $$
 #
-# with $p_{AR}$ the target's distribution. This $\tau_t$ is a threshold; τ alone counts tokens per cycle, as
-# elsewhere.
+# with $p_{AR}$ the target's distribution. This $\tau_t$ is a threshold; τ alone counts tokens per cycle.
 #
 # The paper's text says: "The less confident the drafter is at time t, the stricter the verification criterion becomes."
 # But $\tau_t$ is the largest gap that passes, so a *smaller* one is *stricter*, and the formula is lenient exactly

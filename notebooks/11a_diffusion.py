@@ -283,10 +283,10 @@ columns = ["state", "next cell", "its token", f"predicted for cell {cell}", "p"]
 pd.DataFrame(rows, columns=columns).set_index("state").round(3)
 
 # %% [markdown]
-# A real San York: tokens that fit the canvas individually but not together. In that pass the token printed
-# above was its cell's favourite, and confident enough for the rule. By the time stepwise decoding reaches the
-# cell, its neighbours are filled and the prediction has changed. A threshold asks what each cell would hold
-# *if it were filled next*, and then fills several next.
+# This is San York in a real text: each token fits the canvas, but they do not fit each other. In that pass the token
+# printed above was its cell's favourite, and confident enough for the rule. By the time stepwise decoding reaches the
+# cell, its neighbours are filled and the prediction has changed. A threshold asks what each cell would hold *if it were
+# filled next*, and then fills several next.
 #
 # ## What parallel unmasking cannot do
 #

@@ -311,10 +311,13 @@ plt.show()
 cached = write(of=texts[0], cache="dual")  # B = 8, R = 8
 passes = cached.cycles.iloc[1:]
 cells = int(passes["block"].max() + 1) * 8
+filled = next(iter(written(cached))).cell  # in order, one a pass
 age, ages = np.zeros(cells), []
-for block, refreshed in zip(passes["block"].astype(int), passes["refreshed"]):
+for number, (block, refreshed) in enumerate(zip(passes["block"].astype(int), passes["refreshed"])):
     age = np.zeros(cells) if refreshed else age + 1
     age[8 * block : 8 * block + 8] = 0  # the block in work is computed in every pass
+    if block and 8 * block not in filled[:number]:
+        age[8 * block - 1] = 0  # the cell that predicts the block's first one
     ages.append(age.copy())
 figure, ax = view.subplots(figsize=(8, 3.4))
 shades = ax.imshow(np.array(ages), aspect="auto", cmap="YlOrRd", interpolation="none")
@@ -325,8 +328,8 @@ figure.colorbar(shades)
 plt.show()
 
 # %% [markdown]
-# The current block's columns stay at 0, because every pass computes them. All other cells age by one per
-# pass, until a refresh sets them to 0.
+# The current block's columns stay at 0, because every pass computes them and, until the block's first cell is
+# filled, the cell before it. All other cells age by one per pass, until a refresh sets them to 0.
 #
 # So stepwise decoding with a cache is *another reference*: some of its texts differ from those without. SSD
 # is lossless relative to the stepwise decoding whose policy it shares (block, cache, $R$, which of two equal
@@ -379,8 +382,8 @@ for name, side in (("town-diffusion", model), ("smollm2-diffusion", large)):
 pd.DataFrame(sides)
 
 # %% [markdown]
-# Drafting pays if a pass takes less than $1/(1-s)$ times as long, where $s$ is the share of passes saved:
-# compare the last three rows of a column. The share depends on how often the model's own guesses hold, and on how
+# If drafting saves a fifth of the passes, a pass may take at most $1/(1-0.2) = 1.25$ times as long: compare the
+# last three rows of a column. The share depends on how often the model's own guesses hold, and on how
 # much of the canvas is left after the text and is filled with end tokens. The cost of five canvases depends on
 # model *and* device. `specviz bench canvases -m smollm2-diffusion --prompts narrow` (or `-m town-diffusion`)
 # measures both. It also gives the speedup on a device where five canvases would cost as much as one.

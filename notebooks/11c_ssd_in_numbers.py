@@ -76,7 +76,7 @@ all_odds = torch.cat([odds for odds, _ in read])
 
 
 def turned(belief):
-    """At how many states another cell is surest than by the log-odds themselves."""
+    """At how many states another cell is the most confident than by the log-odds themselves."""
     return sum(int(belief(odds[work]).argmax() != odds[work].argmax()) for odds, work in read)
 
 
@@ -85,15 +85,16 @@ for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
     saturates = float(grid[(grid.sigmoid().to(kind) == 1).nonzero()[0, 0]])
     others = turned(lambda odds, kind=kind: odds.sigmoid().to(kind))
     print(f"{str(kind)[6:]:9s} p = 1 from log-odds {saturates:5.2f}; {float((all_odds > saturates).double().mean()):4.0%} of all cells read; "
-          f"another cell is surest at {others} of {len(read)} states")  # fmt: skip
+          f"another cell is the most confident at {others} of {len(read)} states")  # fmt: skip
 print(
-    f"log-odds, at most 10: another cell is surest at {turned(lambda odds: odds.clamp(max=10))} of {len(read)} states"
+    "log-odds, at most 10: another cell is the most confident at "
+    f"{turned(lambda odds: odds.clamp(max=10))} of {len(read)} states"
 )
 
 # %% [markdown]
 # Near 1 the numbers of float32 are $2^{-24}$ apart, so whatever is within half of that is 1: with $\ell$ the
 # log-odds, $1 - p \approx e^{-\ell} < 2^{-25}$, so $\ell > 25 \ln 2 = 17.3$. bfloat16 saturates at
-# $9 \ln 2 = 6.2$, and there many cells are "equally" sure. `argmax` and the shape of the pass then decide
+# $9 \ln 2 = 6.2$, and there many cells are "equally" confident. `argmax` and the shape of the pass then decide
 # which comes first. Two decoders that decide it differently write two texts, and both are stepwise decoding.
 #
 # We compare log-odds, computed from the logits: $z_{(1)} - \log \sum_{y \ne (1)} e^{z_y}$, with (1) the
@@ -101,8 +102,8 @@ print(
 # canvases seldom orders cells differently from a pass over one.
 #
 # A tie has its use, though. Whether a cell with log-odds of 12 or one with 13 is next hardly affects the text. So there
-# is a tie rule: from `sure` = 10 nats on ($p$ = 0.99995) cells are equally sure. Of equal cells the leftmost is next;
-# of equal tokens the lowest id.
+# is a tie rule, `sure=10`: cells with log-odds of 10 nats or more ($p$ = 0.99995) count as equally confident. Of equal
+# cells the leftmost is next; of equal tokens the lowest id.
 #
 # **Predict.** With `sure=100` log-odds decide alone. What share of SSD's passes does `sure=10` then save: over answers
 # that end, and over canvases of 64 cells that are filled to the last one (`whole=True`)? How many answers change?

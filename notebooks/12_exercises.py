@@ -196,7 +196,7 @@ sv.check.rejection_rule(rejection_rule)
 # The temperature belongs to both distributions: $q$ is what the token was *really* drawn from. The comparison
 # is strict, since `u` can be 0, and a token with $p = 0$ must never pass. The residual is reached only if
 # $p < q$ for some token, so its sum is above 0. The library's versions are `accepts` and `residual` in
-# `methods/speculative.py`.
+# `rules/speculative.py`.
 #
 # </details>
 

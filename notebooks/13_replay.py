@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 13 · Replay: a paper's table next to yours
 #
-# ![Tokens per cycle and speedups of three drafters in three languages, as printed and as measured here](stills/13.png)
+# ![A summary decoded by UniSpec: its text, its cycles in time, and the score of each drafted node](stills/13.png)
 #
 # *30 minutes. Needs plotly, and no torch: it reads the recorded results in `data/runs`. Measuring them on your machine
 # needs it (`pip install -e ".[run,calibrate,lab]"`).*
@@ -119,7 +119,7 @@ print(f"                  in the paper {(speedups['value'] > 1).sum()}")
 #
 # ## What a count of agreements is worth
 #
-# **Predict.** Somebody replays the table with random numbers. How many of the 18 comparisons agree with the paper?
+# **Predict.** Suppose the table is replayed with random numbers. How many of the 18 comparisons agree with the paper?
 
 # %%
 chance_guess = 9

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 15 · Should I draft?
 #
-# ![Predicted speedup over draft length for each method, with something to quote and without](stills/15.png)
+# ![A short text decoded by prompt lookup: only its last cycle has a draft](stills/15.png)
 #
 # *30 minutes, four to eight of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run,lab]"`).*
 #
@@ -80,10 +80,10 @@ free
 #
 # $$\text{speedup} = \frac{\tau}{s(g) + \text{drafter} + \text{rest}},$$
 #
-# the tokens of a cycle over its time, in units of a cycle without drafts. $s(g)$ is the target's pass over a
-# draft of $g$ tokens and the text's last token, which no pass has read yet; *drafter* is the drafting time,
-# *rest* everything else: judging the draft, keeping the accepted tokens. Without drafts $s(0)$ and *rest* add
-# up to 1. No setting has to be decoded to know these:
+# the tokens of a cycle over its time. Its unit is a cycle without drafts, not 01's plain pass. $s(g)$ is the
+# target's pass over a draft of $g$ tokens and the text's last token, which no pass has read yet; *drafter* is the
+# drafting time, *rest* everything else: judging the draft, keeping the accepted tokens. Without drafts $s(0)$ and
+# *rest* add up to 1. No setting has to be decoded to know these:
 #
 # - The target writes its own text once, without drafts. Target and drafters then read that text once, at
 #   every position. What a drafter would have drafted at a position follows from the text alone, so each
@@ -116,8 +116,9 @@ best_of_each(quotes)[COLUMNS].round(2)
 
 # %% [markdown]
 # A row is the best setting of a method and its drafter (`draft`); `cycle` is the divisor above, and
-# `quotes.table` has every setting. In 19 runs out of 20 on as many *other* texts like these, the speedup is
-# between `low` and `high`. A few texts vary a lot, so the intervals are wide. An interval that contains 1
+# `quotes.table` has every setting. In 19 runs out of 20 on as many *other* texts like these, the speedup of a
+# setting named beforehand is between `low` and `high`. These rows were chosen because they did best here, so
+# expect less. (On Spec-Bench ten of ten intervals held the measured speedup.) An interval that contains 1
 # means *undecided*; so does a measurement on fewer than six texts. If the best speedup is not above 1, the
 # sentence says *do not draft*: plain decoding is then the fastest. In a setting, `stop=0.8` ends a draft
 # before the first token to which the drafter gives a probability below 0.8.
@@ -139,8 +140,8 @@ plt.show()
 # %% [markdown]
 # Every line shows the best that a method and its drafter reach at each draft length. It rises while another token
 # brings more than it costs, and falls once it costs more than it brings. Compare the line of prompt lookup in the two
-# panels: it has little to copy where nothing is quoted, while a draft model guesses prose, too. Crosses are measured; they
-# are explained below.
+# panels: it has little to copy where nothing is quoted, while a draft model guesses prose, too. Crosses are measured
+# (below).
 #
 # If you serve both kinds, add their times, not their speedups: requests that take equally long and become
 # twice as fast and half as fast need $(0.5 + 2)/2 = 1.25$ times the time together. Drafting only for the
@@ -206,7 +207,7 @@ plt.show()
 # %% [markdown]
 # Drafting pays if the diamond is right of the line that marks a whole cycle. Their quotient is the speedup.
 # Passes are timed separately; the rest is what else a cycle takes, and all drafting except the draft model's.
-# If the bar exceeds the line, passes took longer when timed than within the cycles: other work ran.
+# If the bar exceeds the line, other work ran while passes were timed.
 #
 # ## After: confirm
 #
@@ -226,7 +227,7 @@ shown
 # %% [markdown]
 # The table separates the causes of a miss. If the measured τ is off as well, the other prompts are easier or
 # harder to draft: more texts help. If only the speed is off, so is the time of a cycle: another program ran,
-# or these contexts are longer. And one miss in twenty is chance.
+# or these contexts are longer. And one miss in twenty is chance, or more, since these settings were chosen.
 #
 # ## Why: explain
 #
@@ -259,8 +260,8 @@ why.figure()
 # first position. So the first position meets more than its share of hard places. Longer drafts pass easy
 # stretches in fewer cycles, which lowers the first position's rate although no token became harder.
 #
-# `sv.explain` also reads what other tools write: llama.cpp's timings and log, SGLang's responses, vLLM's responses, metrics
-# and log, Spec-Bench's answers. And `specviz audit --answers FILE` checks whether another tool's texts are the target's own.
+# `sv.explain` also reads what llama.cpp, SGLang, vLLM and Spec-Bench write. And `specviz audit --answers FILE` checks
+# whether another tool's texts are the target's own.
 #
 # ## Another device
 #
@@ -289,7 +290,7 @@ pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 
 # %% [markdown]
 # All of it is *modelled*, and optimistic: real kernels reach neither rate, and a loop takes time outside its
-# passes. It shows a tendency.
+# passes.
 #
 # - **At one text** a wider pass is nearly free, with launches or without. So drafting gains.
 # - **In a batch** it gains less with every text: the texts share one reading of the weights, the arithmetic

@@ -247,7 +247,9 @@ def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (
     return output
 
 
-@pytest.mark.parametrize("name", ["02", "03", "05", "06", "07a", "07b", "08", "09", "10", "11a", "11b", "14"])
+@pytest.mark.parametrize(
+    "name", ["01", "02", "03", "05", "06", "07a", "07b", "07c", "08", "09", "10", "11a", "11b", "14"]
+)
 def test_a_parameter_has_a_control(name):
     """`MOVE` asserts, when the walkthrough runs, that the control changes the output."""
     source = next(p for p in SOURCES if number(p) == name)

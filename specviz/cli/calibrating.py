@@ -160,7 +160,7 @@ def _show_calibration(result: Calibration, new: bool) -> None:
     print_table(console, columns, rows)
     for name, fit in result.fits.items():
         # A smooth fit may oscillate between points and put g* where no measured point supports it.
-        note = "taken" if name == result.chosen else "its s(g) falls below zero" if min(fit.s) <= 0 else ""
+        note = "taken" if name == result.chosen else "its t(g) falls below zero" if min(fit.s) <= 0 else ""
         print(f"{line(name):9} g* = {fit.g}" + (f" ({note})" if note else ""))
     if result.ended:
         print(f"no larger sizes: {line(result.ended)}")

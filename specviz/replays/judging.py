@@ -353,9 +353,13 @@ class Judge:
         sure = {frozenset((each[3].figure, each[4].figure)) for each in right}
         ends = [frozenset((g[-1].figure, g[0].figure)) for g in groups_of(claim, cells)]
         steady = claim["check"] != "best" and len(outcomes) > 1 and sure.issuperset(ends)
-        shown = min(wrong or outcomes, key=lambda each: each[0])
-        numbers = f"{shown[2]}: {number(shown[3])} and {number(shown[4])} ({shown[1].turned(shown[5])})"
+        of = wrong or outcomes
         counts = f"{len(right)} of {len(outcomes)} clearly so, {len(wrong)} clearly not"
+        if steady and not wrong and len(right) < len(outcomes):
+            of = [each for each in outcomes if frozenset((each[3].figure, each[4].figure)) in ends]
+            counts += "; these are the ends, and neighbours may be level"
+        shown = min(of, key=lambda each: each[0])
+        numbers = f"{shown[2]}: {number(shown[3])} and {number(shown[4])} ({shown[1].turned(shown[5])})"
         if wrong:
             return FAILS, numbers, counts
         if len(right) == len(outcomes) or steady:

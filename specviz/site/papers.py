@@ -47,7 +47,9 @@ def about_verdicts() -> str:
     every = recorded(DEFAULT).values()
     hasty = sum(each.settings.get("quick") is not False for each in every)  # older records do not say
     return (
-        "`specviz replay` judges each claim on what it measures. A verdict depends on the machine, the model "
+        "`specviz replay` judges each claim on what it measures. A series that should rise or fall holds if "
+        "its ends clearly differ that way and no step clearly goes the other way; neighbours may be level. A "
+        "verdict depends on the machine, the model "
         f"and the suite. Those shown are recorded (`data/runs`): {hasty} of {len(every)} tables and "
         "figures were measured in haste (`--quick`), the others in full, and all on few texts, so that many "
         "claims could not be judged. The commands on each page judge them on your machine."

@@ -20,7 +20,7 @@ LOOKS = {
     "grid": ("measured points, joined", ":", "#555555"),
     "monotone": ("monotone fit", "-", "#0072b2"),
 }
-WHAT = {"s": "s(g), ms per cycle", "tau": "τ(g), tokens per cycle", "speed": "τ/s, tokens/s"}
+WHAT = {"s": "t(g), ms per cycle", "tau": "τ(g), tokens per cycle", "speed": "τ/t, tokens/s"}
 
 
 def curve(
@@ -29,7 +29,7 @@ def curve(
     fits: Sequence[str] = ("paper", "monotone"),
     ax: Axes | None = None,
 ) -> Axes:
-    """Plot measured points of s(g), τ(g) or their ratio, and the fits through them (Figure 2).
+    """Plot measured points of t(g), τ(g) or their ratio, and the fits through them (Figure 2).
 
     The axis is logarithmic in g because small sizes are close to each other. A fit may swing far beyond the
     points; it is clipped at the edge of the plot, and the legend gives its range.
@@ -45,7 +45,7 @@ def curve(
     Returns
     -------
     Axes
-        Error bars on s(g) span its quartiles over rounds; diamonds on the ratio mark each fit's g*.
+        Error bars on t(g) span its quartiles over rounds; diamonds on the ratio mark each fit's g*.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def _diamond(ax: Axes, g: int, at: float, colour: str, first: bool, below: bool)
 
 
 def calibration_png(calibration: Calibration) -> bytes:
-    """Draw s(g), τ(g) and their ratio side by side as PNG.
+    """Draw t(g), τ(g) and their ratio side by side as PNG.
 
     Returns
     -------
@@ -184,7 +184,7 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
         label = f"{plural(number, 'prompt')}: g* = {fit.g}, took {c.spent:.0f} s"
         ax.plot(c.sizes, speed / speed.max(), color=colour, lw=1.6, label=label)
         ax.plot([fit.g], [1], "D", color=colour, ms=7, mec="white", zorder=4)
-    ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
+    ax.set(xscale="log", xlabel="draft size g", ylabel="τ/t over its best")
     _sizes(ax, np.array(sorted({p.g for c in calibrations.values() for p in c.points})))
     ax.legend(frameon=False, fontsize=8)
     return ax
@@ -214,7 +214,7 @@ def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
     )
     ax.plot(calibration.sizes, share / best, color=LOOKS["monotone"][2], lw=1.6, label="monotone fit")
     ax.plot(g, tau / s / best, "o", color="black", ms=4, label="measured")
-    ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
+    ax.set(xscale="log", xlabel="draft size g", ylabel="τ/t over its best")
     _sizes(ax, g)
     ax.legend(frameon=False, fontsize=8)
     return ax

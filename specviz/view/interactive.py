@@ -254,7 +254,7 @@ def curve(
     pages: str | Path | None = None,
     force: bool = False,
 ) -> Interactive:
-    """Interactive version of `specviz.view.curve` for τ/s: a click on a size opens a text decoded with it.
+    """Interactive version of `specviz.view.curve` for τ/t: a click on a size opens a text decoded with it.
 
     Parameters
     ----------

@@ -268,9 +268,12 @@ def _timeline(shown: Picture, ax: Axes) -> Axes:
         for c, x in zip(cycles, first):
             ax.text(x, 0.46, f" {c.label}", size=6.5, va="bottom")
     ax.set(xlabel="time in ms", yticks=[], ylim=(-0.45, 0.8))
-    if len(left) and left[-1] > 0:
+    timed = len(left) > 0 and left[-1] > 0
+    if timed:
         ax.set_xlim(0, left[-1])
-    above = ", accepted/sent above each" if shown.drafts and len(cycles) <= 40 else ""
+    else:
+        ax.set(xticks=[], xlabel="no times were recorded")
+    above = ", accepted/sent above each" if timed and shown.drafts and len(cycles) <= 40 else ""
     ax.set_title(f"{len(cycles)} cycles{above}", size=9, loc="left")
     if shown.phases:
         legend_right(ax, handlelength=1, columnspacing=1.2)

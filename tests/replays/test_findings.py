@@ -348,6 +348,23 @@ def test_what_rises_rises_in_every_group_whatever_their_order():
     assert judged(groups["ja"], claim, compare=("beta",)).verdict == HOLDS
 
 
+def test_a_series_with_level_neighbours_shows_its_ends():
+    rng = np.random.default_rng(1)
+    base = 1 + 0.2 * rng.standard_normal(30)
+    rows = [
+        ({"beta": str(b)}, "a_d", f"{50 + b}", base + level + 0.02 * rng.standard_normal(30), str(b), {})
+        for b, level in enumerate((0, 0, 0.5, 0.5))
+    ]
+    claim = {"question": "order", "of": {"metric": "a_d"}, "check": "rising", "over": "beta", "text": ""}
+    steady = judged(rows, claim, compare=("beta",))
+    assert steady.verdict == HOLDS and steady.numbers.startswith("3 against 0: ")
+    assert (
+        steady.reason == "2 of 4 clearly so, 0 clearly not; these are the ends, and neighbours may be level"
+    )
+    rows[1][3][:] -= 0.1  # a step clearly goes the other way
+    assert judged(rows, claim, compare=("beta",)).numbers.startswith("1 against 0: ")
+
+
 def test_a_size_is_that_of_its_own_cell_up_to_rounding_and_the_control():
     rng = np.random.default_rng(2)
     claim = {"question": "size", "of": {"metric": "speedup"}, "text": ""}

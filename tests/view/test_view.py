@@ -289,6 +289,13 @@ def test_cycles_that_sent_nothing_are_labelled_alike():
     assert "0/0" not in view.text(trace) + view.html(trace)
 
 
+def test_a_replayed_decode_has_no_time_axis():
+    answer = specviz.whatif(specviz.open(specviz.example("prompt_lookup"))).prompt_lookup(draft_length=3)
+    ax = view.timeline(answer.trace(), prompt=0)
+    assert ax.get_xlabel() == "no times were recorded" and not len(ax.get_xticks())
+    assert "above" not in ax.get_title("left")
+
+
 def empty(trace):
     cycles = trace.cycles[trace.cycles["cycle"] > 0]
     return (cycles["sent"] == 0).any() and len(cycles) <= 40
