@@ -98,7 +98,7 @@ class Table:
 class Reader(Table):
     """A table that drafts as EAGLE does: it reads tokens, and states that it ignores."""
 
-    kind, apart, layers = "eagle", True, (0,)
+    kind, apart, layers, tokens = "eagle", True, (0,), None
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> _Pairs:
         """A context of one row; only the first token is read."""

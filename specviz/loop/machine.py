@@ -207,10 +207,10 @@ def calibrate_options(model: Model, method: Method, drafter: Model | None = None
         options += ["--device", device if device != "cpu" else "cuda"]
     if device == "cpu":
         options += ["--threads", str(thread_count(model))]
-    on_torch = isinstance(model, TorchModel)
-    chosen = on_torch and large(model.net)  # format, layout and invariance are chosen if none is named
+    # Format, layout and invariance of a large model are chosen if none is named.
+    chosen = isinstance(model, TorchModel) and large(model.net)
     options += ["--dtype", dtype] if chosen or dtype != "float32" else []
-    if on_torch and device == "cpu":
+    if isinstance(model, TorchModel) and device == "cpu":
         options += ["--kernels", model.kernels] if model.requested_kernels or model.kernels == FP16 else []
         if model.invariant or chosen:
             options += ["--invariant" if model.invariant else "--no-invariant"]

@@ -99,6 +99,13 @@ def reduced(
 ) -> Reduced:
     """Reduce `logits` [n, vocabulary], also at the pairs (rows[i], tokens[i]); overwrites `room`."""
     at, words = send(rows, logits.device), send(tokens, logits.device)
+    head = None
+    if spread and bool((logits[0] == -torch.inf).any()):  # a drafter's head may lack most of the tokens
+        ids = (logits.amax(0) != -torch.inf).index_fill_(0, words, True).nonzero()[:, 0]
+        some = logits.index_select(1, ids)
+        if len(ids) >= k and bool(some.amin() > -torch.inf):  # all rows have the same head
+            head, logits, words = ids, some, torch.searchsorted(ids, words)
+            room = room.flatten()[: some.numel()].view_as(some)
     best, places = top(logits, k)
     tied = best[:, 0] == best[:, 1]
     if bool(tied.any()):  # among equal logits, the first token comes first, as with argmax
@@ -110,15 +117,13 @@ def reduced(
     p = torch.softmax(logits, -1, out=room)
     top_p = p.gather(1, places)
     # H = log sum exp(x) - sum p x, and log sum exp(x) = max x - log max p. A p of 0 may meet -inf.
-    # (nansum costs ten times as much as a dot product, so only the rows that need it use it.)
     bound = best[:, 0] - top_p[:, 0].log()
     entropy = (bound - torch.linalg.vecdot(p, logits)).clamp_(min=0).cpu().numpy()
+    if np.isnan(entropy).any():
+        finite = logits.clamp(min=torch.finfo(logits.dtype).min)
+        entropy = (bound - torch.linalg.vecdot(p, finite)).clamp_(min=0).cpu().numpy()
     own = logits[at, words]
     ranks = (best[at] > own[:, None]).sum(1).cpu().numpy()
-    if len(unsure := np.flatnonzero(np.isnan(entropy))):
-        some = torch.from_numpy(unsure).to(logits.device)
-        exact = bound[some] - (p[some] * logits[some]).nansum(-1)
-        entropy[unsure] = exact.clamp_(min=0).cpu().numpy()
     if len(beyond := np.flatnonzero(ranks == best.shape[1])):  # outside the top list: count all logits
         some = torch.from_numpy(beyond).to(logits.device)
         ranks[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
@@ -130,4 +135,5 @@ def reduced(
     elif spread:  # like `signals.variance`, but in the memory of the probabilities, which are used up
         away = torch.sub(logits, logits.mean(-1, keepdim=True), out=room)
         variance = (torch.linalg.vecdot(away, away) / logits.shape[-1]).cpu().numpy()
+    places = places if head is None else head[places]
     return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), own_p, ranks, lead, variance)

@@ -28,6 +28,7 @@ from torch import Tensor
 from ..draft import Draft
 from ..errors import ParameterError
 from ..models.devices import send
+from ..models.layers import over_all
 from ..models.protocols import Model, Pass
 from ..paths import folder
 from ..rules.parameters import Value
@@ -136,7 +137,9 @@ class Eagle(SampledTreeMethod):
         self.session = session
         self.growth: Growth | None = None
         self.context = session.open(session.drafter, session.prompt, session.limit + self.reads, "draft")
-        tree = Template([path for path in self.paths if max(path) < session.target.vocabulary])
+        self.tokens = session.drafter.tokens
+        self.widest = session.target.vocabulary if self.tokens is None else len(self.tokens)
+        tree = Template([path for path in self.paths if max(path) < self.widest])
         self.ranks = ranked(tree, len(tree.levels))
         over = np.zeros(session.target.vocabulary, np.float32)
         over[[token for token in session.eos if token < len(over)]] = -np.inf
@@ -167,13 +170,13 @@ class Eagle(SampledTreeMethod):
         if self.tree == "static" and not self.ranks:  # no path of the template fits the vocabulary
             return Draft.empty("none")
         state, logits = self.context.read(*self.new)
-        given = self.session, self.context, self.over, state, logits
+        given = self.session, self.context, self.over, self.tokens, state, logits
         if self.tree == "static":
             ranks = self.ranks[: left - 1]
             growth = Growth(*given, [each.kept.shape for each in ranks])
             growth.static(ranks)
         else:
-            levels, k = min(self.depth, left - 1), min(self.branches, self.session.target.vocabulary)
+            levels, k = min(self.depth, left - 1), min(self.branches, self.widest)
             growth = Growth(*given, [(1, k), *[(k, k)] * (levels - 1)])
             growth.dynamic(self.draft_size)
         self.growth = growth
@@ -222,7 +225,7 @@ class Level:
         which nothing follows.
     parents : tensor [m]
         Indices of the nodes read, among all children so far; -1 is the root.
-    logits : tensor [m, vocabulary]
+    logits : tensor [m, rows of the head]
         The drafter's prediction after each node that it read.
     q : tensor [m, vocabulary] or None
         The distribution from which the first child was drawn, when sampling.
@@ -246,7 +249,9 @@ class Growth:
         A context that has just read the text.
     over : tensor [vocabulary]
         −inf for tokens that end a text, else 0.
-    state, logits : tensors [1, width], [1, vocabulary]
+    tokens : tensor of int or None
+        Token of each logit; None if the drafter's head covers the vocabulary.
+    state, logits : tensors [1, width], [1, rows of the head]
         The drafter's state and prediction after the text.
     shapes : list of (int, int)
         For each level, from the first down: the maximum number of nodes read, and of children of each. When
@@ -254,11 +259,11 @@ class Growth:
     """
 
     def __init__(
-        self, session: Session, context: Any, over: Tensor, state: Tensor, logits: Tensor,
-        shapes: list[tuple[int, ...]],
+        self, session: Session, context: Any, over: Tensor, tokens: Tensor | None, state: Tensor,
+        logits: Tensor, shapes: list[tuple[int, ...]],
     ) -> None:  # fmt: skip
         self.sampling, self.context, self.over, self.shapes = session.sampling, context, over, shapes
-        self.state, self.logits = state, logits
+        self.tokens, self.state, self.logits = tokens, state, logits
         self.parents = torch.full((1,), -1, device=logits.device)
         self.sure = logits.new_zeros(1)
         self.u: list[np.ndarray] | None = None
@@ -316,10 +321,12 @@ class Growth:
         k = self.shapes[number][1]
         if self.u is None:
             p, tokens = logits.log_softmax(-1).topk(k)
+            tokens = tokens if self.tokens is None else self.tokens.take(tokens)
             score = path = base + p
         else:
             u = self.u[number].reshape(-1, k)[: len(logits)]
-            tokens, left, p, q = without_replacement(logits, self.sampling, u)
+            whole = over_all(logits, self.tokens, len(self.over))
+            tokens, left, p, q = without_replacement(whole, self.sampling, u)
             score, path = base + left.log(), base + p.log()
         self.levels.append(Level(tokens, score, path + self.over.take(tokens), self.parents, logits, q))
         self.size += tokens.numel()
@@ -347,20 +354,20 @@ class Growth:
         more = parents[1:]
         more = more[(place[more] == -2) & (score[more] > -np.inf)]
         place[more] = len(sent) + np.arange(len(more))
-        logits = [each.logits for each in levels]
+        logits, head = [each.logits for each in levels], (self.tokens, len(self.over))
         first = np.cumsum(wide) - wide
         draft = Draft(
             token[sent].astype(np.int64),
             place[parents[row[sent]]],
             q=None if self.u is None else self._from(row[sent], sent - first[row[sent]]),
-            logits=ChosenRows(logits, row[sent]),
+            logits=ChosenRows(logits, row[sent], *head),
             signals={"score": np.exp(score[sent])},
             stop="budget" if len(sent) == g else stop,
         )
         unsent = Unsent(
             token[more].tolist(),
             place[parents[row[more]]].tolist(),
-            logits=ChosenRows(logits, row[more]),
+            logits=ChosenRows(logits, row[more], *head),
             signals={"score": np.exp(score[more])},
         )
         return draft, unsent
@@ -380,14 +387,17 @@ class Growth:
 class ChosenRows(Sequence):
     """The drafter's predictions where each of n nodes was chosen, gathered only if they are recorded."""
 
-    def __init__(self, logits: list[Tensor], rows: np.ndarray) -> None:
-        self.logits, self.rows = logits, rows
+    def __init__(
+        self, logits: list[Tensor], rows: np.ndarray, tokens: Tensor | None, vocabulary: int
+    ) -> None:
+        self.logits, self.rows, self.tokens, self.vocabulary = logits, rows, tokens, vocabulary
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, i: Any) -> Any:
-        return torch.cat(self.logits)[send(self.rows[i], self.logits[0].device)]
+        rows = torch.cat(self.logits)[send(self.rows[i], self.logits[0].device)]
+        return over_all(rows, self.tokens, self.vocabulary)
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self[:].unbind())
@@ -396,7 +406,8 @@ class ChosenRows(Sequence):
     def distinct(parts: Sequence[ChosenRows]) -> tuple[list[Tensor], np.ndarray]:
         """The distinct rows of some parts of one tree, and the index of each node's row among them."""
         rows, chosen = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
-        return list(ChosenRows(parts[0].logits, rows)), chosen
+        one = parts[0]
+        return list(ChosenRows(one.logits, rows, one.tokens, one.vocabulary)), chosen
 
 
 def without_replacement(

@@ -17,7 +17,7 @@ from specviz.models.choices import of_drafter
 from specviz.models.context import StorageShape, Store, memory_error
 from specviz.models.eagle import Eagle, attention_shape
 from specviz.models.kernels import width
-from specviz.models.layers import Lines, RMSNorm, Rotary, activation, head_rows, over_all, stamp, turn
+from specviz.models.layers import Lines, RMSNorm, Rotary, activation, head_rows, stamp, turn
 from specviz.models.ranks import whole
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class EagleModel:
     def kernels(self) -> str:
         """Layout of the matrices (`specviz.models.kernels`)."""
         return of_drafter(self.target)
+
+    @property
+    def tokens(self) -> Tensor | None:
+        """Token of each logit, a row of the head; None if the head covers the vocabulary."""
+        return self.net.tokens
 
     def left(self, prompt: int) -> int:
         """Number of tokens that can follow a prompt of `prompt` tokens."""
@@ -169,8 +174,6 @@ class Arithmetic:
         self.act = activation(net.config.hidden_act)
         self.after = layer.post_attention_layernorm.weight.detach()
         self.norm = RMSNorm(net.config.rms_norm_eps, self.embedding)
-        self.vocabulary = target.vocabulary
-        self.ids = net.tokens  # tokens of the head's rows; None if it covers the vocabulary
         self.variant = net.variant
         if net.generation == 3:
             self.before = layer.input_layernorm.weight.detach(), layer.hidden_norm.weight.detach()
@@ -196,8 +199,8 @@ class Arithmetic:
 
         Returns
         -------
-        states, logits : tensors [keep, width], [keep, vocabulary] (float32)
-            For the last `keep` tokens. Tokens that the head lacks get −inf.
+        states, logits : tensors [keep, width], [keep, rows of the head] (float32)
+            For the last `keep` tokens.
         """
         (heads, groups, dim), n = attention_shape(self.config), len(tokens)
         embedded = F.embedding(tokens, self.embedding)
@@ -224,8 +227,6 @@ class Arithmetic:
             x = normed if self.variant.norm_output else x
         else:
             logits = self.head(x).float()
-        if self.ids is not None:
-            logits = over_all(logits, self.ids, self.vocabulary)
         return x, logits
 
 
@@ -276,7 +277,7 @@ class EagleContext:
 
         Returns
         -------
-        state, logits : tensors [1, width of the layer], [1, vocabulary]
+        state, logits : tensors [1, width of the layer], [1, rows of the head]
         """
         start, n, rows = self.length, len(tokens), len(self.mask)
         end = start + n
@@ -303,7 +304,7 @@ class EagleContext:
 
         Returns
         -------
-        states, logits : tensors [k, width], [k, vocabulary]
+        states, logits : tensors [k, width], [k, rows of the head]
         """
         k = len(tokens)
         start = self.length + self.nodes

@@ -159,8 +159,10 @@ def embeddings(net: PreTrainedModel) -> torch.Tensor:
     return weight
 
 
-def over_all(scores: torch.Tensor, tokens: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Expand logits [..., rows] of some tokens to the whole vocabulary, with −inf for the others."""
+def over_all(scores: torch.Tensor, tokens: torch.Tensor | None, vocabulary: int) -> torch.Tensor:
+    """Expand logits [..., rows] of some tokens (None: all) to the vocabulary, with −inf for the others."""
+    if tokens is None:
+        return scores
     full = scores.new_full((*scores.shape[:-1], vocabulary), -torch.inf)
     return full.index_copy_(-1, tokens, scores)
 

@@ -82,14 +82,14 @@ def test_the_loss_is_that_of_drafting_step_by_step(target: Model, generation: in
                 if not (said[i + 2] and said[at]):
                     continue
                 p = out.logits[0, at - 1, kept].softmax(-1)
-                cross = -float(p @ logits[0, kept].log_softmax(-1))
+                cross = -float(p @ logits[0].log_softmax(-1))
                 shown += cross * (step == 0)
                 if generation == 3:
                     total += 0.8**step * cross
                 elif step == 0:
                     imitated = F.smooth_l1_loss(state[0], out.hidden_states[-1][0, at - 1])
                     total += 1.0 * cross + float(imitated)
-                hits[step] += int(logits[0].argmax() == out.logits[0, at - 1].argmax())
+                hits[step] += int(kept[logits[0].argmax()] == out.logits[0, at - 1].argmax())
                 counted[step] += 1
     loss = eagle_loss.EagleLoss(target.net, (1, 2, 4), steps)
     found = loss(made.net, tokens, answer, 0.0)

@@ -85,6 +85,21 @@ def test_siblings_share_a_prediction_and_each_node_keeps_its_own(target, samplin
     pd.testing.assert_frame_equal(shared, alone, rtol=1e-6)
 
 
+@pytest.mark.parametrize("values", [{"depth": 3}, {"tree": "static"}, {"temperature": 1.0, "depth": 2}])
+def test_nodes_are_tokens_of_a_small_head(target, values):
+    drafter = head(target, 3, rows=7)
+    kept = drafter.net.tokens.tolist()
+    assert kept != list(range(7))
+    options = {"branches": 5, "draft_size": 12, "max_new_tokens": 14, **values}
+    trace = specviz.generate(target, PROMPTS, "eagle", draft=drafter, **options)
+    nodes, tops = trace.nodes, trace.arrow(["top_k", "node_token", "node_top_token"])["node_top_token"]
+    listed = np.concatenate([row for row in tops.to_pylist() if row]).reshape(-1, 5)
+    assert len(nodes) == len(listed) > 30
+    assert set(nodes["token"]) <= set(kept) and set(listed.ravel()) <= set(kept)
+    first = nodes.groupby(["prompt", "cycle", "parent"])["node"].transform("min") == nodes["node"]
+    assert "temperature" in values or (nodes["token"][first] == listed[first, 0]).all()
+
+
 @pytest.mark.parametrize(("generation", "values"), SETTINGS)
 def test_the_text_is_the_targets(target, generation, values):
     wanted = specviz.generate(target, PROMPTS, "autoregressive", max_new_tokens=14)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from specviz.loop import predictions
 from specviz.loop.predictions import Predictions
 from specviz.methods import signals
+from specviz.models.layers import over_all
 
 
 @pytest.fixture
@@ -107,6 +109,34 @@ def test_the_record_reduces_to_the_same_numbers(logits):
     assert reduced.rank.tolist() == ranks
     assert reduced.top_token.tolist() == logits.topk(5).indices.tolist()
     assert work.reduce([], []) is None
+
+
+@pytest.mark.parametrize("among", [True, False])  # whether all tokens that are looked up are in the head
+def test_rows_of_a_small_head_are_reduced_over_it(among, monkeypatch):
+    few = torch.randn(6, 40, generator=torch.Generator().manual_seed(0)) * 3
+    ids = torch.arange(100, 180, 2)
+    tokens = ids[[3, 0, 39, 7, 7, 12]].tolist()
+    alone, wide = Predictions(spread=True), Predictions(spread=True)
+    alone.add(few)
+    wanted = alone.reduce(range(6), [3, 0, 39, 7, 7, 12])
+    wide.add(list(over_all(few, ids, 500)))
+    widths, real = [], predictions.top
+    monkeypatch.setattr(predictions, "top", lambda rows, k: (widths.append(rows.shape[1]), real(rows, k))[1])
+    found = wide.reduce([*range(6)] + [2] * (not among), tokens + [101] * (not among))
+    assert widths == [40 if among else 500]
+    for name in ("entropy", "top_p", "lead", "variance"):
+        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-5, atol=1e-6)
+    assert found.top_token.tolist() == ids[torch.from_numpy(wanted.top_token)].tolist()
+    np.testing.assert_allclose(found.p[:6], wanted.p, rtol=1e-5)
+    assert found.rank[:6].tolist() == wanted.rank.tolist()
+    assert among or (found.p[6], found.rank[6]) == (0, 40)
+
+
+def test_a_row_with_a_token_ruled_out_has_an_entropy(logits):
+    logits[0, 5] = logits[2, 9] = -torch.inf
+    work = Predictions()
+    work.add(logits)
+    np.testing.assert_allclose(work.reduce([], []).entropy, signals.entropy(logits), atol=1e-9)
 
 
 def test_the_first_of_equals_stands_first():

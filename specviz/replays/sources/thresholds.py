@@ -333,8 +333,9 @@ def model_of(options: RunOptions, name: str) -> Any:
     dtype = str(options.model.dtype).removeprefix("torch.")
     key = ("model", name, str(options.model.device), dtype)
     if key not in options.memory:
-        same = {"kernels": options.kernels, "invariant": options.invariant}
-        options.memory[key] = load(name, str(options.model.device), dtype, **same)
+        options.memory[key] = load(
+            name, str(options.model.device), dtype, kernels=options.kernels, invariant=options.invariant
+        )
     return options.memory[key]
 
 
