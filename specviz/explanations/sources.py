@@ -36,6 +36,12 @@ NO_PLAIN_LOG = (
     "as plain (--plain)"
 )
 NO_STEPS = "how many steps had no draft, and therefore the tokens and cost of a step"
+LLAMA_CPP = ("llama.cpp", "llama.cpp-log", "lm-studio")
+ALL_ACCEPTED = 50  # least number of draft tokens, all accepted, that casts doubt on the count
+NO_REJECTED = (
+    "possibly rejected drafts: every counted draft token was accepted, and llama.cpp does not count rejected "
+    "drafts for models that cannot remove part of a sequence"
+)
 COUNTS_STEPS = {  # which file from the same tool has this number
     COUNTERS: "keep vllm:generation_tokens_total and vllm:time_to_first_token_seconds_count in the page",
     "aiperf": "a server's records with completion_tokens contain it; specviz's do not",
@@ -181,8 +187,11 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     if counts.origin == VLLM_LOG:
         missing.append("exact counts: the log rounds its rates to three decimals")
         missing.append(DRAFTING_ONLY)
-    if counts.column("drafted").sum() != counts.column("drafted").sum():
+    drafted = counts.total("drafted")
+    if drafted != drafted:
         missing.append("how many tokens were drafted")
+    if counts.origin in LLAMA_CPP and drafted == counts.total("accepted") >= ALL_ACCEPTED:
+        missing.append(NO_REJECTED)
     skipped = counts.left_out.to_numpy().tolist()
     missing += [f"line {line} is skipped: {why}" for line, why in skipped[:LISTED]]
     if len(skipped) > LISTED:
