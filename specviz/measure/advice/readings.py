@@ -12,12 +12,13 @@ import torch
 
 from specviz.audit import answer_files
 from specviz.audit.answer_files import Answer
+from specviz.audit.answers import sampling_of as answer_sampling
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 from specviz.loop.cycle import decode
 from specviz.loop.dense import Branching, best, epsilon, forced, read_in_blocks, tails
 from specviz.methods import find
-from specviz.methods.sampling import Sampling
+from specviz.methods.sampling import Sampling, TemperatureLast
 from specviz.models.additions import HeadModel
 from specviz.models.protocols import Model, Pass
 from specviz.suites.files import Prompt
@@ -141,16 +142,18 @@ def sampling_of(answers: Sequence[Answer]) -> Sampling:
     PromptError
         If they were sampled differently.
     """
-    settings = sorted({
-        (each.temperature, each.top_k, each.top_p) if each.temperature else (0.0, 0, 1.0) for each in answers
-    })  # fmt: skip
+    settings = list(dict.fromkeys(map(answer_sampling, answers)))
     if len(settings) > 1:
-        ways = "; ".join(f"temperature {t:g}, top_k {k}, top_p {p:g}" for t, k, p in settings[:3])
+        ways = "; ".join(
+            f"temperature {each.temperature:g}, top_k {each.top_k}, top_p {each.top_p:g}"
+            f"{', temperature last' * isinstance(each, TemperatureLast)}"
+            for each in settings[:3]
+        )
         raise PromptError(
             f"the file holds answers of {len(settings)} kinds of sampling ({ways}): keep answers of one kind "
             "in it, or pass a temperature, which is then taken for all"
         )
-    return Sampling(*settings[0])
+    return settings[0]
 
 
 def _text(answer: Answer, model: Model, number: int) -> Text:
