@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.metrics.cycles import _silent, _steps, batch_rows, seconds
+from specviz.metrics.cycles import _silent, _steps, batch_rows, drafts, seconds
 from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, tally
 from specviz.trace import Trace
 from specviz.trace.counts import SUMS, Counts, request_table, step_table
@@ -117,13 +117,9 @@ def _steps_of(trace: Trace) -> pd.DataFrame:
     outputs, nodes = trace.outputs, trace.nodes
     accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("accepted")
     steps = steps.merge(accepted.reset_index(), how="left", on=keys).fillna({"accepted": 0})
-    sent = nodes[
-        ~nodes["status"].isin(["below_budget", "unsent", "unreviewed"]) & (nodes["source"] != "window")
-    ]
-    for name, some in (("depth", sent), ("cut", nodes[nodes["status"] == "cut"])):
-        deepest = some.groupby(keys, observed=True)["depth"].max().rename(name)
-        steps = steps.merge(deepest.reset_index(), how="left", on=keys)
-    steps["depth"] = steps["depth"].fillna(0)
+    cut = nodes[nodes["status"] == "cut"].groupby(keys, observed=True)["depth"].max().rename("cut")
+    steps = steps.merge(drafts(trace)[[*keys, "depth"]], how="left", on=keys)
+    steps = steps.merge(cut.reset_index(), how="left", on=keys)
     steps["beyond"] = (steps["cut"] - steps["accepted"]).fillna(0)
     return steps
 
@@ -143,8 +139,8 @@ def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     for name, column in (("drafted", "sent"), ("accepted", "accepted"), ("emitted", "emitted")):
         table[name] = by[column].sum().reindex(table.index, fill_value=0)
     table["steps"] = by.size().reindex(table.index, fill_value=0)
-    drafts = (steps["depth"] > 0).groupby([steps["run"], steps["prompt"]], observed=True).sum()
-    table["drafts"] = drafts.reindex(table.index, fill_value=0)
+    had = (steps["depth"] > 0).groupby([steps["run"], steps["prompt"]], observed=True).sum()
+    table["drafts"] = had.reindex(table.index, fill_value=0)
     outputs = trace.outputs
     kept = outputs[outputs["kept"]].groupby(keys, observed=True).size()
     table["output"] = kept.reindex(table.index, fill_value=0)

@@ -18,6 +18,7 @@ import traces
 from specviz import cli
 from specviz.errors import ParameterError, TraceError
 from specviz.explanations import acceptance, costs, sources
+from specviz.methods import find
 from specviz.trace import Recorder, Trace
 
 PAIR = ["Translate into German: The doctor bought a red bicycle.", "Translate into German: The cat sleeps."]
@@ -378,6 +379,21 @@ def test_runs_of_other_sampling_are_other_settings(tmp_path):
         run.save(tmp_path / f"{name}.parquet")
     with pytest.raises(TraceError, match="holds 2 settings"):
         sv.explain(tmp_path)
+
+
+def test_the_window_of_lookahead_is_no_draft():
+    method = find("lookahead")(draft_size=8)
+    trace = sv.generate("town", PAIR, method, max_new_tokens=40)
+    drafts = int(sv.metrics.counts(trace).requests["drafts"].sum())
+    assert 0 < drafts < (trace.cycles["cycle"] > 0).sum()
+    assert acceptance.starts(trace)["cycles"].sum() == drafts
+    found = sv.metrics.drafts(trace)
+    ngrams = trace.nodes[trace.nodes["source"] != "window"]
+    assert found["drafted"].sum() == len(ngrams) < trace.cycles["sent"].sum()
+    worst = sources._worst(trace, None).merge(found, on=["run", "prompt", "cycle"])
+    assert (worst["sent"] == worst["drafted"]).all()
+    why = sv.explain(trace)
+    assert why.plain is None, "no step is a plain one"
 
 
 def test_a_cycle_begins_after_what_the_last_token_says():
