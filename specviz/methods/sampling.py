@@ -108,7 +108,7 @@ class Sampling:
 
 
 class TemperatureLast(Sampling):
-    """llama.cpp's order: top-k and top-p limit the untempered distribution, and the temperature comes last."""
+    """llama.cpp's order: top-k and top-p limit the untempered distribution; the temperature comes last."""
 
     def scores(self, logits: Tensor) -> Tensor:
         return self.limited(logits) / self.temperature

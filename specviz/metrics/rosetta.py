@@ -362,7 +362,10 @@ DRAWN = ("top_k", "top_p")  # these only matter for sampling
 def differing_settings(trace: Trace, baseline: Trace) -> list[str]:
     """Settings, apart from the method, in which a baseline differs: a speedup compares those too."""
     one, other = (_settings(each) for each in (trace, baseline))
-    differing = [name for name, values in one.items() if values != other[name]]
+    differing = [
+        name for name, values in one.items()
+        if values != other[name] and not (name == "weights" and None in values | other[name])  # not recorded
+    ]  # fmt: skip
     return [name for name in differing if name not in DRAWN or "temperature" not in differing]
 
 
@@ -371,6 +374,7 @@ def _settings(trace: Trace) -> dict[str, set[str | float | None]]:
     runs = [part.run for part in trace.split()]
     values: dict[str, set[str | float | None]] = {name: {str(run[name]) for run in runs} for name in SETTINGS}
     sampled = [run["sampling"] or {} for run in runs]
+    values["weights"] = {(run["model"] or {}).get("content") for run in runs}
     values["temperature"] = {each.get("temperature") for each in sampled}
     values |= {name: {each.get(name) for each in sampled if each.get("temperature")} for name in DRAWN}
     return values | {"batch": {batch_rows(trace)}}

@@ -295,7 +295,7 @@ def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
     if plain:
         if drafted:
             first.fail(SPECULATED)
-        return Request(row | {"drafts": 0, "drafted": 0}, each, each, True, 0)
+        return Request(row | {"drafts": 0, "drafted": 0}, each, [0] * len(each), True, 0)
     if not drafted:
         return "no token came from a draft"
     return Request(row, each, [None] * len(each), False)
@@ -381,7 +381,8 @@ def _logged(
     most = None
     histogram: list[int] = []
     if block.get("mean") is not None and "rates" in block and not plain:
-        histogram, most = _steps(*block["rates"], float(block["mean"][1]), accepted)
+        where, rates = block["rates"]
+        histogram, most = _steps(where, rates, float(block["mean"][1]), accepted)
     made = _counted(line, output, accepted, drafted, row, plain, version, each=histogram, most=most)
     return made if isinstance(made, str) else replace(made, drafting=each * drafted)
 

@@ -94,8 +94,9 @@ def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tr
                              f"to {drafted['cycle'].max()} may have one")  # fmt: skip
     row = drafted[drafted["cycle"] == cycle].iloc[0]
     here = nodes[nodes["cycle"] == cycle].sort_values("node")
-    window = here["source"] == "window"
-    here = here.assign(status=here["status"].astype(object).mask(window, "window"))
+    window = int((here["source"] == "window").sum())
+    fates = here["source"].astype(str).where(here["source"] == "window", here["status"].astype(str))
+    here = here.assign(status=fates)
     rated = "score" if here["score"].notna().any() else "q"
     shown = here if held else here[~here["status"].isin(HELD)]
     tree_nodes = tuple(
@@ -108,7 +109,8 @@ def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tr
     own = emitted[emitted["origin"] != "draft"]
     before = outputs[outputs["cycle"] < cycle]
     return Tree(
-        cycle, tree_nodes, int(sent[cycle]), int(window.sum()), int(here["status"].isin(HELD).sum()), int(row["accepted"]),
+        cycle, tree_nodes, int(sent[cycle]), window, int(here["status"].isin(HELD).sum()),
+        int(row["accepted"]),
         visible(own["text"].iloc[-1]) or "■" if len(own) else "", own["origin"].iloc[-1] if len(own) else "",
         visible(before["text"].iloc[-1]) if len(before) else "the prompt",
         {"score": "score", "q": "probability"}[rated],

@@ -409,9 +409,7 @@ def test_llama_cpp_applies_the_temperature_last(town):
         assert engine == "vllm" or OTHER not in {text.verdict for text in result.texts}
     assert verdict == {"llama.cpp": [OWN], "vllm": [OTHER], "": [], "mlx-lm": []}
     assert "before or after top-p is not known" in result.texts[0].reason
-    settings = [
-        sampling_of(answer_files.read([lines[0] | {"engine": each}])) for each in ("vllm", "ollama")
-    ]
+    settings = [sampling_of(answer_files.read([lines[0] | {"engine": each}])) for each in ("vllm", "ollama")]
     assert settings == [Sampling(2.0, 0, 0.7), TemperatureLast(2.0, 0, 0.7)]
 
 

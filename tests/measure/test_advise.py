@@ -203,7 +203,6 @@ class TestSimulation:
 
     def test_a_run_that_writes_another_text_may_write_another_length(self, pair):
         """Of all lengths up to the limit, and of all numbers of cycles that these allow."""
-        target, _ = pair
         made = read_all(pair, [[1, 2, 3], [4, 4, 1, 4, 4], [1, 3, 1, 3, 1]])
         place = next(i for i, each in enumerate(made) if len(each.text.tokens) < each.text.limit)
         made[place].close = True

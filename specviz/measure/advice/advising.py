@@ -220,9 +220,7 @@ class Request:
             raise ParameterError("confirming decodes greedily: leave temperature at 0, or drop confirm")
 
     def _read_answers(self, path: Path) -> None:
-        every: list[Record] = [
-            {"kind": each.kind or None, "line": each} for each in answer_files.read(path)
-        ]
+        every: list[Record] = [{"kind": each.kind or None, "line": each} for each in answer_files.read(path)]
         self.lines = [each["line"] for each in spread(every, self.number or NUMBER)]
         if left := len(every) - len(self.lines):
             self.left_out[plural(left, "answer")] = f"--number is {len(self.lines)}"

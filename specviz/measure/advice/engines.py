@@ -120,8 +120,8 @@ def _chain(length: int, stop: float, draft: str, fixed: tuple[Candidate, float] 
         whole = int(dict(fixed[0].values)["draft_length"])
         no_stop += f": the best length without one, predicted {fixed[1]:.2f} times the plain speed"
     own = ""
-    if draft in bundled():
-        folder = find(draft)
+    folder = find(draft) if draft in bundled() else None
+    if folder is not None:
         standard = parsed((folder / "config.json").read_text("utf8"), draft).get("architectures")
         draft, own = (str(folder), "") if standard else (draft, OWN)
     no_stop = "; ".join(filter(None, (own, no_stop)))
