@@ -8,6 +8,7 @@ import math
 
 import pytest
 
+import specviz as sv
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import read_counts
@@ -145,9 +146,64 @@ def test_tokens_of_mlx_lm_are_put_into_steps(file):
     write(file, *tokens(), *tokens((True, True, False)))
     assert origin_of(file) == "mlx-lm"
     counts = read_counts(file, "mlx-lm")
-    assert counts.steps["accepted"].tolist() == [0, 2, 1, 2]
-    assert counts.requests["output"].tolist() == [6, 3]
-    assert read_counts(write(file, *tokens((False,) * 4)), "mlx-lm", plain=True).total("steps") == 4
+    assert counts.steps["accepted"].tolist() == [2, 1]  # the first step of each text is the prefill's
+    assert counts.requests["output"].tolist() == [6, 3] and counts.requests["emitted"].tolist() == [5, 0]
+    assert read_counts(write(file, *tokens((False,) * 4)), "mlx-lm", plain=True).total("steps") == 3
+
+
+def test_the_clock_of_mlx_lm_lacks_the_first_step(tmp_path):
+    """4 steps of 2 s and 5 tokens, against plain steps of 1 s: 2.5 times."""
+    names = [tmp_path / name for name in ("s.jsonl", "p.jsonl")]
+    for path, drafts, seconds in zip(names, ((True,) * 4 + (False,), (False,)), (6.0, 19.0)):
+        text = tokens(drafts * (20 // len(drafts)))
+        write(path, *(each | {"generation_tps": 20 / seconds} for each in text))
+    why = sv.explain(*names)
+    assert (why.costs.cycle, why.plain.cycle, why.speedup.median) == pytest.approx((2.0, 1.0, 2.5))
+
+
+def test_tokens_accepted_after_the_end_hide_steps(file):
+    """llama-server counts them as accepted, but not in the answer's length."""
+    short = {"predicted_n": 3, "draft_n": 4, "draft_n_accepted": 4}
+    counts = read_counts(write(file, ENGINES["llama.cpp"], short), "llama.cpp")
+    assert counts.requests["steps"].tolist() == [88, 1] and counts.least_steps
+    assert counts.requests["emitted"].tolist() == [255, 5]
+    assert read_counts(write(file, ENGINES["lm-studio"]), "lm-studio").least_steps
+    assert not read_counts(write(file, ENGINES["sglang"]), "sglang").least_steps  # counted there
+    # The rates show 87 steps, and the answer's length only 85.
+    file.write_text(LOG.replace("256 tokens", "253 tokens"))
+    counts = read_counts(file, "llama.cpp-log")
+    assert (counts.total("steps"), counts.total("emitted"), counts.least_steps) == (87, 254, True)
+    assert metrics.by_position(counts)["accepted"].tolist() == [70, 55, 42]
+    assert any("or accepted after it, hide some" in each for each in sv.explain(file).missing)
+
+
+def test_rates_on_a_line_of_their_own_are_read(file):
+    rates = ", mean len =  2.92\nT slot print_timing: id 1 |      acc per pos = (0.805, 0.632, 0.483)\n"
+    file.write_text(LOG.replace(LOG[LOG.index(", mean acceptance") : LOG.index("I statistics")], rates))
+    counts = read_counts(file, "llama.cpp-log")
+    assert metrics.by_position(counts)["accepted"].tolist() == [70, 55, 42] and counts.most == 3
+
+
+def test_runs_of_llama_cli_are_steps(file):
+    file.write_text("eval time = 990.00 ms / 99 runs")
+    counts = read_counts(file, "llama.cpp-log", plain=True)
+    assert (counts.total("steps"), counts.total("output")) == (99, 100)
+
+
+def test_the_time_of_generation_of_lm_studio_is_its_own(file):
+    """The numbers are those of its documentation: the rate is over all tokens."""
+    stats = {"tokens_per_second": 9 / 0.156, "time_to_first_token": 0.299}
+    for more, seconds in (({}, 0.156), ({"generation_time": 0.2}, 0.2)):
+        write(file, {"usage": {"completion_tokens": 9}, "stats": stats | more})
+        row = read_counts(file, "lm-studio", plain=True).requests.iloc[0]
+        assert row["seconds"] == pytest.approx(0.299 + seconds)
+
+
+def test_a_server_that_rejects_nothing_may_not_count_it(file):
+    timings = ENGINES["llama.cpp"]["timings"]
+    for accepted, doubt in ((259, True), (258, False)):
+        why = sv.explain(write(file, timings | {"draft_n_accepted": accepted, "predicted_n": 300}))
+        assert any("possibly rejected drafts" in each for each in why.missing) == doubt
 
 
 def test_a_run_without_drafts_is_a_baseline(file):
@@ -177,7 +233,6 @@ def refused(path, origin, **rest):
 
 WRONG = [
     ("llama.cpp", ("timings", "draft_n_accepted"), 260, "accepted 260 of 259 drafted"),
-    ("llama.cpp", ("timings", "predicted_n"), 100, "accepted 167 draft tokens, but the answer has 100"),
     ("llama.cpp", ("timings", "predicted_ms"), -1, "predicted_ms"),
     ("llama.cpp", ("timings",), [], "timings should be an object"),
     ("sglang", ("meta_info", "spec_verify_ct"), 3, "has a histogram that counts 4, but spec_verify_ct is 3"),

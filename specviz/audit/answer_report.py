@@ -172,8 +172,8 @@ class Sibling:
     nearer : int
         Texts with the smaller mean margin under the sibling.
     error : float
-        Chance of a difference as large in that direction if the two were equally near, from a sign-flip test;
-        at least about 1 / `FLIPS`.
+        Chance of a difference as large, in either direction, if the two were equally near, from a sign-flip
+        test; at least about 1 / `FLIPS`.
     """
 
     name: str
@@ -189,11 +189,10 @@ class Sibling:
         """Compare the mean margins of each text under the target and the sibling."""
         own, other = np.asarray(margins, np.float64), np.asarray(others, np.float64)
         difference = own - other
-        sign = 1.0 if difference.sum() >= 0 else -1.0
         error = 1.0
         if difference.any():
             flips = np.random.default_rng(0).choice((-1.0, 1.0), (FLIPS, len(difference)))
-            as_far = flips @ difference * sign >= abs(difference.sum()) * (1 - 1e-12)
+            as_far = abs(flips @ difference) >= abs(difference.sum()) * (1 - 1e-12)
             error = float((as_far.sum() + 1) / (FLIPS + 1))
         return cls(
             name, target, len(own), float(own.mean()), float(other.mean()), int((difference > 0).sum()), error

@@ -29,7 +29,7 @@ from torch import Tensor
 from ..errors import ParameterError, PromptError, SpecvizError
 from ..loop.drafters import Loadable
 from ..loop.machine import number_format
-from ..methods.sampling import Sampling
+from ..methods.sampling import Sampling, TemperatureLast
 from ..models import load
 from ..models.protocols import Model
 from ..models.text import Text
@@ -58,6 +58,7 @@ RUN_LLAMA_CPP = (
     "llama.cpp", "llama-server", "llama-cpp-python", "llamafile", "koboldcpp", "lm-studio", "lmstudio",
     "ollama",
 )  # fmt: skip
+TEMPER_FIRST = ("vllm", "sglang", "transformers", "text-generation-inference", "specviz")  # before top-p
 FACTOR = 2.0  # the envelope is this many times the largest margin of the honest answers ...
 FOREIGN = 2.0  # margin above which an answer cannot be honest
 HONEST = 8  # minimum number of honest answers for an envelope
@@ -156,8 +157,25 @@ def run(
 
 def _runs_llama_cpp(engine: str) -> bool:
     """Whether an engine's name says that it runs llama.cpp; LM Studio also runs MLX."""
+    return "mlx" not in engine.lower() and _named(engine, RUN_LLAMA_CPP)
+
+
+def _named(engine: str, parts: Sequence[str]) -> bool:
     name = re.sub(r"[\s_]", "-", engine.lower())
-    return "mlx" not in name and any(part in name for part in RUN_LLAMA_CPP)
+    return any(part in name for part in parts)
+
+
+def sampling_of(answer: Answer) -> Sampling:
+    """How an answer was sampled, in its engine's order of temperature and top-p; first if it is not known."""
+    if not answer.temperature:
+        return Sampling()
+    settings = answer.temperature, answer.top_k, answer.top_p
+    last = _order_matters(answer) and _runs_llama_cpp(answer.engine)
+    return TemperatureLast(*settings) if last else Sampling(*settings)
+
+
+def _order_matters(answer: Answer) -> bool:
+    return answer.temperature not in (0, 1) and answer.top_p < 1
 
 
 @dataclass
@@ -504,8 +522,7 @@ class _Judge:
     def _sampled(
         self, answer: Answer, envelope: float, prompt: list[int], ids: list[int], blank: TextVerdict
     ) -> tuple[TextVerdict, Reading]:
-        sampling = Sampling(answer.temperature, answer.top_k, answer.top_p)
-        moments, place = self.moments(prompt, ids, sampling, answer.end == "stop", envelope)
+        moments, place = self.moments(prompt, ids, sampling_of(answer), answer.end == "stop", envelope)
         reading = Reading(prompt, ids, moments=moments)
         if place is None:
             return replace(
@@ -521,7 +538,13 @@ class _Judge:
 def _uncomputed(answer: Answer) -> str:
     """Why an answer's settings prevent a verdict; empty if they do not."""
     if not answer.altered:
-        return ""
+        known_order = _runs_llama_cpp(answer.engine) or _named(answer.engine, TEMPER_FIRST)
+        if known_order or not _order_matters(answer):
+            return ""
+        return (
+            f"whether {answer.engine or 'its engine'} applies the temperature before or after top-p is not "
+            "known: name an engine whose order is, or sample with top_p 1 or temperature 1"
+        )
     return (
         f"it was decoded with {answer.altered}, but only temperature, top_p and top_k are supported: "
         "switch the rest off"

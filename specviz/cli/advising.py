@@ -37,7 +37,7 @@ def advise(
     ] = None,
     number: Annotated[
         int | None,
-        option("How many prompts; default: 24, with --confirm at most half of all.", min=1),
+        option("How many prompts or answers; default: 24, with --confirm at most half.", min=1),
     ] = None,
     batch: Annotated[str | None, option("More batch sizes to consider, such as 4,8.")] = None,
     context: Annotated[

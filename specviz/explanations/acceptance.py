@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.metrics import by_position
+from specviz.metrics import by_position, drafts
 from specviz.trace import Counts, Trace
 
 if TYPE_CHECKING:
@@ -32,14 +32,16 @@ def positions(source: Trace | Counts) -> pd.DataFrame | None:
 
 
 def _drafted(trace: Trace) -> pd.DataFrame:
-    """One row per cycle after the prefill, in order: its draft's ``depth``, ``accepted``, ``context``."""
+    """One row per cycle after the prefill, in order: ``context``, its draft's ``sent`` tokens and ``depth``,
+    and how many were ``accepted``."""
     keys = ["run", "prompt", "cycle"]
     cycles = trace.cycles
-    steps = cycles[cycles["cycle"] > 0][[*keys, "context", "depth", "sent", "cut"]].reset_index(drop=True)
+    steps = cycles[cycles["cycle"] > 0][[*keys, "context"]].reset_index(drop=True)
+    steps = steps.merge(drafts(trace).rename(columns={"drafted": "sent"}), how="left", on=keys)
     outputs = trace.outputs
     accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("accepted")
     steps = steps.merge(accepted.reset_index(), how="left", on=keys)
-    return steps.fillna({"accepted": 0, "depth": 0, "sent": 0}).sort_values(keys, ignore_index=True)
+    return steps.fillna({"accepted": 0}).sort_values(keys, ignore_index=True)
 
 
 def contexts(trace: Trace) -> pd.DataFrame:
@@ -88,8 +90,8 @@ def starts(trace: Trace) -> pd.DataFrame:
     import pandas as pd
 
     steps = _drafted(trace)
-    # The last token shows how the draft ended. Its length does not: it includes other branches, Lookahead's
-    # window and tokens cut at the text's end, none of which were rejected.
+    # The last token shows how the draft ended. Its length does not: it includes other branches and tokens
+    # cut at the text's end, none of which were rejected.
     last = trace.outputs.groupby(["run", "prompt", "cycle"], observed=True)["origin"].last().rename("last")
     steps = steps.merge(last.reset_index(), how="left", on=["run", "prompt", "cycle"])
     before = steps.groupby(["run", "prompt"], observed=True)[["sent", "last"]].shift()
@@ -130,11 +132,9 @@ def by_length(trace: Trace) -> pd.DataFrame:
     """
     import pandas as pd
 
-    cycles = trace.cycles
-    steps = cycles[cycles["cycle"] > 0]
-    depth = steps["depth"].fillna(0)  # unknown for a run that recorded only its text
-    longest = int(depth.max()) if len(steps) else 0
-    if longest < 2 or (depth != steps["sent"]).any():
+    steps = _drafted(trace)
+    longest = int(steps["depth"].max()) if len(steps) else 0
+    if longest < 2 or (steps["depth"] != steps["sent"]).any():
         return pd.DataFrame(columns=["k", "first", "tau"])
     outputs = trace.outputs
     outputs = outputs[outputs["kept"].to_numpy()].sort_values(["run", "prompt", "position"])
@@ -143,17 +143,17 @@ def by_length(trace: Trace) -> pd.DataFrame:
     texts = [codes[rows] for rows in outputs.groupby(["run", "prompt"], observed=True).indices.values()]
     rows = []
     for k in range(1, longest + 1):
-        drafts = hits = cycles_of_k = tokens = 0
+        begun = hits = cycles_of_k = tokens = 0
         for text in texts:
             at, tokens = 0, tokens + len(text)
             while at < len(text):  # one iteration per cycle
                 wrong = np.flatnonzero(text[at : at + k] != 1)
                 run = int(wrong[0]) if len(wrong) else min(k, len(text) - at)
-                drafts += text[at] >= 0
+                begun += text[at] >= 0
                 hits += run > 0
                 cycles_of_k += 1
                 at += run + 1
-        rows.append((k, hits / drafts if drafts else float("nan"), tokens / cycles_of_k))
+        rows.append((k, hits / begun if begun else float("nan"), tokens / cycles_of_k))
     return pd.DataFrame(rows, columns=["k", "first", "tau"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 PLAIN = "autoregressive"
 LEAST_STEPS = 5  # least number of steps without a draft that can stand for plain ones
 PARTS = ("forward", "draft", "rest")
+NUMBERED = re.compile(r"(line|request) \d+")  # ids that are places in a file, not a request's own
 
 
 @dataclass(frozen=True)
@@ -236,12 +238,15 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
         )
     if costs.cycle <= 0:
         raise TraceError(f"{plain.where}: no time passed after the first tokens, so a step has no cost")
-    same = sorted(map(str, counts.requests["id"])) == sorted(map(str, plain.requests["id"]))
-    lengths = [sorted(each.requests["prompt_tokens"].fillna(-1).tolist()) for each in (counts, plain)]
-    same &= lengths[0] == lengths[1]
-    source = f"{plain.where}, {'the same requests' if same else 'other requests'} without speculation"
+    ids, others = (sorted(map(str, each.requests["id"])) for each in (counts, plain))
+    lengths = [sorted(each.column("prompt_tokens").tolist()) for each in (counts, plain)]
+    alike = lengths[0] == lengths[1]  # NaN, an unknown length, is not equal to itself
+    same = alike and ids == others and not any(map(NUMBERED.fullmatch, ids))
+    which = "requests with the same prompt lengths" if alike else "other requests"
+    which = "the same requests" if same else which
     nan = float("nan")
-    return Plain(costs.cycle, nan, nan, "exact" if same else "modelled", source)
+    badge = "exact" if same else "modelled"
+    return Plain(costs.cycle, nan, nan, badge, f"{plain.where}, {which} without speculation")
 
 
 def ratio(costs: Costs, plain: Plain) -> Estimate:

@@ -12,7 +12,7 @@ from specviz.errors import ParameterError, TraceError, plural
 from specviz.explanations import acceptance, costs
 from specviz.explanations.costs import PARTS, PLAIN, Costs, Plain
 from specviz.explanations.explanation import Explanation
-from specviz.metrics import Estimate, contenders
+from specviz.metrics import Estimate, contenders, drafts
 from specviz.paths import expanded
 from specviz.trace import Counts, Trace, read_counts
 from specviz.trace.counts import UNDRAFTED
@@ -36,6 +36,12 @@ NO_PLAIN_LOG = (
     "as plain (--plain)"
 )
 NO_STEPS = "how many steps had no draft, and therefore the tokens and cost of a step"
+LLAMA_CPP = ("llama.cpp", "llama.cpp-log", "lm-studio")
+ALL_ACCEPTED = 50  # least number of draft tokens, all accepted, that casts doubt on the count
+NO_REJECTED = (
+    "possibly rejected drafts: every counted draft token was accepted, and llama.cpp does not count rejected "
+    "drafts for models that cannot remove part of a sequence"
+)
 COUNTS_STEPS = {  # which file from the same tool has this number
     COUNTERS: "keep vllm:generation_tokens_total and vllm:time_to_first_token_seconds_count in the page",
     "aiperf": "a server's records with completion_tokens contain it; specviz's do not",
@@ -139,10 +145,9 @@ def _of_trace(trace: Trace, base: Trace | None, path: str | Path | None) -> Expl
         missing.append(f"plain decoding itself; {NO_PLAIN}")
     if run["record"] is None:
         missing.append("which tokens were drafted: the run recorded only its text")
-    cycles = trace.cycles
-    steps = cycles[cycles["cycle"] > 0]
-    depths = steps["depth"].fillna(0).to_numpy()
-    chain = bool((steps["depth"].fillna(0) == steps["sent"]).all())
+    steps = drafts(trace)
+    steps = steps[steps["cycle"] > 0]
+    chain = bool((steps["depth"] == steps["drafted"]).all())
     draft = _draft(trace.split()[0])
     name = run["method"] + (f" with {draft}" if draft else "")
     player = "" if path is None else shlex.join(["specviz", "show", str(path)])
@@ -150,7 +155,8 @@ def _of_trace(trace: Trace, base: Trace | None, path: str | Path | None) -> Expl
         name, "specviz", None, own, plain, missing,
         positions=acceptance.positions(trace), contexts=acceptance.contexts(trace),
         starts=acceptance.starts(trace), lengths=acceptance.by_length(trace), places=acceptance.places(trace),
-        worst=_worst(trace, plain), depths=depths if chain else None, player=player, trace=trace,
+        worst=_worst(trace, plain), depths=steps["depth"].to_numpy() if chain else None,
+        player=player, trace=trace,
     )  # fmt: skip
 
 
@@ -181,8 +187,11 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     if counts.origin == VLLM_LOG:
         missing.append("exact counts: the log rounds its rates to three decimals")
         missing.append(DRAFTING_ONLY)
-    if counts.column("drafted").sum() != counts.column("drafted").sum():
+    drafted = counts.total("drafted")
+    if drafted != drafted:
         missing.append("how many tokens were drafted")
+    if counts.origin in LLAMA_CPP and drafted == counts.total("accepted") >= ALL_ACCEPTED:
+        missing.append(NO_REJECTED)
     skipped = counts.left_out.to_numpy().tolist()
     missing += [f"line {line} is skipped: {why}" for line, why in skipped[:LISTED]]
     if len(skipped) > LISTED:
@@ -248,9 +257,10 @@ def _worst(trace: Trace, plain: Plain | None) -> pd.DataFrame:
     outputs = trace.outputs
     keys = ["run", "prompt", "cycle"]
     accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("hits")
-    steps = steps[[*keys, "sent", "emitted", "duration", "draft_time", "forward_time"]].merge(
+    steps = steps[[*keys, "emitted", "duration", "draft_time", "forward_time"]].merge(
         accepted.reset_index(), how="left", on=keys
     )
+    steps = steps.merge(drafts(trace).rename(columns={"drafted": "sent"}), how="left", on=keys)
     steps["accepted"] = steps["hits"].fillna(0).astype(int)
     names = {"duration": "seconds", "draft_time": "draft", "forward_time": "forward"}
     steps = steps.drop(columns="hits").rename(columns=names)

@@ -89,7 +89,14 @@ class Sampling:
         """
         if self.greedy:
             return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-        scores = logits / self.temperature
+        return self.scores(logits).softmax(-1)
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Tempered logits, with -inf for what is not drawn."""
+        return self.limited(logits / self.temperature)
+
+    def limited(self, scores: Tensor) -> Tensor:
+        """The scores, with -inf for what top-k and then top-p exclude."""
         if 0 < self.top_k < scores.shape[-1]:
             least = scores.topk(self.top_k).values[..., -1:]
             scores = scores.masked_fill(scores < least, -torch.inf)
@@ -97,7 +104,14 @@ class Sampling:
             p = scores.softmax(-1)
             kept = nucleus(p.flatten(0, -2) if p.ndim > 1 else p[None], self.top_p).view(p.shape)
             scores = scores.masked_fill(~kept, -torch.inf)
-        return scores.softmax(-1)
+        return scores
+
+
+class TemperatureLast(Sampling):
+    """llama.cpp's order: top-k and top-p limit the untempered distribution; the temperature comes last."""
+
+    def scores(self, logits: Tensor) -> Tensor:
+        return self.limited(logits) / self.temperature
 
 
 def nucleus(p: Tensor, share: float) -> Tensor:

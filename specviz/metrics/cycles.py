@@ -65,6 +65,22 @@ def _steps(trace: Trace) -> pd.DataFrame:
     return cycles[cycles["cycle"] > 0]
 
 
+def drafts(trace: Trace) -> pd.DataFrame:
+    """The draft of each cycle, as far as the target read it. Lookahead's window is read, but is no draft.
+
+    Returns
+    -------
+    DataFrame
+        One row per cycle: ``run``, ``prompt``, ``cycle``; ``drafted``, its candidates, and ``depth``, the
+        longest path of them; both 0 without a draft.
+    """
+    keys, nodes = ["run", "prompt", "cycle"], trace.nodes
+    nodes = nodes[~nodes["status"].isin(["below_budget", "unsent", "unreviewed"])]
+    by = nodes[nodes["source"] != "window"].groupby(keys, observed=True)["depth"]
+    table = trace.cycles[keys].merge(by.agg(drafted="size", depth="max").reset_index(), how="left", on=keys)
+    return table.fillna({"drafted": 0, "depth": 0}).astype({"drafted": int, "depth": int})
+
+
 def _passes(trace: Trace, model: str) -> pd.DataFrame:
     """Passes of a model; a pass shared by several rows of a batch is recorded with each, but counts once."""
     passes = trace.passes

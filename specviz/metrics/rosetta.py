@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.metrics.cycles import _silent, _steps, batch_rows, seconds
+from specviz.metrics.cycles import _silent, _steps, batch_rows, drafts, seconds
 from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, tally
 from specviz.trace import Trace
 from specviz.trace.counts import SUMS, Counts, request_table, step_table
@@ -117,13 +117,9 @@ def _steps_of(trace: Trace) -> pd.DataFrame:
     outputs, nodes = trace.outputs, trace.nodes
     accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("accepted")
     steps = steps.merge(accepted.reset_index(), how="left", on=keys).fillna({"accepted": 0})
-    sent = nodes[
-        ~nodes["status"].isin(["below_budget", "unsent", "unreviewed"]) & (nodes["source"] != "window")
-    ]
-    for name, some in (("depth", sent), ("cut", nodes[nodes["status"] == "cut"])):
-        deepest = some.groupby(keys, observed=True)["depth"].max().rename(name)
-        steps = steps.merge(deepest.reset_index(), how="left", on=keys)
-    steps["depth"] = steps["depth"].fillna(0)
+    cut = nodes[nodes["status"] == "cut"].groupby(keys, observed=True)["depth"].max().rename("cut")
+    steps = steps.merge(drafts(trace)[[*keys, "depth"]], how="left", on=keys)
+    steps = steps.merge(cut.reset_index(), how="left", on=keys)
     steps["beyond"] = (steps["cut"] - steps["accepted"]).fillna(0)
     return steps
 
@@ -143,8 +139,8 @@ def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     for name, column in (("drafted", "sent"), ("accepted", "accepted"), ("emitted", "emitted")):
         table[name] = by[column].sum().reindex(table.index, fill_value=0)
     table["steps"] = by.size().reindex(table.index, fill_value=0)
-    drafts = (steps["depth"] > 0).groupby([steps["run"], steps["prompt"]], observed=True).sum()
-    table["drafts"] = drafts.reindex(table.index, fill_value=0)
+    had = (steps["depth"] > 0).groupby([steps["run"], steps["prompt"]], observed=True).sum()
+    table["drafts"] = had.reindex(table.index, fill_value=0)
     outputs = trace.outputs
     kept = outputs[outputs["kept"]].groupby(keys, observed=True).size()
     table["output"] = kept.reindex(table.index, fill_value=0)
@@ -366,7 +362,10 @@ DRAWN = ("top_k", "top_p")  # these only matter for sampling
 def differing_settings(trace: Trace, baseline: Trace) -> list[str]:
     """Settings, apart from the method, in which a baseline differs: a speedup compares those too."""
     one, other = (_settings(each) for each in (trace, baseline))
-    differing = [name for name, values in one.items() if values != other[name]]
+    differing = [
+        name for name, values in one.items()
+        if values != other[name] and not (name == "weights" and None in values | other[name])  # not recorded
+    ]  # fmt: skip
     return [name for name in differing if name not in DRAWN or "temperature" not in differing]
 
 
@@ -375,6 +374,7 @@ def _settings(trace: Trace) -> dict[str, set[str | float | None]]:
     runs = [part.run for part in trace.split()]
     values: dict[str, set[str | float | None]] = {name: {str(run[name]) for run in runs} for name in SETTINGS}
     sampled = [run["sampling"] or {} for run in runs]
+    values["weights"] = {(run["model"] or {}).get("content") for run in runs}
     values["temperature"] = {each.get("temperature") for each in sampled}
     values |= {name: {each.get(name) for each in sampled if each.get("temperature")} for name in DRAWN}
     return values | {"batch": {batch_rows(trace)}}

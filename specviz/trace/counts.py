@@ -26,7 +26,7 @@ REQUEST: dict[str, str] = {
     "kind": "Its kind of task, or null.",
     "prompt_tokens": "Tokens of its prompt.",
     "steps": "Verify steps: cycles after the prefill. vLLM and AIPerf count only those with a draft; the "
-    "others follow from the length of the answer.",
+    "others, and all of llama.cpp and LM Studio, follow from the length of the answer.",
     "drafts": "Steps with a draft.",
     "drafted": "Draft tokens that the target read, including those after the end of the text.",
     "accepted": "How many of them were accepted.",
@@ -54,8 +54,9 @@ REAL = ("seconds", "prefill", "first", "begin")
 SUMS = "sums over all requests"
 LACK = "says how many tokens were accepted, not which"
 UNDRAFTED = (
-    "those without a draft follow from the lengths of the answers; a length that is not stated and tokens "
-    "that were cut off at an answer's end hide some, so there may be more of them, and fewer tokens per step"
+    "those without a draft follow from the lengths of the answers (llama.cpp and LM Studio: all steps do); a "
+    "length that is not stated, and tokens that were cut off at an answer's end or accepted after it, hide "
+    "some, so there may be more of them, and fewer tokens per step"
 )
 
 
@@ -92,8 +93,9 @@ class Counts:
     drafting : float
         Seconds that all drafts took; NaN if not known.
     least_steps : bool
-        Whether the number of steps is a lower bound: those without a draft follow from the lengths of the
-        answers; lengths that are not stated and tokens cut off at the ends hide some.
+        Whether the number of steps is a lower bound: those without a draft (of llama.cpp and LM Studio, all)
+        follow from the lengths of the answers; lengths that are not stated, and tokens cut off at the ends or
+        accepted after them, hide some.
     """
 
     origin: str

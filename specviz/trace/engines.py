@@ -3,13 +3,15 @@
 ``llama.cpp``
     Responses of ``llama-server`` with ``timings`` (``predicted_n``, ``draft_n``,
     ``draft_n_accepted``), or only these. The first token of an answer is the prefill's, and each verify
-    step adds one to what it accepts, so steps = predicted_n - 1 - draft_n_accepted. How many tokens each step
-    accepted is not recorded.
+    step adds one to what it accepts, so there are at least predicted_n - 1 - draft_n_accepted steps: tokens
+    that the last one accepted after the answer's end are in draft_n_accepted, but not in predicted_n. How
+    many tokens each step accepted is not recorded.
     Source: llama.cpp, tools/server (README and pull requests 12603, 14104 and 24536).
 ``llama.cpp-log``
     The server's log: for each request "prompt eval time", "eval time" and "draft acceptance"; and the
-    "statistics" of each drafter, sums since the server was started, which tell how long a draft takes.
-    Source: llama.cpp, docs/speculative.md.
+    "statistics" of each drafter, sums since the server was started, which tell how long a draft takes. Newer
+    servers print "acc per pos" on a line of its own (-lv 4); of llama-cli's log the runs are read.
+    Source: llama.cpp, docs/speculative.md and tools/server/server-context.cpp.
 ``sglang``
     Responses of ``/generate`` or of a chat with ``return_meta_info``: ``meta_info`` with ``spec_verify_ct``,
     accepted and proposed drafts under the names of either version, and a histogram of accepted ones. Drafts
@@ -28,6 +30,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -61,12 +64,6 @@ def _counted(
     """A request of which only sums are known; its first token is the prefill's."""
     if accepted > drafted:
         line.fail(f"accepted {accepted} of {drafted} drafted tokens")
-    # If steps are counted (SGLang), the last one may have been cut after it was counted.
-    if steps is None and accepted > max(output - 1, 0):
-        line.fail(
-            f"accepted {accepted} draft tokens, but the answer has {output} tokens, one of them from the "
-            f"prefill"
-        )
     if plain:
         if drafted:
             line.fail(SPECULATED)
@@ -77,18 +74,21 @@ def _counted(
         return Request(row | {"output": output}, [0] * n, [0] * n, True, 0, version=version)
     if not drafted:
         return NO_DRAFTS
-    counted = output - 1 - accepted if steps is None else steps
+    accepts = each or []
+    # Tokens accepted after an answer's end hide steps.
+    counted = max(1, output - 1 - accepted, len(accepts)) if steps is None else steps
     row |= {
         "steps": counted,
-        "emitted": output - 1 if steps is None else accepted + steps,  # the last step may be cut
+        "emitted": accepted + counted,  # the last step may be cut
         "accepted": accepted,
         "drafted": drafted,
         "output": output,
     }
-    accepts = each or []
     if accepts:
         row["drafts"] = len(accepts)
-    return Request(row, accepts, [None] * len(accepts), False, most, version=version)
+    return Request(
+        row, accepts, [None] * len(accepts), False, most, version=version, least_steps=steps is None
+    )
 
 
 def _reason(row: Record, reason: Record | str | None) -> None:
@@ -208,8 +208,8 @@ def _lm_studio(line: Line, plain: bool) -> Request | str:
     if read is not None:
         row["prompt_tokens"] = read
     first = given.get("time_to_first_token", given.get("time_to_first_token_sec"))
-    rate = given.get("tokens_per_second")
-    _times(row, first, (output - 1) / rate if rate and output else None)
+    rate, decode = given.get("tokens_per_second"), given.get("generation_time")
+    _times(row, first, output / rate if decode is None and rate else decode)
     _reason(row, given.get("stop_reason") or _choice(line).get("finish_reason"))
     runtime = entry.get("runtime")
     version = None
@@ -269,7 +269,11 @@ def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
 
 
 def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
-    """A text from its responses, one per token: a step is a run of drafted tokens and the token after it."""
+    """A text from its responses, one per token: a step is a run of drafted tokens and the token after it.
+
+    mlx-lm starts its clock at the first token, so its time of generation lacks the first step, which is
+    counted as part of the prefill.
+    """
     first, last = group[0][0], group[-1][1]
     row: Record = {"id": f"line {first.number}", "output": len(group)}
     if (prompt := last.get("prompt_tokens")) is not None:
@@ -285,28 +289,25 @@ def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
             continue
         each.append(run)
         run = 0
-    cut = run > 0  # the text ended inside a draft
-    each += [run] * cut
-    accepted = sum(each)
+    each += [run] * (run > 0)  # the text ended inside a draft
+    drafted, emitted, each = any(each), max(len(group) - each[0] - 1, 0), each[1:]
+    row |= {"steps": len(each), "emitted": emitted, "accepted": sum(each)}
     if plain:
-        if accepted:
+        if drafted:
             first.fail(SPECULATED)
-        return Request(
-            row | {"steps": len(group), "emitted": len(group), "drafts": 0, "drafted": 0, "accepted": 0},
-            [0] * len(group), [0] * len(group), True, 0,
-        )  # fmt: skip
-    if not accepted:
+        return Request(row | {"drafts": 0, "drafted": 0}, each, [0] * len(each), True, 0)
+    if not drafted:
         return "no token came from a draft"
-    row |= {"steps": len(each), "emitted": len(group), "accepted": accepted}
     return Request(row, each, [None] * len(each), False)
 
 
 PROMPT = re.compile(rf"prompt eval time\s*=\s*{NUMBER} ms /\s*(\d+) tokens")
-EVAL = re.compile(rf"(?<!prompt )eval time\s*=\s*{NUMBER} ms /\s*(\d+) (?:tokens|runs)")
+EVAL = re.compile(rf"(?<!prompt )eval time\s*=\s*{NUMBER} ms /\s*(\d+) (tokens|runs)")
 DRAFT = re.compile(
     rf"draft acceptance(?: rate)?\s*=\s*{NUMBER}\s*\(\s*(\d+) accepted\s*/\s*(\d+) generated\)"
 )
-RATES = re.compile(rf"mean acceptance length\s*=\s*{NUMBER}, acceptance rate per position = \(([0-9., ]*)\)")
+MEAN = re.compile(rf"mean (?:acceptance length|len)\s*=\s*{NUMBER}")
+RATES = re.compile(r"(?:acceptance rate per position|acc per pos)\s*=\s*\(([0-9., ]*)\)")
 SUMS = re.compile(
     r"statistics\s+([\w+-]{1,40}):.*?#gen drafts\s*=\s*(\d+),.*?#gen tokens\s*=\s*(\d+),"
     r"\s*#acc tokens\s*=\s*(\d+)"
@@ -331,14 +332,16 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
         elif match := EVAL.search(text):
             if not blocks or "eval" in blocks[-1][1]:
                 blocks.append((line, {}))
-            blocks[-1][1]["eval"] = _ms(line, match[1]), _whole(line, match[2])
+            # llama-cli counts the passes after the one that gave the first token.
+            output = _whole(line, match[2]) + (match[3] == "runs")
+            blocks[-1][1]["eval"] = _ms(line, match[1]), output
         elif match := DRAFT.search(text):
             if not blocks or "draft" in blocks[-1][1]:
                 line.fail("reports drafts without an 'eval time' before it: keep the server's whole log")
             accepted, drafted = _whole(line, match[2]), _whole(line, match[3])
             if drafted and abs(accepted / drafted - float(match[1])) > 6e-6 + 5e-6:
                 line.fail(f"has an acceptance of {match[1]}, which is not {accepted} / {drafted}")
-            blocks[-1][1].update(draft=(accepted, drafted), rates=RATES.search(text), at=line)
+            blocks[-1][1].update(draft=(accepted, drafted), mean=MEAN.search(text), at=line)
         elif match := SUMS.search(text):
             counts = tuple(_whole(line, match[i]) for i in (2, 3, 4))
             if counts[2] > counts[1]:
@@ -352,6 +355,8 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
                 )
             seconds = math.nan if times is None else _ms(line, times[2])
             sums[match[1]] = line, (counts[0], counts[1], counts[2]), seconds
+        if blocks and (match := RATES.search(text)):
+            blocks[-1][1]["rates"] = line, match[1]
     drafted = sum(counts[1] for _, counts, _ in sums.values())
     spent = sum(seconds for *_, seconds in sums.values())
     each = spent / drafted if drafted else math.nan  # seconds per drafted token
@@ -373,32 +378,26 @@ def _logged(
         _times(row, block["prompt"][0], seconds)
     accepted, drafted = block.get("draft", (0, 0))
     line = block.get("at", line)
-    steps = most = None
+    most = None
     histogram: list[int] = []
-    if block.get("rates") is not None and not plain:
-        histogram, most = _steps(line, block["rates"], accepted)
-        if len(histogram) > output - 1 - accepted:
-            histogram = []
-    made = _counted(line, output, accepted, drafted, row, plain, version, steps, histogram, most)
-    if isinstance(made, str):
-        return made
-    return Request(
-        made.row, made.accepted, made.drafted, made.chain, made.most, made.span, version, each * drafted
-    )
+    if block.get("mean") is not None and "rates" in block and not plain:
+        where, rates = block["rates"]
+        histogram, most = _steps(where, rates, float(block["mean"][1]), accepted)
+    made = _counted(line, output, accepted, drafted, row, plain, version, each=histogram, most=most)
+    return made if isinstance(made, str) else replace(made, drafting=each * drafted)
 
 
-def _steps(line: Line, rates: re.Match[str], accepted: int) -> tuple[list[int], int | None]:
+def _steps(line: Line, rates: str, mean: float, accepted: int) -> tuple[list[int], int | None]:
     """Accepted tokens of each step with a draft, from rates of three decimals; empty if several counts fit.
 
     The rates are per such step, and the mean length is 1 + accepted / steps.
     """
     try:
-        values = [float(part) for part in rates[2].split(",") if part.strip()]
+        values = [float(part) for part in rates.split(",") if part.strip()]
     except ValueError:
-        line.fail(f"has rates that are not numbers: {rates[2][:40]}")
+        line.fail(f"has rates that are not numbers: {rates[:40]}")
     if any(np.diff(values) > 0) or any(value > 1 for value in values):
         line.fail("has rates per position that rise or exceed 1")
-    mean = float(rates[1])
     fitting = []
     if accepted and mean > 1.0:
         least, most = accepted / (mean - 1 + 0.0051), accepted / max(mean - 1 - 0.0051, 1e-3)

@@ -168,6 +168,7 @@ class Statistics(TypedDict, total=False):
     tokens_per_second: Time | None
     time_to_first_token: Time | None
     time_to_first_token_sec: Time | None
+    generation_time: Time | None
     stop_reason: str | None
     total_draft_tokens_count: Count | None
     accepted_draft_tokens_count: Count | None

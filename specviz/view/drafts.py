@@ -9,6 +9,7 @@ import numpy as np
 
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
+from specviz.metrics import drafts
 from specviz.trace import Trace
 from specviz.view.axes import Look, axes, bare, drawable, fonts
 from specviz.view.lattices import FRAME, INK, short
@@ -18,7 +19,7 @@ from specviz.view.updates import check_one_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# For each status: its sign, its colour and the style of the line to it. FATE_WORDS has the words.
+# For each status: its sign, its colour and the style of the line to it; WORDS has the words.
 SIGNS = {
     "accepted": ("✓", "#0072b2", "-"),
     "rejected": ("✕", "#d55e00", "--"),
@@ -27,7 +28,9 @@ SIGNS = {
     "unreviewed": ("?", "#2a7fae", "-"),
     "unsent": ("–", "#a0a0a0", ":"),
     "below_budget": ("–", "#a0a0a0", ":"),
+    "window": ("·", "#8a8a8a", ":"),  # Lookahead's: read with the draft, but no part of it
 }
+WORDS = FATE_WORDS | {"window": "only read"}
 HELD = ("unsent", "below_budget")  # never reached the target
 OWN = "#7a3b00"  # text colour of the target's own token
 LABEL = 0.2  # distance from a node's parent to its text, in levels
@@ -52,6 +55,7 @@ class Tree:
     cycle: int
     nodes: tuple[Node, ...]
     sent: int
+    window: int  # nodes that were read with them
     held: int  # drafted but not sent
     accepted: int
     own: str  # the target's token after the path; empty if the text ended within the path
@@ -69,7 +73,8 @@ class Tree:
         """Description of the cycle in one sentence."""
         held = f", {self.held} drafted and not sent" if self.held else ""
         own = f"; then {self.own!r}, {self.origin}" if self.own else ""
-        return f"cycle {self.cycle}: {self.sent} nodes sent{held}, {self.accepted} accepted{own}"
+        read = f", with a window of {self.window};" if self.window else ","
+        return f"cycle {self.cycle}: {self.sent} nodes sent{held}{read} {self.accepted} accepted{own}"
 
 
 def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tree:
@@ -78,7 +83,8 @@ def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tr
     prompt = int(run.cycles["prompt"].iloc[0]) if prompt is None else prompt
     one = run.select(prompt=prompt)
     cycles, nodes, outputs = one.cycles, one.nodes, one.outputs
-    drafted = cycles[cycles["sent"] > 0]
+    sent = drafts(one).set_index("cycle")["drafted"]
+    drafted = cycles[cycles["cycle"].map(sent) > 0]
     if not len(drafted) or not len(nodes):
         raise TraceError(f"prompt {prompt} of run {run.run['run']} has no cycle with a recorded draft")
     if cycle is None:
@@ -88,6 +94,9 @@ def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tr
                              f"to {drafted['cycle'].max()} may have one")  # fmt: skip
     row = drafted[drafted["cycle"] == cycle].iloc[0]
     here = nodes[nodes["cycle"] == cycle].sort_values("node")
+    window = int((here["source"] == "window").sum())
+    fates = here["source"].astype(str).where(here["source"] == "window", here["status"].astype(str))
+    here = here.assign(status=fates)
     rated = "score" if here["score"].notna().any() else "q"
     shown = here if held else here[~here["status"].isin(HELD)]
     tree_nodes = tuple(
@@ -100,7 +109,8 @@ def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tr
     own = emitted[emitted["origin"] != "draft"]
     before = outputs[outputs["cycle"] < cycle]
     return Tree(
-        cycle, tree_nodes, int(row["sent"]), int(here["status"].isin(HELD).sum()), int(row["accepted"]),
+        cycle, tree_nodes, int(sent[cycle]), window, int(here["status"].isin(HELD).sum()),
+        int(row["accepted"]),
         visible(own["text"].iloc[-1]) or "■" if len(own) else "", own["origin"].iloc[-1] if len(own) else "",
         visible(before["text"].iloc[-1]) if len(before) else "the prompt",
         {"score": "score", "q": "probability"}[rated],
@@ -197,5 +207,5 @@ def _dress(ax: Axes, shown: Tree, deep: int, rows: float) -> None:
     bare(ax)
     ax.set_title(drawable(shown.sentence), loc="left", size=9, parse_math=False)
     there = [name for name in SIGNS if any(node.status == name for node in shown.nodes)]
-    keys = "   ".join(f"{SIGNS[name][0]} {FATE_WORDS[name]}" for name in there)
+    keys = "   ".join(f"{SIGNS[name][0]} {WORDS[name]}" for name in there)
     ax.set_xlabel(f"{keys}   number: {shown.rated}", loc="left", size=7.5)

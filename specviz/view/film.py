@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.errors import ParameterError
+from specviz.metrics import drafts
 from specviz.trace import Trace
 from specviz.view.axes import new_figure, note, png
 from specviz.view.drafts import draft_tree
@@ -43,9 +44,9 @@ def write(
         raise ParameterError(f"{len(chosen)} cycles: a film can show from 1 to {MOST}")
     if not 0.02 <= seconds <= 60:
         raise ParameterError(f"seconds is {seconds!r}: a frame can last from 0.02 to 60 s")
-    shown, sent = picture(run, number), run.select(prompt=number).cycles.set_index("cycle")["sent"]
-    drafted = {cycle: bool(sent[cycle] > 0) for cycle in chosen}
-    deepest = run.select(prompt=number).cycles.set_index("cycle")["depth"][chosen].max()
+    shown, one = picture(run, number), run.select(prompt=number)
+    drafted = (drafts(one).set_index("cycle")["drafted"] > 0).to_dict()
+    deepest = one.cycles.set_index("cycle")["depth"][chosen].max()
     frames = [_frame(run, shown, cycle, drafted[cycle], float(deepest)) for cycle in chosen]
     return write_gif(frames, [round(1000 * seconds)] * len(frames), Path(path), force)
 

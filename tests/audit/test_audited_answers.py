@@ -11,9 +11,12 @@ import torch
 
 import specviz as sv
 from specviz import cli
+from specviz.audit import answer_files
 from specviz.audit import answers as audit
 from specviz.audit.answer_report import NOISE, OTHER, OWN, UNSURE, Sibling
 from specviz.errors import ParameterError, PromptError
+from specviz.measure.advice.readings import sampling_of
+from specviz.methods.sampling import Sampling, TemperatureLast
 
 PROMPTS = [
     "The cook saw the cook.", "What does the baker do?", "Name the animals.", "Who is in the garden?",
@@ -363,7 +366,8 @@ def test_an_engine_that_rounds_more_has_a_wider_envelope(town, honest):
 def drawn(town):
     torch.manual_seed(0)
     options = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "top_k": 0}
-    return [written(town, p, **options) | {"temperature": 0.9, "top_p": 0.95} for p in PROMPTS * 3]
+    stated = {"temperature": 0.9, "top_p": 0.95, "engine": "transformers"}
+    return [written(town, p, **options) | stated for p in PROMPTS * 3]
 
 
 def test_sampled_answers_are_tested_as_a_set(town, drawn, honest):
@@ -377,6 +381,36 @@ def test_sampled_answers_are_tested_as_a_set(town, drawn, honest):
     assert greedy.drawn[0].verdict == OTHER and not greedy.holds
     few = audit(drawn[:1], town).drawn[0]
     assert few.verdict == UNSURE and "needs 100 tokens" in str(few)
+
+
+def test_llama_cpp_applies_the_temperature_last(town):
+    """Top-p then keeps fewer tokens if the temperature is high."""
+    logits = torch.tensor([3.0, 2.0, 1.0, 0.0]).double()
+    first, last = (kind(4.0, 0, 0.8).probabilities(logits) for kind in (Sampling, TemperatureLast))
+    assert (first > 0).tolist() == [True, True, True, False]
+    assert last.tolist() == pytest.approx([*torch.tensor([0.75, 0.5]).softmax(0).tolist(), 0, 0])
+    assert torch.equal(TemperatureLast(4.0, 2).probabilities(logits), Sampling(4.0, 2).probabilities(logits))
+    torch.manual_seed(0)
+    options = {"temperature": 2.0, "top_p": 0.7}
+    prompts = [town.encode([{"role": "user", "content": prompt}]) for prompt in PROMPTS * 2]
+    lines = []
+    for ids in prompts:
+        tokens = list[int]()
+        while len(tokens) < LIMIT and not set(tokens) & set(town.eos):
+            with torch.inference_mode():
+                row = town.net(torch.tensor([[*ids, *tokens]])).logits[0, -1].double()
+            tokens.append(int(torch.multinomial(TemperatureLast(2.0, 0, 0.7).probabilities(row), 1)))
+        end = "stop" if tokens[-1] in town.eos else "length"
+        lines.append({"prompt": ids, "token_ids": tokens, "finish_reason": end} | options)
+    verdict = {}
+    for engine in ("llama.cpp", "vllm", "", "mlx-lm"):
+        result = audit([line | {"engine": engine} for line in lines], town)
+        verdict[engine] = [test.verdict for test in result.drawn]
+        assert engine == "vllm" or OTHER not in {text.verdict for text in result.texts}
+    assert verdict == {"llama.cpp": [OWN], "vllm": [OTHER], "": [], "mlx-lm": []}
+    assert "before or after top-p is not known" in result.texts[0].reason
+    settings = [sampling_of(answer_files.read([lines[0] | {"engine": each}])) for each in ("vllm", "ollama")]
+    assert settings == [Sampling(2.0, 0, 0.7), TemperatureLast(2.0, 0, 0.7)]
 
 
 def test_the_end_token_of_a_sampled_answer_was_drawn_too(town, drawn):
@@ -450,7 +484,8 @@ def test_the_sign_flips_error_rate():
     assert Sibling.of("s", "t", [0.0] * 20, [0.0] * 20).like == ""
     rng = np.random.default_rng(0)
     errors = [Sibling.of("s", "t", *rng.random((2, 12))).error for _ in range(60)]
-    assert 0.2 < np.mean(np.array(errors) < 0.25) < 0.8  # the test is two-sided: twice the smaller tail
+    assert 0.1 < np.mean(np.array(errors) < 0.25) < 0.4
+    assert Sibling.of("s", "t", [1.0] * 3, [0.0] * 3).error == pytest.approx(2 / 8, abs=0.02)  # +++ or ---
 
 
 # -- files and the command --------------------------------------------------------------------------------

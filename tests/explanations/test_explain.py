@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
 from test_engines import ENGINES, LOG, PLAIN_LOG, write
 from test_foreign import AIPERF
 
@@ -18,6 +19,7 @@ import traces
 from specviz import cli
 from specviz.errors import ParameterError, TraceError
 from specviz.explanations import acceptance, costs, sources
+from specviz.methods import find
 from specviz.trace import Recorder, Trace
 
 PAIR = ["Translate into German: The doctor bought a red bicycle.", "Translate into German: The cat sleeps."]
@@ -258,6 +260,37 @@ def test_a_plain_run_of_another_batch_or_temperature_is_no_exact_comparison():
         )
 
 
+def test_a_plain_run_of_other_weights_is_no_exact_comparison():
+    """Two models may have one name."""
+    target, other = (tiny.llama(seed, name="llama") for seed in (1, 2))
+    prompts = [[3, 4, 5], [6, 7]]
+    trace = sv.generate(target, prompts, "prompt_lookup", max_new_tokens=8)
+    for model, differs in ((target, False), (other, True)):
+        plain = sv.explain(trace, sv.generate(model, prompts, "autoregressive", max_new_tokens=8)).plain
+        assert (plain.badge == "modelled", "(other weights)" in plain.source) == (differs, differs)
+
+
+def test_requests_are_the_same_only_if_their_source_names_them(tmp_path):
+    """A place in a file is no name, and unknown lengths of prompts are not equal lengths."""
+    named = {"metadata": {"conversation_id": "a"}, "metrics": {
+        "time_to_first_token": {"value": 1, "unit": "s"}, "request_latency": {"value": 3, "unit": "s"},
+        "input_sequence_length": {"value": 7}, "output_sequence_length": {"value": 21},
+    }}  # fmt: skip
+    spec = {"num_spec_steps": 10, "num_accepted_draft_tokens": 10, "num_draft_tokens": 10,
+            "completion_tokens": 21, "acceptance_histogram": {"1": 10}}  # fmt: skip
+    timed = ENGINES["llama.cpp"]["timings"]
+    without = {name: value for name, value in timed.items() if "draft" not in name}
+    unknown = {name: value for name, value in without.items() if name not in ("prompt_n", "cache_n")}
+    for drafted, plain, badge, words in (
+        (named | {"spec_decode_acceptance": spec}, named, "exact", "the same requests"),
+        (timed, without, "modelled", "requests with the same prompt lengths"),
+        (timed, without | {"prompt_n": 1}, "modelled", "other requests"),
+        ({**unknown, "draft_n": 259, "draft_n_accepted": 167}, unknown, "modelled", "other requests"),
+    ):
+        why = sv.explain(write(tmp_path / "s.jsonl", drafted), write(tmp_path / "p.jsonl", plain))
+        assert (why.badge, f", {words} without speculation" in why.plain.source) == (badge, True)
+
+
 def test_a_plain_requests_first_token_is_the_prefills(tmp_path):
     """20 steps of 20 ms after a prefill of 100 ms."""
     metrics = {"time_to_first_token_ms": 100.0, "generation_time_ms": 400.0}
@@ -378,6 +411,21 @@ def test_runs_of_other_sampling_are_other_settings(tmp_path):
         run.save(tmp_path / f"{name}.parquet")
     with pytest.raises(TraceError, match="holds 2 settings"):
         sv.explain(tmp_path)
+
+
+def test_the_window_of_lookahead_is_no_draft():
+    method = find("lookahead")(draft_size=8)
+    trace = sv.generate("town", PAIR, method, max_new_tokens=40)
+    drafts = int(sv.metrics.counts(trace).requests["drafts"].sum())
+    assert 0 < drafts < (trace.cycles["cycle"] > 0).sum()
+    assert acceptance.starts(trace)["cycles"].sum() == drafts
+    found = sv.metrics.drafts(trace)
+    ngrams = trace.nodes[trace.nodes["source"] != "window"]
+    assert found["drafted"].sum() == len(ngrams) < trace.cycles["sent"].sum()
+    worst = sources._worst(trace, None).merge(found, on=["run", "prompt", "cycle"])
+    assert (worst["sent"] == worst["drafted"]).all()
+    why = sv.explain(trace)
+    assert why.plain is None, "no step is a plain one"
 
 
 def test_a_cycle_begins_after_what_the_last_token_says():

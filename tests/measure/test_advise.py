@@ -7,6 +7,7 @@ import json
 import shlex
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -199,6 +200,66 @@ class TestSimulation:
         assert together.badge(lookup(3, 1, 4)) == "exact"
         made[1].own[0] = False
         assert Simulation(made, [chain(4)]).badge(chain(4)) == "modelled"
+
+    def test_a_run_that_writes_another_text_may_write_another_length(self, pair):
+        """Of all lengths up to the limit, and of all numbers of cycles that these allow."""
+        made = read_all(pair, [[1, 2, 3], [4, 4, 1, 4, 4], [1, 3, 1, 3, 1]])
+        place = next(i for i, each in enumerate(made) if len(each.text.tokens) < each.text.limit)
+        made[place].close = True
+        listed = [PLAIN, chain(4), lookup(3, 1, 4)]
+        simulated = Simulation(made, listed)
+        rest = [i for i in range(3) if i != place]
+        for candidate in listed:
+            tokens = simulated.tokens[rest].sum()
+            cycles = simulated.counts(candidate)[rest].sum()
+            low, high = simulated.tau_bounds(candidate)
+            n = made[place].text.limit
+            each = [
+                (tokens + t) / (cycles + c)
+                for t in range(1, n + 1) for c in range(-(-t // (candidate.length + 1)), t + 1)
+            ]  # fmt: skip
+            assert low == pytest.approx(min(each)) and max(each) <= high < max(each) + 0.1
+            assert simulated.badge(candidate) == ("bounded" if candidate.length else "exact")
+
+    def test_an_end_token_that_is_not_stated_is_the_likeliest(self, pair):
+        """A chat model has several; an answer that stopped need not say with which."""
+        target = tiny.TableModel(5, 1, eos=(0, 3), max_length=96, name="table")
+        ids = next(
+            ids for ids in itertools.product(range(1, 5), repeat=2)
+            if readings.write_text(target, {}, list(ids), "", 24, GREEDY, 0, 0).tokens[-1] == 3
+        )  # fmt: skip
+        for sampling in (GREEDY, Sampling(0.5)):
+            text = readings.write_text(target, {}, list(ids), "", 24, GREEDY, 0, 0)
+            tokens = list(text.tokens)
+            text.tokens[-1], text.end_assumed = target.eos[0], True
+            widths = {"table": 1e-9, "small": 1e-9}
+            reading = readings.read(text, target, [pair[1]], sampling, widths)
+            assert reading.text.tokens == tokens and reading.own.all()
+            assert reading.records["small"].text.tolist() == tokens
+
+    def test_rounding_shows_where_a_model_is_sure(self):
+        """Its probabilities are then near 1 and hide it, but not its logits."""
+        target = tiny.TableModel(5, 1, max_length=96, scale=60.0, name="table")
+        noise, table = {1: 0.0, 2: 0.01}, target.logits
+
+        def opened(prompts, room):
+            context = tiny.TableContext(target, list(prompts[0]), room)
+            forward = context.forward
+
+            def noisy(draft, hidden=()):
+                result = forward(draft, hidden)
+                result.logits[0] += noise[min(2, len(result.logits[0]))]
+                return result
+
+            context.forward = noisy
+            return context
+
+        target.open = opened
+        text = Text("0", "", [1, 2], [1, 2, 3, 4, 1, 2], "length", 6, frozenset())
+        assert readings.roundings(text, [target])["table"] == pytest.approx(0.03)
+        target.logits = lambda text: table(text) if len(text) < 7 else torch.tensor([0, 0.02, 0, -9, -9.0])
+        assert readings.read(text, target, [], GREEDY, {"table": 0.03}).close
+        assert not readings.read(text, target, [], GREEDY, {"table": 0.01}).close
 
 
 # ---------------------------------------------------------------- prices
@@ -396,10 +457,23 @@ class TestRanking:
             best = np.zeros(n + 1)
             for at in range(n - 1, -1, -1):
                 best[at] = (costs[:, at] + best[ends[:, at]]).min()
-            tried = min(
-                total(choice, ends, costs, n) for choice in itertools.product(range(len(ends)), repeat=n)
-            )
-            assert best[0] == pytest.approx(tried)
+            assert best[0] == pytest.approx(cheapest(0, ends, costs, n))
+
+    def test_the_oracle_may_take_a_length_that_is_not_listed(self):
+        """Drafts of two and three tokens are right, in turns, and each further token is dear."""
+        text = Text("", "", [1], [1] * 70, "length", 70, frozenset())
+        accepted = np.tile([2, 0, 0, 3, 0, 0, 0], 10)
+        one = np.full(70, 16)
+        some = simulation.Places(one, one, one, accepted)
+        speedup = {}
+        for listed in ([1, 2], [1, 3], [1, 2, 3]):
+            reading = Reading(text, np.ones(70, bool), False, {"small": text.record(200)})
+            made = Simulation([reading], [PLAIN])
+            made.candidates = [PLAIN, *map(chain, listed)]
+            made.places[chain(1).family, ()] = [some]
+            made.cycles |= {each: [simulation.walk(some, each.length)] for each in made.candidates[1:]}
+            speedup[tuple(listed)] = Ranking(made, flat(slope=0.1, draft=1.0)).oracle()["speedup"]
+        assert len(set(speedup.values())) == 1
 
     def test_what_is_said(self, made):
         setting = {
@@ -417,6 +491,9 @@ class TestRanking:
             )
 
         good = advice(slope=0.0, draft=0.5, rest=0.1, per_token=0.0)
+        assert "Its cycles are exact and" in " ".join(good.notes)
+        unsure = [replace(each, badge="bounded") for each in good.predictions[:1]] + good.predictions[1:]
+        assert "Its cycles are bounded and" in " ".join(replace(good, predictions=unsure).notes)
         assert good.answer == USE and good.sentence.startswith("Draft with speculative (small)")
         bad = advice(slope=1.0, draft=5.0)
         assert bad.answer == NOT and bad.sentence.startswith("Do not draft.")
@@ -485,12 +562,12 @@ class TestRanking:
         assert advising.fastest_chain(listed[:1], wide) is None
 
 
-def total(choice, ends, costs, n):
-    at = spent = 0
-    while at < n:
-        spent += costs[choice[at], at]
-        at = ends[choice[at], at]
-    return spent
+def cheapest(at, ends, costs, n):
+    """The least cost of all sequences of cycles from a place on; of those that end alike, the cheapest."""
+    if at == n:
+        return 0.0
+    by_end = {end: costs[ends[:, at] == end, at].min() for end in set(ends[:, at].tolist())}
+    return min(cost + cheapest(end, ends, costs, n) for end, cost in by_end.items())
 
 
 # ---------------------------------------------------------------- from prompts to an advice
@@ -697,6 +774,7 @@ class TestAdvise:
         assert texts[0].tokens == own.tokens and texts[0].end == own.end and texts[0].ids == own.ids
         assert (texts[0].name, texts[0].kind) == ("7", "greeting")
         assert texts[1].end == "eos" and texts[1].tokens[-1] in town.eos
+        assert texts[1].end_assumed and not texts[0].end_assumed
         lines = (given, given | {"token_ids": wrong})
         file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
         made = specviz.advise(town, "town-draft", answers=file, folder=tmp_path, tick=lambda *_: None)
@@ -833,6 +911,16 @@ class TestAdvise:
         with pytest.raises(ParameterError, match="drop top_k and top_p, or pass a temperature"):
             specviz.advise(town, "town-draft", top_k=5, **given)
 
+    def test_as_many_answers_as_prompts_are_read(self, tmp_path):
+        """24 unless a number is given, spread over the kinds; the notes say how many were left out."""
+        file = tmp_path / "answers.jsonl"
+        lines = [{"prompt": str(i), "answer": "b", "kind": "ab"[i >= 40]} for i in range(50)]
+        file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
+        request = advising.Request(answers=file)
+        assert [each.kind for each in request.lines] == ["a", "b"] * 10 + ["a"] * 4
+        assert request.left_out == {"26 answers": "--number is 24"}
+        assert len(advising.Request(answers=file, number=50).lines) == 50
+
     def test_answers_are_confirmed_on_other_prompts(self, town, tmp_path):
         """Each prompt is used once, and none whose answer is there, in whatever form the two are written."""
         file = tmp_path / "answers.jsonl"
@@ -859,6 +947,9 @@ def test_flags_say_the_setting():
     }  # fmt: skip
     assert "--speculative-num-draft-tokens 8 " in made["SGLang"].flags  # with the verified token
     assert not made["mlx-lm"].flags and "no prompt lookup" in made["mlx-lm"].note
+    assert "--speculative-ngram-max-trie-depth 10 " in made["SGLang"].flags
+    assert "older versions take --speculative-ngram-min-match-window-size 2" in made["SGLang"].note
+    assert "after the latest match" in engines.flags_of(lookup(3, 3, 7))[2].note
     made = {each.engine: each for each in engines.flags_of(chain(4, 0.4), "my draft")}
     config = json.loads(shlex.split(made["vLLM"].flags)[1])
     assert config == {"method": "draft_model", "model": "my draft", "num_speculative_tokens": 4}
@@ -887,6 +978,18 @@ def test_flags_say_the_setting():
     made = {each.engine: each for each in engines.flags_of(tree, "smollm2-eagle3", generation=1)}
     assert '"method": "eagle"' in made["vLLM"].flags and "only this package reads" in made["vLLM"].note
     assert not made["llama.cpp"].flags and " EAGLE " in made["SGLang"].flags
+
+
+def test_other_engines_get_a_drafter_that_they_can_load(models):
+    job = advising.Job(models[0], {}, [], [], [], [], 3, GREEDY, 0, [1], [], None)
+    job.given_as = {"a": "hf:org/a", "b": "gguf:some/b.gguf", "c": "/c"}
+    names = [advising.Work._engine_name(SimpleNamespace(job=job), name) for name in ("a", "b", "c", "d", "")]
+    assert names == ["org/a", "some/b.gguf", "/c", "d", "DRAFT"]
+    path = shlex.quote(str(loading.find("town-draft")))
+    made = {each.engine: each for each in engines.flags_of(chain(4), "town-draft")}
+    assert path in made["mlx-lm"].flags and not made["mlx-lm"].note
+    made = engines.flags_of(chain(4), "smollm2-draft")
+    assert all("only this package reads" in each.note for each in made)
 
 
 def test_kinds_of_work_that_differ():

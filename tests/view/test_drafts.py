@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import specviz
 import traces
 from specviz import view
 from specviz.errors import ParameterError, TraceError
@@ -59,6 +60,24 @@ def test_letters_that_no_font_has_are_boxes(monkeypatch, recwarn):
     ax = view.draft_tree(traces.build("unispec", nodes=24, tokens=60, seed=2))  # Chinese, control characters
     ax.figure.canvas.draw()
     assert not [str(w.message) for w in recwarn if "missing from font" in str(w.message)]
+
+
+def test_the_window_of_lookahead_is_drawn_but_is_no_draft(tmp_path):
+    run = specviz.generate("town", "The cook saw the cook. The cook saw", "lookahead", max_new_tokens=24)
+    nodes, every = run.nodes, specviz.metrics.drafts(run)
+    ax = view.draft_tree(run)
+    there = every[every["drafted"] > 0]
+    cycle = int(ax.get_title(loc="left").split(":")[0].removeprefix("cycle "))
+    here = nodes[nodes["cycle"] == cycle]
+    window = int((here["source"] == "window").sum())
+    assert f"{len(here) - window} nodes sent, with a window of {window}; " in ax.get_title(loc="left")
+    assert [sign for sign, *_ in labels(ax)].count(SIGNS["window"][0]) == window > 0
+    assert f"{SIGNS['window'][0]} only read" in ax.get_xlabel()
+    alone = int(every[(every["cycle"] > 0) & (every["drafted"] == 0)]["cycle"].iloc[0])
+    with pytest.raises(ParameterError, match=f"cycle {alone} has no draft"):
+        view.draft_tree(run, cycle=alone)
+    film = run.to_gif(tmp_path / "film.gif", cycles=[alone, int(there["cycle"].iloc[0])])
+    assert film.stat().st_size
 
 
 def test_what_has_no_tree_is_refused(trace):

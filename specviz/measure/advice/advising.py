@@ -16,7 +16,7 @@ import numpy as np
 from specviz.arguments import SEED, check, check_int
 from specviz.audit import answer_files
 from specviz.audit.answer_files import Answer
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, plural
 from specviz.files import write_text
 from specviz.loop import generate
 from specviz.loop.batch import check_rows
@@ -42,6 +42,7 @@ from specviz.paths import home
 from specviz.suites import spread
 from specviz.suites import suite as load_suite
 from specviz.trace import Trace
+from specviz.trace.files import Record
 
 from . import prices as pricing
 from . import readings as reading
@@ -106,7 +107,8 @@ def advise(
     answers : path, optional
         JSON lines with finished texts, used instead of decoding, as for `specviz.audit.answers`.
     number : int, optional
-        How many prompts. Default: 24; if the advice is confirmed, at most half of the available ones.
+        How many prompts or answers, spread over the kinds of work. Default: 24; if the advice is confirmed,
+        at most half of the available prompts.
     batch, context : int or sequence of int
         Further batch sizes and context lengths at which to time passes, to show what would change the answer.
     temperature, top_k, top_p, seed : float, int, float, int
@@ -206,6 +208,7 @@ class Request:
             if isinstance(each, str | Path):
                 find_model(str(each))  # refuse an unknown name
         self.lines: list[Answer] = []
+        self.left_out: dict[str, str] = {}
         if self.answers is not None:
             self._read_answers(Path(self.answers))
         if self.confirm is not False and not self.sampling.greedy:
@@ -217,7 +220,10 @@ class Request:
             raise ParameterError("confirming decodes greedily: leave temperature at 0, or drop confirm")
 
     def _read_answers(self, path: Path) -> None:
-        self.lines = answer_files.read(path)[: self.number]
+        every: list[Record] = [{"kind": each.kind or None, "line": each} for each in answer_files.read(path)]
+        self.lines = [each["line"] for each in spread(every, self.number or NUMBER)]
+        if left := len(every) - len(self.lines):
+            self.left_out[plural(left, "answer")] = f"--number is {len(self.lines)}"
         if self.temperature is not None:
             return
         if (self.top_k, self.top_p) != (0, 1.0):
@@ -264,6 +270,7 @@ class Request:
         job = Job(
             target, drafters, chosen, ids, texts, others, self.most, self.sampling, self.seed, self.batches,
             self.contexts, self.elsewhere, self.stores, names, revision, list(options),
+            self.left_out,
         )  # fmt: skip
         shown = bar() if tick is None else nullcontext(tick)
         with shown as progress:
@@ -325,6 +332,7 @@ class Job:
     given_as: dict[str, str] = field(default_factory=dict)  # name or path of each drafter; "": of the target
     revision: str | None = None  # of the target on the hub
     options: list[str] = field(default_factory=list)  # of a command that decodes as here
+    left_out: dict[str, str] = field(default_factory=dict)  # answers that are not used, and why
 
     @property
     def unchecked(self) -> bool:
@@ -477,7 +485,7 @@ class Work:
     def __init__(self, job: Job, state: State, tick: Tick) -> None:
         self.job, self.state, self.tick = job, state, tick
         self.served = {name: each for name, each in job.drafters.items() if self._why_left_out(each) is None}
-        self.left_out = {
+        self.left_out = job.left_out | {
             name: why for name, each in job.drafters.items() if (why := self._why_left_out(each)) is not None
         }
         most = self.most = {name: int(getattr(each, "most", 1)) for name, each in self.served.items()}
@@ -537,7 +545,7 @@ class Work:
             self._setting(texts, measured), predictions,
             ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere() + ranking.sampled(),
             flags_of(
-                best, best.draft or "DRAFT", fastest_chain(predictions, best),
+                best, self._engine_name(best.draft), fastest_chain(predictions, best),
                 getattr(self.trees.get(best.draft), "generation", 3),
             ),
             self._warnings(readings) + noisy(predictions) + more, confirmed,
@@ -546,6 +554,10 @@ class Work:
         )  # fmt: skip
         self.state.done()
         return advice
+
+    def _engine_name(self, draft: str) -> str:
+        """The name or path under which other engines load a drafter."""
+        return self.job.given_as.get(draft, draft).removeprefix("hf:").removeprefix("gguf:") or "DRAFT"
 
     def _elsewhere(
         self, texts: list[Text], readings: list[Reading], device: str, batch: int | Sequence[int],

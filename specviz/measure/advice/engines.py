@@ -9,14 +9,18 @@ import json
 import shlex
 from dataclasses import dataclass
 
+from specviz.files import parsed
+from specviz.models.loading import find
 from specviz.models.zoo import bundled
 
 from .simulation import BASELINE, CHAIN, LOOKUP, TREE, Candidate
 
+OWN = "the bundled drafter is stored in a form that only this package reads"
 READ = "2026-11-25"
 SOURCES = {
     "vLLM": "docs/features/speculative_decoding, main branch (v0.26); draft models since 0.10.1",
-    "SGLang": "docs/advanced_features/speculative_decoding.md, main branch (067ad4d)",
+    "SGLang": "docs/advanced_features/speculative_decoding.md, main branch (067ad4d, and a later one for the "
+    "depth of n-gram tries)",
     "llama.cpp": "llama-server's options, b9235, and examples/speculative-simple/README.md (7fe450e); older "
     "builds say --draft-max, --spec-ngram-size-n; EAGLE-3 in docs/speculative.md and pull request 18039",
     "transformers": "GenerationConfig and the guide on assisted decoding, 5.23",
@@ -89,15 +93,17 @@ def _lookup(length: int, longest: int, shortest: int) -> list[Flags]:
         Flags(
             "SGLang",
             f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {length + 1} "
-            f"--speculative-ngram-min-match-window-size {shortest} "
-            f"--speculative-ngram-max-match-window-size {longest} --speculative-ngram-max-bfs-breadth 1",
-            "CUDA only; it drafts from a cache of generated tokens, which other requests also fill",
+            f"--speculative-ngram-max-trie-depth {longest + length} --speculative-ngram-max-bfs-breadth 1",
+            "CUDA only; it drafts from a cache of generated tokens, which other requests also fill; older "
+            f"versions take --speculative-ngram-min-match-window-size {shortest} "
+            f"--speculative-ngram-max-match-window-size {longest} instead of the depth",
         ),
         Flags(
             "llama.cpp",
             f"--spec-type ngram-simple --spec-ngram-simple-size-n {longest} "
             f"--spec-ngram-simple-size-m {length}",
-            "" if longest == shortest else f"it matches only runs of {longest} tokens, none shorter",
+            "it copies after the latest match, this package after the first"
+            + f"; it matches only runs of {longest} tokens, none shorter" * (longest != shortest),
         ),
         Flags(
             "transformers",
@@ -113,6 +119,12 @@ def _chain(length: int, stop: float, draft: str, fixed: tuple[Candidate, float] 
     if stop and fixed is not None:
         whole = int(dict(fixed[0].values)["draft_length"])
         no_stop += f": the best length without one, predicted {fixed[1]:.2f} times the plain speed"
+    own = ""
+    folder = find(draft) if draft in bundled() else None
+    if folder is not None:
+        standard = parsed((folder / "config.json").read_text("utf8"), draft).get("architectures")
+        draft, own = (str(folder), "") if standard else (draft, OWN)
+    no_stop = "; ".join(filter(None, (own, no_stop)))
     config = {"method": "draft_model", "model": draft, "num_speculative_tokens": whole}
     name = shlex.quote(draft)
     return [
@@ -128,13 +140,13 @@ def _chain(length: int, stop: float, draft: str, fixed: tuple[Candidate, float] 
             "llama.cpp",
             f"--spec-type draft-simple --spec-draft-model {name} --spec-draft-n-max {length} "
             f"--spec-draft-p-min {stop:g}",
-            "both models as GGUF files",
+            "; ".join(filter(None, (own, "both models as GGUF files"))),
         ),
         Flags(
             "transformers",
             "model.generate(..., assistant_model=draft) with draft.generation_config.num_assistant_tokens="
             f'{length}, .num_assistant_tokens_schedule="constant", .assistant_confidence_threshold={stop:g}',
-            "one prompt at a time",
+            "; ".join(filter(None, (own, "one prompt at a time"))),
         ),
         Flags("mlx-lm", f"mlx_lm.generate --draft-model {name} --num-draft-tokens {whole}", no_stop),
     ]
@@ -143,7 +155,7 @@ def _chain(length: int, stop: float, draft: str, fixed: tuple[Candidate, float] 
 def _tree(
     size: int, depth: int, branches: int, draft: str, generation: int, fixed: tuple[Candidate, float] | None
 ) -> list[Flags]:
-    own = "the bundled head is stored in a form that only this package reads" * (draft in bundled())
+    own = OWN * (draft in bundled())
     chain, length = "it drafts chains, without branches" if branches > 1 else "", depth
     if branches > 1 and fixed is not None:
         length = int(dict(fixed[0].values)["depth"])

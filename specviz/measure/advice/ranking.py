@@ -12,8 +12,8 @@ from specviz.metrics.interval import LEAST
 from specviz.metrics.speedups import Drafter, PassTimes, Setting
 
 from .prices import TARGET, Prices
-from .readings import TEMPERATURES
-from .simulation import BASELINE, CHAIN, LOOKUP, Candidate, Family, Simulation
+from .readings import LONGEST, TEMPERATURES
+from .simulation import BASELINE, CHAIN, LOOKUP, Candidate, Family, Simulation, Values
 
 DRAWS = 400
 SURE = (0.025, 0.975)
@@ -105,6 +105,15 @@ class Ranking:
         self.prompts = [len(each.text.ids) for each in simulation.readings]
         # Trees and stores are simulated only at the starts of their own cycles: the oracle leaves them out.
         self.chosen = [each for each in simulation.candidates if each.by_place]
+        kinds: dict[tuple[Family, Values], Candidate] = {}  # the oracle tries all of their lengths
+        for each in self.chosen:
+            rest = tuple(value for value in each.values if value[0] not in ("draft_length", "k"))
+            kinds.setdefault((each.family, rest), each)
+        self.options = [
+            (each, length)
+            for each in kinds.values()
+            for length in (range(1, LONGEST + 1) if each.length else (0,))
+        ]
         self.counts = {each: self._counts(each) for each in simulation.candidates}
         draw = np.random.default_rng(0)
         self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
@@ -207,7 +216,7 @@ class Ranking:
             at = 0
             while at < n:
                 cycles += 1
-                drafting += self.chosen[chosen[at]].method != BASELINE
+                drafting += self.options[chosen[at]][0].method != BASELINE
                 at = int(ends[chosen[at], at])
         return {
             "speedup": plain_time / best, "tau": float(self.simulation.tokens.sum() / cycles),
@@ -215,17 +224,17 @@ class Ranking:
         }  # fmt: skip
 
     def _choices(self, number: int, n: int, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """End and cost of each setting's cycle from each position: two arrays [settings, positions]."""
+        """End and cost of each option's cycle from each position: two arrays [options, positions]."""
         prompt, start = self.prompts[number], np.arange(n)
         context = prompt + start
         ends, costs = [], []
-        for candidate in self.chosen:
+        for candidate, length in self.options:
             sent = drafted = accepted = np.zeros(n, np.int64)
             if candidate.method != BASELINE:
                 places = self.simulation.at_places(candidate)[number]
-                sent = np.minimum(places.sent, candidate.length)
-                drafted = np.minimum(places.drafted, candidate.length)
-                accepted = np.minimum(places.accepted, candidate.length)
+                sent = np.minimum(places.sent, length)
+                drafted = np.minimum(places.drafted, length)
+                accepted = np.minimum(places.accepted, length)
             cost = self._priced(TARGET, sent + 1, context, vector)
             if candidate.method == CHAIN:
                 cost = cost + drafted * self._priced(candidate.draft, np.ones(n), context, vector)

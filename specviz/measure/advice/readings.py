@@ -12,12 +12,13 @@ import torch
 
 from specviz.audit import answer_files
 from specviz.audit.answer_files import Answer
+from specviz.audit.answers import sampling_of as answer_sampling
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 from specviz.loop.cycle import decode
 from specviz.loop.dense import Branching, best, epsilon, forced, read_in_blocks, tails
 from specviz.methods import find
-from specviz.methods.sampling import Sampling
+from specviz.methods.sampling import Sampling, TemperatureLast
 from specviz.models.additions import HeadModel
 from specviz.models.protocols import Model, Pass
 from specviz.suites.files import Prompt
@@ -46,6 +47,9 @@ class Text:
         Maximum number of tokens that could be written.
     eos : frozenset of int
         Ids that end a text.
+    end_assumed : bool
+        Whether the last of `tokens` only stands for an end token that the answer does not state. `read`
+        replaces it by the likeliest one.
     """
 
     name: str
@@ -55,6 +59,14 @@ class Text:
     end: str
     limit: int
     eos: frozenset[int]
+    end_assumed: bool = False
+
+    def state_end(self, rows: torch.Tensor) -> None:
+        """Replace an assumed end token by the likeliest one, given the logits [places, vocabulary]."""
+        if self.end_assumed:
+            ends = sorted(self.eos)
+            self.tokens[-1] = ends[int(rows[-1, ends].argmax())]
+            self.end_assumed = False
 
     def record(self, full: int) -> TextRecord:
         """A record without drafts or ties; `full` is the length of the drafter's context."""
@@ -141,27 +153,30 @@ def sampling_of(answers: Sequence[Answer]) -> Sampling:
     PromptError
         If they were sampled differently.
     """
-    settings = sorted({
-        (each.temperature, each.top_k, each.top_p) if each.temperature else (0.0, 0, 1.0) for each in answers
-    })  # fmt: skip
+    settings = list(dict.fromkeys(map(answer_sampling, answers)))
     if len(settings) > 1:
-        ways = "; ".join(f"temperature {t:g}, top_k {k}, top_p {p:g}" for t, k, p in settings[:3])
+        ways = "; ".join(
+            f"temperature {each.temperature:g}, top_k {each.top_k}, top_p {each.top_p:g}"
+            f"{', temperature last' * isinstance(each, TemperatureLast)}"
+            for each in settings[:3]
+        )
         raise PromptError(
             f"the file holds answers of {len(settings)} kinds of sampling ({ways}): keep answers of one kind "
             "in it, or pass a temperature, which is then taken for all"
         )
-    return Sampling(*settings[0])
+    return settings[0]
 
 
 def _text(answer: Answer, model: Model, number: int) -> Text:
     ids, tokens, why = answer_files.tokenised(answer, model)
+    assumed = False
     ended = next((i for i, token in enumerate(tokens) if token in model.eos), None)
     if ended is not None:
         tokens = tokens[: ended + 1]
     elif answer.ids and answer.ids[-1] in model.eos:
         tokens = [*tokens, answer.ids[-1]]
     elif answer.end == "stop" and model.eos:
-        tokens = [*tokens, model.eos[0]]
+        tokens, assumed = [*tokens, model.eos[0]], True
     room = model.left(len(ids))
     if not why and not tokens:
         why = "the answer is empty: remove the line"
@@ -171,7 +186,8 @@ def _text(answer: Answer, model: Model, number: int) -> Text:
         raise PromptError(f"{answer.where}: {why}")
     end = "eos" if tokens[-1] in model.eos else "length"
     limit = len(tokens) if end == "length" else max(len(tokens), min(room, answer.limit or room))
-    return Text(answer.name or str(number), answer.kind, ids, tokens, end, limit, frozenset(model.eos))
+    name = answer.name or str(number)
+    return Text(name, answer.kind, ids, tokens, end, limit, frozenset(model.eos), assumed)
 
 
 def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling, width: Rounding) -> Reading:
@@ -183,7 +199,7 @@ def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling
     with ExitStack() as stack:
         context = stack.enter_context(closing(model.open([text.ids], len(text.tokens))))
         token, lead, states, sampled = _predictions(
-            context, text.tokens, bool(heads), {each.name: _blocks(each, text, stack) for each in chains}
+            context, text, bool(heads), {each.name: _blocks(each, text, stack) for each in chains}
         )
     reading = Reading(text, token == np.array(text.tokens), bool((lead < width[model.name]).any()))
     reading.sampled = sampled
@@ -193,7 +209,8 @@ def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling
             reading.close_drafts[each.name] = close
         else:
             record = reading.records[each.name] = _record(text, each)
-            reading.close_drafts[each.name] = bool((record.draft_lead < width[each.name]).any())
+            near = record.draft_lead < width[each.name] * record.draft_p
+            reading.close_drafts[each.name] = bool(near.any())
     return reading
 
 
@@ -206,18 +223,22 @@ def _blocks(drafter: Model, text: Text, stack: ExitStack) -> Iterator[tuple[int,
 
 
 def _predictions(
-    context: Branching, tokens: list[int], wanted: bool, drafters: dict[str, Iterator[tuple[int, Pass]]]
+    context: Branching, text: Text, wanted: bool, drafters: dict[str, Iterator[tuple[int, Pass]]]
 ) -> tuple[np.ndarray, np.ndarray, list[torch.Tensor], dict[float, dict[str, np.ndarray]]]:
-    """The target's best token at each position, its lead over the second one, the hidden state before it if
-    `wanted`, and the odds of acceptance at `TEMPERATURES`, for which `drafters` read the same blocks."""
+    """The target's best token at each position, its lead over the second one as a share of its probability,
+    the hidden state before it if `wanted`, and the odds of acceptance at `TEMPERATURES`, for which `drafters`
+    read the same blocks."""
+    tokens = text.tokens
     token, lead, states = [], [], list[torch.Tensor]()
     odds = {t: {name: np.zeros(len(tokens)) for name in ("", *drafters)} for t in TEMPERATURES}
     for begin, result in read_in_blocks(context, tokens, (-1,) if wanted else ()):
         rows = result.logits[0]
+        if begin + len(rows) == len(tokens):
+            text.state_end(rows)
         chosen, p = best(rows, 2)
         two = p.gather(1, chosen)
         token.append(chosen[:, 0].cpu().numpy())
-        lead.append((two[:, 0] - two[:, 1]).cpu().numpy())
+        lead.append((1 - two[:, 1] / two[:, 0]).cpu().numpy())
         if wanted:
             states += list(result.hidden[-1][0].clone())
         theirs = {
@@ -269,7 +290,7 @@ def _guesses(heads: HeadModel, states: list[torch.Tensor], n: int, width: float)
         rows = heads.guesses(states[at - 1], heads.most - 1)
         chosen, p = best(rows, 2)
         two = p.gather(1, chosen)
-        close |= bool((two[:, 0] - two[:, 1] < width).any())
+        close |= bool((two[:, 0] - two[:, 1] < width * two[:, 0]).any())
         guesses[at] = chosen[:, 0].cpu().numpy()
     return guesses, close
 
@@ -302,17 +323,25 @@ def _probabilities(text: Text, model: Model, sampling: Sampling, n: int) -> np.n
     parts = []
     with closing(model.open([text.ids], n)) as context:
         for begin, result in read_in_blocks(context, tokens):
+            if begin + len(result.logits[0]) == len(text.tokens):
+                text.state_end(result.logits[0])  # the target reads the text before its drafters
+                tokens = text.tokens
             rows = sampling.probabilities(result.logits[0])
             at = torch.tensor(tokens[begin : begin + len(rows)], device=rows.device)
             parts.append(rows.gather(1, at[:, None])[:, 0].double().cpu().numpy())
     return np.concatenate(parts)
 
 
-Rounding: TypeAlias = dict[str, float]  # by model: decisions closer than this are ties
+Rounding: TypeAlias = dict[str, float]  # by model: a lead below this share of the probability is a tie
 
 
 def roundings(text: Text, models: Sequence[Model]) -> Rounding:
-    """Rounding margin of each model: `WIDEN` times the largest gap between one-token and longer passes."""
+    """Rounding margin of each model: `WIDEN` times the largest gap between one-token and longer passes.
+
+    The gap is between logits, which round alike where the model is sure and where it is not; probabilities
+    near 1 do not show it. Two logits that differ by g have probabilities that differ by at most the share g
+    of the larger one.
+    """
     widths = {}
     for model in models:
         if model.kind == "heads":
@@ -321,22 +350,27 @@ def roundings(text: Text, models: Sequence[Model]) -> Rounding:
         differences = np.zeros(1)
         if tokens:
             with closing(model.open([text.ids], len(tokens))) as context:
-                _, many, _ = forced(context, tokens, 1)
+                many = np.concatenate([_largest(each) for _, each in read_in_blocks(context, tokens)])
             with closing(model.open([text.ids], len(tokens))) as context:
-                differences = np.abs(_one_by_one(context, tokens) - many[:, 0])
+                differences = np.abs(_one_by_one(context, tokens) - many)
         widths[model.name] = max(FLOOR * epsilon(model.dtype), WIDEN * float(differences.max()))
     return widths
 
 
 def _one_by_one(context: Branching, tokens: list[int]) -> np.ndarray:
-    """The largest probability at each position, with one pass per token."""
+    """The largest logit at each position, with one pass per token."""
     context.prefill()
     largest = []
     for token in tokens:
-        largest.append(float(best(context.forward(Draft.empty()).logits[0], 1)[1].max()))
+        largest.append(_largest(context.forward(Draft.empty())))
         context.commit([])
         context.extend([[token]])
-    return np.array(largest)
+    return np.concatenate(largest)
+
+
+def _largest(result: Pass) -> np.ndarray:
+    largest: np.ndarray = result.logits[0].amax(-1).double().cpu().numpy()
+    return largest
 
 
 def check_served(model: Model) -> None:

@@ -22,7 +22,7 @@ from specviz.view.advised import advice as advice_axes
 from specviz.view.axes import image, new_figure, png
 from specviz.view.static import Page, document
 from specviz.view.static import table as html_table
-from specviz.whatifs.answer import EXACT
+from specviz.whatifs.answer import BOUNDED, EXACT, MODELLED
 
 from .engines import READ, Flags
 from .ranking import LOADS as DRAFTED
@@ -361,11 +361,13 @@ class Advice(Page):
                 "Σ min(p, q)."
             )
         if self.oracle is not None:
+            badges = {each.badge for each in self.predictions if each.candidate.by_place}
+            sure = next((badge for badge in (MODELLED, BOUNDED) if badge in badges), EXACT)
             lines.append(
                 f"oracle: the best drafter and length at every cycle would reach "
                 f"{self.oracle['speedup']:.2f} "
                 f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its cycles "
-                f"are exact and its times use the {'measured' if timed else 'modelled'} costs; it does not "
+                f"are {sure} and its times use the {'measured' if timed else 'modelled'} costs; it does not "
                 "use trees or stores."
             )
         if s["texts"] < LEAST:

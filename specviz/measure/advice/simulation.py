@@ -344,15 +344,20 @@ class Simulation:
         """Bounds on τ of a run on these prompts.
 
         If two tokens are closer than the rounding between passes of different shape, a run may write or draft
-        the other one: only the draft length and the number of tokens then bound the cycles of that text. A
-        sampled run writes other texts: the bounds are four standard deviations on either side, over texts and
-        the run's randomness, or all that the draft length allows if there are too few texts.
+        the other one: only the draft length and the number of tokens then bound the cycles of that text. If
+        they are the target's, that number itself may be anything up to the text's limit, where τ is extreme.
+        A sampled run writes other texts: the bounds are four standard deviations on either side, over texts
+        and the run's randomness, or all that the draft length allows if there are too few texts.
         """
         counts, tokens = self.counts(candidate), self.tokens
+        here, longest = tokens.sum() / counts.sum(), candidate.length + 1
         low, high = counts.copy(), counts.copy()
         for i, each in enumerate(self.readings if candidate.method not in STORES else ()):
-            if each.close or (candidate.draft and each.close_drafts.get(candidate.draft)):
-                low[i], high[i] = math.ceil(tokens[i] / (candidate.length + 1)), tokens[i]
+            if each.close:
+                tokens[i] = high[i] = each.text.limit
+                low[i] = tokens[i] / longest  # of a length at which the last draft is whole
+            elif candidate.draft and each.close_drafts.get(candidate.draft):
+                low[i], high[i] = math.ceil(tokens[i] / longest), tokens[i]
         least, most = low.sum(), high.sum()
         if not self.greedy:
             n = len(tokens)
@@ -362,8 +367,8 @@ class Simulation:
             spread = spread if n >= LEAST else math.inf
             least, most = least - spread, most + spread
         total = tokens.sum()
-        least, most = max(least, total / (candidate.length + 1)), min(most, total)
-        return float(total / most), float(total / least)
+        least, most = max(least, total / longest), min(most, total)
+        return float(min(total / most, here)), float(max(total / least, here))
 
     def badge(self, candidate: Candidate) -> str:
         """How certain τ is: exact, bounded, modelled, or counted in a run.
