@@ -178,6 +178,8 @@ class Judge:
         self.pairs: dict[Pair, Difference] = {}
         self.firsts: dict[Pair, int] = {}  # the figure from which the other one was subtracted
         self.ones: dict[int, Difference] = {}  # speedups minus 1
+        kinds: dict[tuple, int] = {}  # one measurement may appear in several rows
+        self.original = [kinds.setdefault((f.source, f.metric), i) for i, f in enumerate(self.figures)]
         self.columns = self._columns()
         for column in self.columns:
             for i, j in combinations(column, 2):
@@ -186,8 +188,6 @@ class Judge:
             if claim["question"] == ORDER:
                 for one, other, _ in self.steps(claim, self.selected(claim)):
                     self._compare(one, other)
-        kinds: dict[tuple, int] = {}  # one measurement may appear in several rows
-        self.original = [kinds.setdefault((f.source, f.metric), i) for i, f in enumerate(self.figures)]
         for number in dict.fromkeys(self.original):
             figure = self.figures[number]
             if figure.metric == "speedup" and figure.texts and self.able(number):
@@ -220,9 +220,13 @@ class Judge:
         one, two = self.figures[a], self.figures[b]
         return a != b and one.source != two.source and bool(one.texts and two.texts)
 
+    def measurement(self, cell: Cell) -> int:
+        """The number of the figure that first showed a cell's measurement."""
+        assert cell.figure is not None
+        return self.original[cell.figure]
+
     def _compare(self, one: Cell, other: Cell) -> None:
-        a, b = one.figure, other.figure
-        assert a is not None and b is not None
+        a, b = self.measurement(one), self.measurement(other)
         pair = frozenset((a, b))
         if pair in self.pairs or not self.distinct(a, b):
             return
@@ -241,8 +245,8 @@ class Judge:
         for column in self.columns:
             for i, j in combinations(column, 2):
                 one, two = self.cells[i], self.cells[j]
-                assert one.figure is not None and two.figure is not None
-                pair = frozenset((one.figure, two.figure))
+                mine, theirs = self.measurement(one), self.measurement(two)
+                pair = frozenset((mine, theirs))
                 seen = self.pairs.get(pair)
                 if seen is None or one.metric.endswith("_gain"):
                     continue
@@ -250,17 +254,17 @@ class Judge:
                 printed = one.value - two.value
                 if pair in made:
                     before = made[pair]
-                    turned = printed if self.firsts[pair] == one.figure else -printed
+                    turned = printed if self.firsts[pair] == mine else -printed
                     if turned * before.printed < 0 or (turned == 0) != (before.printed == 0):
                         made[pair] = replace(before, split=True)
                     continue
-                a, b = self.figures[one.figure], self.figures[two.figure]
+                a, b = self.figures[mine], self.figures[theirs]
                 if one.metric in SPEEDS and min(a.value, b.value) > 0:
                     copy = frozenset((a.source, b.source)), round(abs(math.log(a.value / b.value)), 6)
                     if copy in speeds:
                         continue
                     speeds.add(copy)
-                sign = 1 if self.firsts[pair] == one.figure else -1
+                sign = 1 if self.firsts[pair] == mine else -1
                 first, second = (i, j) if sign > 0 else (j, i)
                 made[pair] = Comparison(
                     first, second, sign * printed, seen.value, seen.low, seen.high, seen.corrected,
@@ -328,8 +332,7 @@ class Judge:
         seen: dict[Pair, tuple[Cell, Cell, int]] = {}
         one = 0
         for ahead, other, sign in looked:
-            assert ahead.figure is not None and other.figure is not None
-            pair = frozenset((ahead.figure, other.figure))
+            pair = frozenset((self.measurement(ahead), self.measurement(other)))
             if pair in self.pairs:
                 seen.setdefault(pair, (ahead, other, sign))
             else:
@@ -337,7 +340,7 @@ class Judge:
         outcomes = []
         for pair, (ahead, other, sign) in seen.items():
             gap = self.pairs[pair]
-            first = 1 if self.firsts[pair] == ahead.figure else -1
+            first = 1 if self.firsts[pair] == self.measurement(ahead) else -1
             name = f"{self.name(ahead, claim['over'])} against {self.name(other, claim['over'])}"
             outcomes.append((sign * first * gap.value, gap, name, ahead, other, first))
         if not outcomes:
@@ -350,8 +353,8 @@ class Judge:
         wrong = [each for each in outcomes if each[0] < 0 and each[1].clear]
         right = [each for each in outcomes if each[0] > 0 and each[1].clear]
         # In a rising series, neighbours may be level, but each group's last must clearly exceed its first.
-        sure = {frozenset((each[3].figure, each[4].figure)) for each in right}
-        ends = [frozenset((g[-1].figure, g[0].figure)) for g in groups_of(claim, cells)]
+        sure = {frozenset(map(self.measurement, each[3:5])) for each in right}
+        ends = [frozenset(map(self.measurement, (g[-1], g[0]))) for g in groups_of(claim, cells)]
         steady = claim["check"] != "best" and len(outcomes) > 1 and sure.issuperset(ends)
         shown = min(wrong or outcomes, key=lambda each: each[0])
         numbers = f"{shown[2]}: {number(shown[3])} and {number(shown[4])} ({shown[1].turned(shown[5])})"

@@ -213,12 +213,13 @@ class Replay:
 
     def tallies(self) -> list[Tally]:
         """Comparisons of each cell that clearly agree with the paper, are unclear, or clearly disagree."""
-        counts: dict[int | None, list[int]] = {cell.figure: [0, 0, 0] for cell in self.cells}
+        kinds = [(cell.source, cell.metric) for cell in self.cells]  # several cells may show a measurement
+        counts = {kind: [0, 0, 0] for kind in kinds}
         for each in self.comparisons:
             if each.place is not None:
-                counts[self.cells[each.first].figure][each.place] += 1
-                counts[self.cells[each.second].figure][each.place] += 1
-        return [(0, 0, 0) if c.figure is None else tuple(counts[c.figure]) for c in self.cells]  # type: ignore[misc]
+                counts[kinds[each.first]][each.place] += 1
+                counts[kinds[each.second]][each.place] += 1
+        return [(0, 0, 0) if kind[0] is None else tuple(counts[kind]) for kind in kinds]  # type: ignore[misc]
 
     @property
     def summary(self) -> str:

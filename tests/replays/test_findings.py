@@ -233,6 +233,22 @@ def test_one_figure_beside_five_models_counts_once():
     assert len(made.measured) > 10 and made.counts()["figures"] == 2 and len(made.comparisons) == 1
 
 
+def test_a_pair_of_measurements_in_several_rows_counts_once():
+    base = np.random.default_rng(0).normal(2, 0.1, 24)
+    made = Measurement(checks=[QUIET])
+    for size in (25, 50, 75, 100, 125):  # at a small g* the first three rows are one contender, and the others
+        large = size >= 100
+        made.on(method="unispec", settings=f"draft_size={1 + large}")
+        made.add({"found_by": "grid search", "draft_size": size}, "tau", mean(base + large))
+    found = replays.compared("unispec/table16", RECIPES["unispec/table16"], made, {})
+    (one,) = found.comparisons
+    assert one.clear and found.counts()["clear_agrees"] == 1
+    assert one.p < 1e-6, "it is paid for once"
+    assert [tally for tally in found.tallies() if any(tally)] == [(1, 0, 0)] * 5
+    rises = verdict_of(found, "τ rises with the draft size")
+    assert rises.verdict == HOLDS and "1 of 1 clearly so" in rises.reason
+
+
 def test_a_speedup_is_a_copy_of_its_throughput():
     rng = np.random.default_rng(0)
     figures = []
