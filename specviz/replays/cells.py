@@ -13,7 +13,7 @@ from specviz.measure.report import Row, Values
 
 AGAIN = "again"  # suffix to the name of a method that a run decodes a second time as its control
 HOLDS, FAILS, OPEN = "holds here", "fails here", "cannot be judged here"
-ORDER, PAYS, SIZE, LOSSLESS = "order", "pays", "size", "lossless"  # what a claim is about
+ORDER, PAYS, FASTER, SIZE, LOSSLESS = "order", "pays", "faster", "size", "lossless"  # what a claim is about
 CONTROL, ABILITY, SAME, IDLE = "control", "ability", "same texts", "idle target"  # kinds of checks
 ALL_TASKS = ""  # the task of a check on all texts of a table
 SAME_NUMBER = 1e-12  # smaller differences count as zero
@@ -221,7 +221,7 @@ class Verdict(Plain):
     """What the measurements here say about one of the paper's claims."""
 
     claim: str
-    question: str  # order, pays, size or lossless
+    question: str  # order, pays, faster, size or lossless
     verdict: str
     numbers: str
     reason: str

@@ -22,6 +22,7 @@ from specviz.replays.cells import (
     ALL_TASKS,
     CONTROL,
     FAILS,
+    FASTER,
     HOLDS,
     IDLE,
     LOSSLESS,
@@ -185,7 +186,7 @@ class Judge:
             for i, j in combinations(column, 2):
                 self._compare(self.cells[i], self.cells[j])
         for claim in self.claims:
-            if claim["question"] == ORDER:
+            if "over" in claim:
                 for one, other, _ in self.steps(claim, self.selected(claim)):
                     self._compare(one, other)
         for number in dict.fromkeys(self.original):
@@ -286,7 +287,8 @@ class Judge:
     def verdict(self, claim: Values) -> Verdict:
         """The verdict on a claim; its question selects the test."""
         questions: dict[str, Callable[[Values, list[Cell]], tuple[str, str, str]]] = {
-            ORDER: self.ordered, PAYS: self.paying, SIZE: self.sized, LOSSLESS: self.same,
+            ORDER: self.ordered, PAYS: self.ordered if "over" in claim else self.paying,
+            FASTER: self.paying, SIZE: self.sized, LOSSLESS: self.same,
         }  # fmt: skip
         those = [cell for cell in self.cells if cell.selected(claim["of"])]
         able = self.selected(claim)

@@ -92,7 +92,7 @@ class Judged(TypedDict):
     """A claim, as `cells.Verdict`."""
 
     claim: Text
-    question: Literal["order", "pays", "size", "lossless"]
+    question: Literal["order", "pays", "faster", "size", "lossless"]
     verdict: Literal["holds here", "fails here", "cannot be judged here"]
     numbers: Text
     reason: Text
