@@ -10,7 +10,7 @@ import torch
 
 from specviz import metrics
 from specviz.errors import ModelError
-from specviz.measure.plan import others
+from specviz.measure.plan import Plan, others
 from specviz.metrics.rouge import Rouge
 from specviz.models import load
 from specviz.replays.recipes import RECIPES
@@ -105,7 +105,7 @@ def test_a_task_without_a_new_context_has_its_own_reason(monkeypatch, tmp_path):
         planned(options, [row], [], dict(row.plan), ([chat, alone], []), met, recipe, made)
         for row in recipe.rows[:2]
     ]
-    (measured,) = groups[0].plan["suites"]["prompts"]
+    (measured,) = groups[0].plan["suites"]["prompts"].entries
     assert [turn["content"] for turn in measured["prompt"]] == ["Who was here?", "The cook.", "How are you?"]
     assert groups[1] is None
     assert made.absent == [
@@ -113,6 +113,24 @@ def test_a_task_without_a_new_context_has_its_own_reason(monkeypatch, tmp_path):
         ({"context": 2048, "task": "MT"}, NO_MORE),
         ({"context": 2048, "task": "QA"}, NO_CONTEXT),
     ]
+
+
+def test_warm_up_prompts_without_context_are_never_measured(monkeypatch, tmp_path):
+    """With a context only some kinds are left; the plan took a warm-up prompt of each other kind instead."""
+    monkeypatch.setattr(RunOptions, "best", lambda self, method: 4)
+    recipe = RECIPES["unispec/table11"]
+    model = SimpleNamespace(
+        name="m", max_length=LONGEST + 16 + 128, tokenizer=SimpleNamespace(chat_template="any"),
+        encode=lambda turns: "".join(turn["content"] for turn in turns), open=None,
+    )  # fmt: skip
+    options = RunOptions(model, {}, {}, 3, 8, 1, {}, tmp_path, tmp_path, {})
+    chosen = [{"id": f"q{i}", "kind": "qa", "prompt": f"Who {i}?", "reference": f"He {i}."} for i in range(3)]
+    warm = [{"id": kind, "kind": kind, "prompt": "Hello"} for kind in ("code", "rag")]
+    row = recipe.rows[0]
+    group = planned(options, [row], [], dict(row.plan), (chosen, warm), set(), recipe, Measurement())
+    (suite,) = Plan.of(**group.plan).suites.values()
+    assert [entry["id"] for entry in suite.entries] == ["q0", "q1", "q2"]
+    assert [entry["id"] for entry in suite.warm] == ["code", "rag"]
 
 
 def test_another_number_format_is_a_copy(model):

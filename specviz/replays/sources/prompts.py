@@ -14,6 +14,7 @@ import numpy as np
 from specviz.errors import ModelError, plural
 from specviz.files import write_bytes
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
+from specviz.measure.plan import Suite as Prompts
 from specviz.measure.report import Entry, Estimate, Settings, Values
 from specviz.measure.rows import Results, fast, key_of, matched_rows, paired, per_prompt, speed, sums
 from specviz.measure.timing import BASELINE
@@ -260,9 +261,9 @@ def planned(
             methods.append(each)
     methods.append({"method": again(Autoregressive)})
     plan = {
-        "models": [model], "methods": methods, "suites": {"prompts": chosen + warm}, "number": len(chosen),
-        "warm_up": len(warm), "max_new_tokens": options.max_new_tokens, "threads": options.threads,
-        "traces": True, **shared,
+        "models": [model], "methods": methods, "suites": {"prompts": Prompts("prompts", chosen, warm)},
+        "number": len(chosen), "warm_up": len(warm), "max_new_tokens": options.max_new_tokens,
+        "threads": options.threads, "traces": True, **shared,
     }  # fmt: skip
     return Group(name, rows, contenders, plan)
 
@@ -297,7 +298,6 @@ def divided(recipe: Recipe, options: RunOptions, made: Measurement) -> tuple[Ent
         parts = [part for some in every for part in some] if all(every) else []
         wanted = [dict(p) for p in source if not parts or any(fits(p, part) for part in parts)]
     turns = in_turns(wanted)
-    # The runner takes equally many of each kind, in order, so the measured ones come first.
     upto = options.number + max(3, options.number // 2)
     return (turns[: options.number], turns[options.number : upto]), turns[upto:]
 
