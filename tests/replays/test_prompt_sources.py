@@ -140,5 +140,17 @@ def test_another_number_format_is_a_copy(model):
     assert all(torch.equal(a, b) for a, b in zip(before, model.net.parameters()))
     assert in_dtype(model, "float32") is model
     assert half.net.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert half.requested_kernels is None and half.text.chat == {} and not half.invariant
     with pytest.raises(ModelError, match="x has one number format, its file's"):
         in_dtype(SimpleNamespace(name="x", dtype="Q8_0"), "float16")
+
+
+def test_another_number_format_keeps_kernels_chat_variables_and_invariance(folders, monkeypatch):
+    model = load(folders.target, kernels="plain")
+    model.text.chat = {"enable_thinking": False}
+    wide = in_dtype(model, "float64")
+    assert wide.requested_kernels == "plain" and wide.text.chat == {"enable_thinking": False}
+    assert not wide.invariant
+    model.invariant = True
+    monkeypatch.setattr(type(model), "make_invariant", lambda self: setattr(self, "invariant", True))
+    assert in_dtype(model, "float64").invariant

@@ -368,10 +368,13 @@ def with_context(entry: Entry, others: list[Entry], length: int, model: Model) -
 def in_dtype(model: Any, dtype: str) -> Model:
     """The model with its weights in another number format: a copy, unless it already has that format.
 
+    The copy has the requested kernels, the chat variables and the invariance of the model.
+
     Raises
     ------
     ModelError
-        If there is no memory for it, or it is a llama.cpp model, whose file has one format.
+        If there is no memory for it, the kernels or invariance are not available in that format, or it is a
+        llama.cpp model, whose file has one format.
     """
     import torch
 
@@ -390,7 +393,11 @@ def in_dtype(model: Any, dtype: str) -> Model:
         if "memory" not in str(error):
             raise
         raise ModelError(f"no memory for a copy of {model.name} in {dtype}: use a smaller model") from None
-    return Causal(net, model.tokenizer, model.name)
+    copied = Causal(net, model.tokenizer, model.name, kernels=model.requested_kernels)
+    copied.text.chat = model.text.chat
+    if model.invariant:
+        copied.make_invariant()
+    return copied
 
 
 def combined(parts: Mapping[str, Mapping[str, Where]]) -> list[tuple[dict[str, str], Settings]]:
