@@ -441,7 +441,9 @@ class Judge:
     def same(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
         """Whether the texts equal the reference's."""
         names = {(each.contender, by) for cell in cells if (each := cell.source) for by in ("", each.by)}
-        those = [each for each in self.checks if each.kind == SAME and (each.contender, each.by) in names]
+        # Older replays have a copy for each row that shows a contender.
+        checks = dict.fromkeys(each for each in self.checks if each.kind == SAME)
+        those = [each for each in checks if (each.contender, each.by) in names]
         count, of = sum(check.count for check in those), sum(check.of for check in those)
         if not of:
             return OPEN, "", "no texts were compared (sampling writes different ones each time)"
@@ -520,7 +522,7 @@ def remarks(checks: Sequence[Check]) -> list[str]:
         elif each.kind == IDLE and each.count:
             lines.append(f"{each.contender}, {each.task}: in {each.count:,} of {plural(each.of, 'text')} the "
                 f"large model never ran: the small model wrote them alone")  # fmt: skip
-    same = [each for each in checks if each.kind == SAME]
+    same = [each for each in dict.fromkeys(checks) if each.kind == SAME]
     whole = [each for each in same if each.count == each.of]
     lines += [
         f"{each.contender}, {each.task}: {each.count:,} of {plural(each.of, 'text')} are the reference's"

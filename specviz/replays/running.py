@@ -19,7 +19,7 @@ from specviz.errors import ParameterError, SpecvizError, loading, one_line
 from specviz.measure.report import Settings, Tick, Values
 from specviz.replays import setups
 from specviz.replays.published import published
-from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
+from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Best, Recipe, Row
 from specviz.replays.replays import ALL, FILE, Replay, Replays, compared, opened
 from specviz.replays.tasks import PLAIN, Given, check_suites, fitting, read_suites, tasks_of
 from specviz.rules.store import SCORES
@@ -280,17 +280,24 @@ def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) 
         if score not in SCORES:
             raise ParameterError(f"score must be one of {', '.join(SCORES)}, got {score!r:.40}")
         if not any(row.method == "unispec" for row in rows):
-            raise ParameterError(f"score applies to UniSpec, and {table} has no row of it")
-        rows = tuple(
-            replace(row, values={**row.values, "score": score}) if row.method == "unispec" else row
-            for row in rows
-        )
+            why = "has no row of it" if rows or "unispec" not in table else "is of the paper's own score alone"
+            raise ParameterError(f"score applies to UniSpec, and {table} {why}: drop score")
+        rows = tuple(with_score(row, score) if row.method == "unispec" else row for row in rows)
     return replace(recipe, rows=rows)
+
+
+def with_score(row: Row, score: str) -> Row:
+    """A row of UniSpec with another node score, for which its draft size is calibrated."""
+    values = {
+        name: replace(each, values={**each.values, "score": score}) if isinstance(each, Best) else each
+        for name, each in row.values.items()
+    }
+    return replace(row, values={**values, "score": score})
 
 
 def calibrates(recipe: Recipe) -> bool:
     """Whether a recipe needs a calibrated draft size."""
-    return recipe.source in (*CALIBRATIONS, "batches") or any(row.calibrated for row in recipe.rows)
+    return recipe.source in (*CALIBRATIONS, "batches") or any(row.calibrated is not None for row in recipe.rows)
 
 
 def usable(recipe: Recipe, options: Values) -> Settings:

@@ -511,10 +511,20 @@ def test_lossless_is_a_matter_of_texts():
     said = verdict_of(replay("unispec/table3", rows, checks), claim)
     assert said.verdict == FAILS and said.numbers == "23 of 24 texts are the reference's"
     assert verdict_of(replay("unispec/table3", rows, []), claim).verdict == OPEN
+    made = replay("unispec/table3", rows, [*checks, *checks])  # older replays repeat them
+    assert verdict_of(made, claim).numbers == said.numbers and len(made.remarks()) == 2
     # Texts in another format are no evidence for this one.
     checks[1] = replace(checks[1], by="another bfloat16")
     said = verdict_of(replay("unispec/table3", rows, checks), claim)
     assert said.verdict == HOLDS and said.numbers == "16 of 16 texts are the reference's"
+
+
+def test_texts_of_a_contender_in_several_rows_are_counted_once():
+    made = Measurement()
+    made.by("unispec", {"draft_size": 2})
+    for mine in (["a", "b"], ["a", "b"], ["a", "x"]):
+        made.same_texts("QA", mine, ["a", "b"])
+    assert [(check.count, check.of) for check in made.checks] == [(2, 2), (1, 2)]
 
 
 # ---------------------------------------------------------------- 6, 13: contents of a result
@@ -618,7 +628,7 @@ def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeyp
     assert found.fits["paper"].g != found.fits["monotone"].g, "else this shows nothing"
     for fit in ("paper", "monotone"):
         given = options(tmp_path, fit=fit)
-        monkeypatch.setattr(RunOptions, "calibration", lambda self, method: found)
+        monkeypatch.setattr(RunOptions, "calibration", lambda self, method, values: found)
         assert given.best("unispec") == found.fits[fit].g
         words = given.calibrated_words("unispec")
         assert f"{found.fits['paper'].g} by the paper's fit" in words
@@ -629,10 +639,36 @@ def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeyp
         assert "on 4 other prompts" in (words := given.calibrated_words("unispec")) and "among" not in words
         assert f"{found.fits['monotone'].g} by ours" in words and "5 sizes from 4 to 64" in words
     ends = calibration([(g, 1.0, 1.0 / g) for g in (4, 8, 16, 32)])
-    monkeypatch.setattr(RunOptions, "calibration", lambda self, method: ends)
+    monkeypatch.setattr(RunOptions, "calibration", lambda self, method, values: ends)
     assert "(32 is at the end of the range)" in options(tmp_path).calibrated_words("unispec")
     with pytest.raises(ParameterError, match="fit must be 'paper' or 'ours'"):
         specviz.replay("unispec/table1", fit="best", out=tmp_path / "none")
+
+
+def test_a_draft_size_is_calibrated_on_all_texts_and_for_the_row_s_own_parameters(tmp_path, monkeypatch):
+    from specviz.measure import calibrate
+
+    calls = []
+
+    def made(model, method, **how):
+        calls.append((method, how))
+        return calibration(POINTS)
+
+    monkeypatch.setattr(calibrate, "calibrate", made)
+    monkeypatch.setattr("specviz.calibration.stored", lambda where: running.find("none"))  # there is none
+    monkeypatch.setattr("specviz.loop.machine.calibration_setting", lambda model, method: {})
+    given = options(tmp_path, number=4)
+    given = replace(given, model=SimpleNamespace(name="m", dtype="d", device="cpu"))
+    (lookahead,) = (row for row in RECIPES["unispec/table17"].rows if row.method == "lookahead" and row.ours
+                    and row.calibrated)  # fmt: skip
+    assert given.sized(lookahead)["draft_size"] == given.best("lookahead", {"ngram": 5})
+    assert calls[0][1]["ngram"] == 5 and calls[0][1]["number"] == shared.CALM[0] and len(calls) == 1
+    edge = running.with_options("unispec/table13", RECIPES["unispec/table13"], "authors", "edge")
+    sizes = [given.sized(row)["draft_size"] for row in edge.rows]
+    assert calls[1][1]["score"] == "edge" and len(calls) == 2 and sizes[3] == calibration(POINTS).fits["paper"].g
+    given = replace(given, practice=tuple({"prompt": f"p{i}"} for i in range(4)))
+    given.best("unispec")
+    assert len(calls[2][1]["suite"]) == 2, "half of the other prompts; the rest warm up"
 
 
 def test_a_calibration_is_on_other_prompts_of_the_run_s_own_suite():
@@ -855,6 +891,7 @@ def test_what_fails_leaves_what_was_decoded(tmp_path):
         ({"table": "ssd/table3", "template": "x {source}"}, "template is for sources that arrive in updates"),
         ({"table": "ssd/table3", "score": "edge"}, "score applies to UniSpec"),
         ({"table": "unispec/table12", "score": "best"}, "score must be one of product, least, edge"),
+        ({"table": "unispec/figure3", "score": "edge"}, "figure3 is of the paper's own score alone: drop"),
         ({"table": "unispec/table1", "baselines": "mine"}, "baselines must be 'authors' or 'ours'"),
         ({"table": "unispec/table3", "baselines": "ours"}, "has no baseline with parameters of ours"),
         ({"table": "bild/table1", "fit": "ours"}, "fit decides a calibrated draft size"),

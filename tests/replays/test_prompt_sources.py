@@ -91,7 +91,7 @@ def test_a_larger_context_counts_where_more_stands_before_the_prompt(model):
 
 
 def test_a_task_without_a_new_context_has_its_own_reason(monkeypatch, tmp_path):
-    monkeypatch.setattr(RunOptions, "best", lambda self, method: 4)
+    monkeypatch.setattr(RunOptions, "best", lambda self, method, values: 4)
     recipe = RECIPES["unispec/table11"]
     model = SimpleNamespace(
         name="m", max_length=LONGEST + 16 + 128, tokenizer=SimpleNamespace(chat_template="any"),
@@ -117,7 +117,7 @@ def test_a_task_without_a_new_context_has_its_own_reason(monkeypatch, tmp_path):
 
 def test_warm_up_prompts_without_context_are_never_measured(monkeypatch, tmp_path):
     """With a context only some kinds are left; the plan took a warm-up prompt of each other kind instead."""
-    monkeypatch.setattr(RunOptions, "best", lambda self, method: 4)
+    monkeypatch.setattr(RunOptions, "best", lambda self, method, values: 4)
     recipe = RECIPES["unispec/table11"]
     model = SimpleNamespace(
         name="m", max_length=LONGEST + 16 + 128, tokenizer=SimpleNamespace(chat_template="any"),

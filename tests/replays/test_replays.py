@@ -299,8 +299,8 @@ def tiny_options(model):
 def run(tiny, monkeypatch, tmp_path):
     from specviz.replays.sources import shared
 
-    monkeypatch.setattr(shared.RunOptions, "best", lambda self, method: 4)
-    monkeypatch.setattr(shared.RunOptions, "calibrated_words", lambda self, method: f"{method}: g* = 4")
+    monkeypatch.setattr(shared.RunOptions, "best", lambda self, method, values: 4)
+    monkeypatch.setattr(shared.RunOptions, "calibrated_words", lambda self, method, values: f"{method}: g* = 4")
 
     def given(table="unispec/table12", **more):
         return specviz.replay(table, **{"out": tmp_path / "replay"} | tiny_options(tiny) | more)
@@ -314,8 +314,8 @@ def once(folders, tmp_path_factory):
     from specviz.replays.sources import shared
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared.RunOptions, "best", lambda self, method: 4)
-        patch.setattr(shared.RunOptions, "calibrated_words", lambda self, method: f"{method}: g* = 4")
+        patch.setattr(shared.RunOptions, "best", lambda self, method, values: 4)
+        patch.setattr(shared.RunOptions, "calibrated_words", lambda self, method, values: f"{method}: g* = 4")
         folder = tmp_path_factory.mktemp("replays") / "replay"
         specviz.replay("unispec/table12", **tiny_options(specviz.load(folders.target)), out=folder)
     return folder

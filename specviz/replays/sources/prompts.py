@@ -95,10 +95,8 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
         add_figures(recipe, options, group, results, made)
     if recipe.options.get("passes"):
         equation_2(recipe, options, made)
-    made.notes += [
-        options.calibrated_words(method)
-        for method in dict.fromkeys(row.method for row in recipe.rows if row.calibrated)
-    ]
+    best = [(row.method, row.calibrated.values) for row in recipe.rows if row.calibrated is not None]
+    made.notes += [options.calibrated_words(*each) for i, each in enumerate(best) if each not in best[:i]]
     totals(made, recipe)
     return made
 
