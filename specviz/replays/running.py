@@ -311,6 +311,8 @@ def usable(recipe: Recipe, options: Values) -> Settings:
         unused.add("fit")
     if recipe.source in CALIBRATIONS:
         unused |= {"number", "max_new_tokens"}
+    if recipe.source != "streams":
+        unused.add("template")
     return {name: value for name, value in options.items() if name not in unused}
 
 
@@ -528,6 +530,14 @@ def replay_all(
     every, shared = Replays(path, left=SETTINGS | FIGURES), Memory()
     chosen = read_suites(suite)
     workers = _checked_workers(workers, options)
+    if isinstance(draft, Mapping):
+        drafted = {role for each in (*RECIPES, *CURVES) for role in find(each).drafts}
+        if unknown := sorted(set(draft) - drafted):
+            raise ParameterError(
+                f"no table has a drafter {unknown[0]!r:.40}; the roles are {', '.join(sorted(drafted))}"
+            )
+    if options.get("chat") and options.get("model") is None:
+        raise ParameterError("chat is for one model, and the tables use several: name one with model")
     if draft is None and options.get("setup") is None:
         shared |= peers_of(bool(options.get("quick")), {**options, "score": score})
     jobs = []

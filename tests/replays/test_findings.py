@@ -907,7 +907,8 @@ def test_options_that_a_table_cannot_use_are_refused_by_name(more, says, tmp_pat
 
 
 def test_of_the_options_for_all_tables_each_gets_those_that_it_can_use(monkeypatch, tmp_path):
-    options = {"number": 4, "max_new_tokens": 8, "baselines": "ours", "fit": "ours", "score": "edge"}
+    options = {"number": 4, "max_new_tokens": 8, "baselines": "ours", "fit": "ours", "score": "edge",
+               "template": "qwen3"}  # fmt: skip
     seen = {}
 
     def replay(table, **given):
@@ -916,10 +917,15 @@ def test_of_the_options_for_all_tables_each_gets_those_that_it_can_use(monkeypat
 
     monkeypatch.setattr(running, "replay", replay)
     running.replay_all(tmp_path, quick=True, **options)
-    assert seen["unispec/table1"] == set()
-    assert seen["unispec/table3"] == {"baselines"}
-    assert seen["unispec/figure6"] == {"number", "max_new_tokens", "baselines", "score"}
-    assert seen["bild/table1"] == {"baselines", "fit", "score"}
+    assert seen["unispec/table1"] == {"template"}
+    assert seen["unispec/table3"] == {"baselines", "template"}
+    assert seen["unispec/figure6"] == {"number", "max_new_tokens", "baselines", "score", "template"}
+    assert seen["bild/table1"] == {"baselines", "fit", "score", "template"}
+    assert seen["ssbd/table2"] == {"baselines", "fit", "score"}
+    with pytest.raises(ParameterError, match="no table has a drafter 'smal'; the roles are aligned, "):
+        running.replay_all(tmp_path, draft={"smal": "mine"})
+    with pytest.raises(ParameterError, match="chat is for one model, and the tables use several"):
+        running.replay_all(tmp_path, chat={"enable_thinking": False})
 
 
 def test_a_chat_template_s_variables_are_given_or_refused():
@@ -990,6 +996,12 @@ def test_how_many_prompts_is_a_number_and_no_suite():
 
     with pytest.raises(ParameterError, match="for a count, use --number 8"):
         replaying._suites(["8"])
+    for command, given in (
+        (replaying._drafters, ["small=a", "small=b"]), (replaying._suites, ["MBPP=a", "MBPP=b"]),
+        (replaying._variables, ["thinking=true", "thinking=false"]),
+    ):  # fmt: skip
+        with pytest.raises(ParameterError, match="is given twice: "):
+            command(given)
     assert replaying._suites(["GSM8K=gsm8k", "MBPP=mbpp"]) == {"GSM8K": "gsm8k", "MBPP": "mbpp"}
     assert replaying._suites(["flores:en-de=here.tsv"]) == "flores:en-de=here.tsv"
 

@@ -170,6 +170,7 @@ def test_a_dry_run_says_what_it_would_take(monkeypatch, capsys):
         (["--dry-run", "--quick"], "--quick"), (["--dry-run", "--model", "town"], "--model"),
         (["--dry-run", "--threads", "2", "--fit", "ours"], "--threads, --fit"),
         (["--add", "there", "--number", "3"], "TABLE, --setup, --number"),
+        (["--add", "there", "--device", "cuda"], "TABLE, --setup, --device"),
     ],
 )  # fmt: skip
 def test_options_without_effect_are_refused(options, dropped, capsys):
