@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.arguments import check_threads, checked
-from specviz.errors import ParameterError, SpecvizError, loading, one_line
+from specviz.errors import ModelError, ParameterError, SpecvizError, loading, one_line
 from specviz.measure.report import Settings, Tick, Values
 from specviz.replays import setups
 from specviz.replays.published import published
@@ -207,7 +207,7 @@ def replay(
     }  # fmt: skip
     finished = opened_same(path, settings)
     if finished is not None:
-        refuse_older(path, [str(each) for each in (model, *drafts.values()) if isinstance(each, str | Path)])
+        refuse_older(path, [settings["model"]] * (in_memory is None) + list(drafts.values()))
         return finished
     options = RunOptions(
         model, drafts, chosen, numbers["prompts"], numbers["max_new_tokens"], threads, numbers, path,
@@ -475,9 +475,13 @@ def refuse_older(path: Path, models: Sequence[str]) -> None:
     ------
     SpecvizError
     """
+    from specviz.models.loading import find as find_model
+
     made = (path / FILE).stat().st_mtime
     for name in filter(None, models):
         place = Path(name)
+        with suppress(ModelError):  # it may have been deleted since
+            place = find_model(name) or place
         files = [each for each in place.iterdir() if each.is_file()] if place.is_dir() else [place]
         if any(each.stat().st_mtime > made for each in files if each.exists()):
             raise OtherSettings(

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import specviz
 import specviz.measure
@@ -337,6 +338,24 @@ def test_a_finished_replay_of_weights_that_were_written_later_is_not_given(run, 
     os.utime(weights, (time.time() + 60, time.time() + 60))
     with pytest.raises(SpecvizError, match=r"model was written after .*replay was measured: give another"):
         run(model=str(tmp_path / "model"))
+
+
+def test_files_of_a_named_model_are_looked_up(done, monkeypatch, tmp_path):
+    (tmp_path / "named").mkdir()
+    weights = tmp_path / "named" / "model.safetensors"
+    weights.touch()
+    os.utime(weights, (time.time() + 60, time.time() + 60))
+    monkeypatch.setattr("specviz.models.loading.find", lambda name: tmp_path / name)
+    with pytest.raises(SpecvizError, match="named was written after"):
+        running.refuse_older(done.path, ["named"])
+
+
+def test_rows_of_a_killed_replay_with_other_weights_are_refused(done, run, tiny):
+    (done.path / "replay.json").unlink()  # it was killed when its rows were complete
+    with torch.no_grad():
+        next(tiny.net.parameters()).mul_(1.01)
+    with pytest.raises(SpecvizError, match=r"has different weights than when .*run was started: delete"):
+        run()
 
 
 def test_a_replay_is_what_its_run_says(done, tmp_path):

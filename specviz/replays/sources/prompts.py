@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from specviz.errors import ModelError, plural
+from specviz.errors import ModelError, SpecvizError, plural
 from specviz.files import write_bytes
+from specviz.loop.machine import identity
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.plan import Suite as Prompts
 from specviz.measure.report import Entry, Estimate, Settings, Values
@@ -83,6 +84,7 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
         if options.peers:
             folder = shared / Plan.of(**group.plan).digest
         results = run_plan(group.plan, out=folder, tick=progress)
+        refuse_older(options, group, results)
         done += len(results.wanted)
         if options.peers:
             keep_traces(options, group, results, made)
@@ -99,6 +101,25 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
     made.notes += [options.calibrated_words(*each) for i, each in enumerate(best) if each not in best[:i]]
     totals(made, recipe)
     return made
+
+
+def refuse_older(options: RunOptions, group: Group, results: Results) -> None:
+    """Reject rows that were decoded before the weights of the model or of a drafter changed.
+
+    Raises
+    ------
+    SpecvizError
+    """
+    model = group.plan["models"][0]
+    now = {model.name: identity(model)}
+    if model is options.model:
+        now |= {options.drafts[row.role]: identity(options.drafter(row.role)) for row in group.rows if row.role}
+    for place in results.environments.values():
+        for name, then in ((model.name, place["model"]), *(place.get("drafts") or {}).items()):
+            if name in now and then.get("weights") != now[name].get("weights"):
+                raise SpecvizError(
+                    f"{name} has different weights than when {results.path} was started: delete that folder"
+                )
 
 
 def grouped(recipe: Recipe, options: RunOptions, entries: Entries, made: Measurement) -> list[Group]:
