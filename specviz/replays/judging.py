@@ -103,12 +103,14 @@ class Difference:
 
 def spread_of(figure: Figure) -> np.ndarray | None:
     """Values of a figure on resampled texts, or approximated from its interval if it kept none."""
-    if figure.draws is not None:
-        return figure.draws
-    if figure.low is None or figure.high is None or figure.low == figure.high:
+    return figure.draws if figure.draws is not None else normal(figure.value, figure.low, figure.high)
+
+
+def normal(value: float, low: float | None, high: float | None) -> np.ndarray | None:
+    """Values that are normally distributed with a 95 % interval; None without an interval."""
+    if low is None or high is None:
         return None
-    middle = np.random.default_rng(0).permutation(NORMAL)
-    return figure.value + middle * (figure.high - figure.low) / (2 * 1.96)
+    return value + np.random.default_rng(0).permutation(NORMAL) * (high - low) / (2 * 1.96)
 
 
 # Quantiles of the normal distribution (approximated by a logistic one to within 0.01).
@@ -117,13 +119,21 @@ NORMAL = np.log(_SHARES / (1 - _SHARES)) / 1.702
 NORMAL = NORMAL / NORMAL.std()
 
 
-def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
-    """One figure minus another, or minus a number; `noise` is the control's."""
+Ends = tuple[float | None, float | None]  # of an interval
+
+
+def difference(a: Figure, b: Figure | float, noise: float, ends: Ends | None = None) -> Difference:
+    """One figure minus another, or minus a number; `noise` is the control's.
+
+    `ends` is the interval of a difference that was measured on shared texts, whose draws were not saved.
+    """
     other = b if isinstance(b, float) else b.value
     value, draws, texts = a.value - other, spread_of(a), a.texts
     if not isinstance(b, float):
         theirs, texts = spread_of(b), min(a.texts, b.texts)
-        if draws is not None and theirs is not None:
+        if ends is not None:
+            draws = normal(value, *ends)
+        elif draws is not None and theirs is not None:
             # Figures of a column with equally many texts share these; others are resampled independently.
             aligned = a.texts == b.texts and a.draws is not None and b.draws is not None
             theirs = theirs if aligned else np.random.default_rng(1).permutation(theirs)
@@ -133,6 +143,7 @@ def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
     elif draws is not None:
         draws = draws - other
     low, high = (None, None) if draws is None else np.nanquantile(draws, (0.025, 0.975)).tolist()
+    low, high = ends or (low, high)
     ratio = a.value / other if other else math.inf
     timed = a.metric in TIMES
     beyond = not timed or (ratio > 0 and abs(math.log(ratio)) > noise)
@@ -163,13 +174,19 @@ Pair = frozenset[int]  # indices of two figures
 
 @dataclass
 class Judge:
-    """Judges a table, from its cells, their figures and every difference between these."""
+    """Judges a table, from its cells, their figures and every difference between these.
+
+    `total` is a column, and its value that is the mean of the others. `before` holds comparisons that were
+    made when the figures had draws: a pair then keeps its interval.
+    """
 
     cells: list[Cell]
     figures: list[Figure]
     compare: tuple[str, ...]
     checks: list[Check]
     claims: Sequence[Values] = ()
+    total: Sequence[str] = ()
+    before: Sequence[Comparison] = ()
 
     def __post_init__(self) -> None:
         self.noise = noise_of(self.checks)
@@ -181,6 +198,11 @@ class Judge:
         self.ones: dict[int, Difference] = {}  # speedups minus 1
         kinds: dict[tuple, int] = {}  # one measurement may appear in several rows
         self.original = [kinds.setdefault((f.source, f.metric), i) for i, f in enumerate(self.figures)]
+        self.ends: dict[tuple[int, int], Ends] = {}
+        for each in self.before:
+            a, b = (self.measurement(self.cells[i]) for i in (each.first, each.second))
+            low, high = (None if end is None else -end for end in (each.high, each.low))
+            self.ends |= {(a, b): (each.low, each.high), (b, a): (low, high)}
         self.columns = self._columns()
         for column in self.columns:
             for i, j in combinations(column, 2):
@@ -231,7 +253,8 @@ class Judge:
         pair = frozenset((a, b))
         if pair in self.pairs or not self.distinct(a, b):
             return
-        self.pairs[pair] = difference(self.figures[a], self.figures[b], self.noise)
+        ends = self.ends.get((a, b))
+        self.pairs[pair] = difference(self.figures[a], self.figures[b], self.noise, ends)
         self.firsts[pair] = a
 
     def comparisons(self) -> list[Comparison]:
@@ -299,8 +322,24 @@ class Judge:
             outcome = OPEN, "", why
         else:
             verdict, numbers, why = questions[claim["question"]](claim, able)
-            outcome = verdict, numbers, "; ".join(filter(None, [why, self.idle(able)]))
+            lacking = self.lacking(claim, those, able)
+            if verdict == HOLDS and claim.get("every") in lacking:
+                verdict = OPEN
+            scope = f"judged for {', '.join(lacking.values())}" if lacking else ""
+            outcome = verdict, numbers, "; ".join(filter(None, [why, scope, self.idle(able)]))
         return Verdict(claim["text"], claim["question"], *outcome)
+
+    def lacking(self, claim: Values, those: list[Cell], able: list[Cell]) -> dict[str, str]:
+        """The columns in which only some of a claim's values are judged, each with how many, in words."""
+        out, over, members = {}, claim.get("over"), claim.get("members")
+        for name in those[0].keys:
+            every = {cell.keys[name] for cell in those if (name, cell.keys[name]) != tuple(self.total)}
+            if name == over and members is not None:
+                every = {value for value in every if str(value) in members}
+            here = every & {cell.keys[name] for cell in able}
+            if 0 < len(here) < len(every):
+                out[name] = f"{len(here)} of {plural(len(every), name.replace('_', ' ').removesuffix('s'))}"
+        return out
 
     def inability(self) -> str:
         """Why the figures of a model that cannot do the task are not judged."""

@@ -19,6 +19,7 @@ from specviz.metrics.rouge import Rouge
 from specviz.replays import (
     dry_run,
     judging,
+    kits,
     markdown,
     page,
     plots,
@@ -525,6 +526,59 @@ def test_texts_of_a_contender_in_several_rows_are_counted_once():
     for mine in (["a", "b"], ["a", "b"], ["a", "x"]):
         made.same_texts("QA", mine, ["a", "b"])
     assert [(check.count, check.of) for check in made.checks] == [(2, 2), (1, 2)]
+
+
+def test_every_task_needs_all_tasks():
+    tasks_of = list(RECIPES["unispec/table1"].parts["task"])
+    claim, values = "UniSpec speeds decoding up in every task", 1.5 + 0.02 * np.arange(-6, 6)
+    rows = [({"method": "UNISPEC (ours)", "task": task}, "speedup", mean(values)) for task in tasks_of]
+    (one, every) = (verdict_of(replay("unispec/table1", some), claim) for some in (rows[:1], rows))
+    assert every.verdict == HOLDS and "judged for" not in every.reason
+    assert one.verdict == OPEN and one.reason == "1 of 1 clearly above 1, 0 clearly below; judged for 1 of 7 tasks"
+    slow = [({"method": "UNISPEC (ours)", "task": "MT"}, "speedup", mean(values / 3))]
+    assert verdict_of(replay("unispec/table1", slow), claim).verdict == FAILS, "one is enough"
+    # A claim that does not say "every" holds of what was measured, and says of how much.
+    figures = [({"method": m}, "speedup", mean(v * values)) for m, v in (("SpecDec(k=10)", 1), ("CM-ASD", 2))]
+    held = verdict_of(replay("cm_asd/table1", [({**w, "task": "EN-DE"}, *more) for w, *more in figures]),
+                      "CM-ASD is faster than SpecDec with drafts of 10")  # fmt: skip
+    assert held.verdict == HOLDS and held.reason.endswith("judged for 1 of 4 tasks")
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_an_honest_result_is_judged_as_its_makers_did(tmp_path, older):
+    """Differences on the same texts are clear that the cells' own intervals cannot show."""
+    rng = np.random.default_rng(0)
+    texts = rng.normal(5, 2, 24)
+    figures = []
+    for i, row in enumerate(RECIPES["cm_asd/table3"].rows):
+        noise = 0.05 * rng.standard_normal(24)
+        where = {**row.where, "task": "EN-DE"}
+        figures += [(where, "accepted_tokens", mean(texts + 0.3 * i + noise)), (where, "draft_latency", 3.0 + i),
+                    (where, "bleu", mean(np.full(24, 90.0 + i)))]  # fmt: skip
+    made = replace(replay("cm_asd/table3", figures), path=tmp_path)
+    made.save()
+    if older:
+        content = json.loads((tmp_path / "replay.json").read_text("utf8"))
+        del content["figures"]
+        (tmp_path / "replay.json").write_text(json.dumps(content), "utf8")
+    there = replays.opened(tmp_path)
+    again, changed = kits.rejudged(there, tmp_path)
+    assert verdict_of(made, "The whole method accepts most").verdict == HOLDS
+    assert verdict_of(again, "The whole method accepts most").verdict == HOLDS
+    if not older:
+        assert not changed and [v.verdict for v in again.verdicts] == [v.verdict for v in made.verdicts]
+        assert again.counts() == made.counts()
+        bleu = [each for each in made.comparisons if made.cells[each.first].metric == "bleu"]
+        assert bleu and all(each.clear for each in bleu), "constants that differ"
+
+
+def test_facts_of_figures_are_checked(tmp_path):
+    made = replace(replay("unispec/table3", speeds(1.5)), path=tmp_path)
+    made.save()
+    for damage in ([{"texts": -1, "derived": False}] * 99, [{"texts": 9}] * 99, made.figures[:1]):
+        content = made.content | {"figures": damage}
+        with pytest.raises(TraceError, match="damaged"):
+            replays.of_content(content, tmp_path / "replay.json", tmp_path)
 
 
 # ---------------------------------------------------------------- 6, 13: contents of a result
