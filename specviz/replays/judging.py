@@ -489,7 +489,7 @@ class Judge:
         numbers = f"{count:,} of {plural(of, 'text')} are the reference's"
         if count < of:
             return FAILS, numbers, "specviz audit shows where they diverge and whether it is a tie"
-        return HOLDS, numbers, "compared token for token"
+        return HOLDS, numbers, those[0].text or "compared token for token"
 
     def name(self, cell: Cell, *over: str) -> str:
         """A cell in a few words: its contender, the columns `over`, and its task."""
@@ -570,7 +570,7 @@ def remarks(checks: Sequence[Check]) -> list[str]:
     if whole:
         n, who = sum(each.of for each in whole), list(dict.fromkeys(each.contender for each in whole))
         name = who[0] if len(who) == 1 else plural(len(who), "contender")
-        lines.append(f"{plural(n, 'text')} of {name}: token for token the reference's")
+        lines.append(f"{plural(n, 'text')} of {name}: {whole[0].text or 'token for token'} the reference's")
     return lines
 
 

@@ -319,7 +319,7 @@ def test_tasks_with_few_texts_are_tested_at_once():
     entries = [{"kind": kind, "reference": [" ".join(rng.choice(words, 8))]} for kind in kinds]
     noise = ["".join(rng.choice(list("qxzvwk "), 40)) for _ in kinds]
 
-    def tested(texts, some):
+    def tested(texts, some, recipe=recipe):
         rows = [{"prompt": i, "kind": some[i]["kind"], "text": [text]} for i, text in enumerate(texts)]
         made = Measurement()
         prompts.check_ability(recipe, rows, some, made)
@@ -332,6 +332,9 @@ def test_tasks_with_few_texts_are_tested_at_once():
     # Each text answers the other prompt of its kind: right in form alone.
     (formal,) = tested([entry["reference"][0] for entry in entries[7:] + entries[:7]], entries).checks
     assert not formal.count
+    swapped = [entry["reference"][0] for entry in entries[7:] + entries[:7]]
+    (formal,) = tested(swapped, entries, RECIPES["unispec/table15"]).checks
+    assert not formal.count and RECIPES["unispec/table15"].parts == {}
     claim = {"question": "order", "of": {"metric": "speedup"}, "check": "best", "over": "method", "is": "UNI",
              "text": ""}  # fmt: skip
     rows = [
@@ -344,6 +347,10 @@ def test_tasks_with_few_texts_are_tested_at_once():
     few, none = tested(noise[:4], entries[:4]), tested(noise, [{"kind": kind} for kind in kinds])
     assert not few.checks and few.notes == [f"{note} (too few references)"]
     assert not none.checks and none.notes == [f"{note} (no references)"]
+    made = Measurement()
+    for _ in range(2):
+        made.ability("EN-DE", ["a"], [None])
+    assert made.notes == ["whether the model can do EN-DE was not tested (no references)"]
 
 
 def test_what_rises_rises_in_every_group_whatever_their_order():

@@ -24,6 +24,7 @@ from specviz.models.protocols import Model
 from specviz.replays.cells import ABILITY, AGAIN, ALL_TASKS
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import (
+    UNTESTED,
     Measurement,
     RunOptions,
     Where,
@@ -31,7 +32,6 @@ from specviz.replays.sources.shared import (
     exact,
     middle,
     placed,
-    references_of,
     totals,
 )
 from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of
@@ -51,7 +51,6 @@ class Group:
     plan: Settings
 
 
-UNTESTED = "whether the model can do these tasks was not tested"
 NO_MORE = "its prompts are those of a smaller context: nothing more fits before them"
 NO_CONTEXT = "nothing can be put before its prompts: there is no other question with a reference that fits"
 
@@ -217,11 +216,15 @@ def check_ability(recipe: Recipe, rows: Rows, prompts: Sequence[Entry], made: Me
         tested = {check.task for check in made.checks if check.kind == ABILITY}
         if task not in tested and (task != ALL_TASKS or not tested):
             kinds = [next(each for each, part in parts.items() if fits(row, part)) for row in some]
+            kinds = [f"{kind} {row.get('kind')}" for kind, row in zip(kinds, some)]
             made.ability(task, [row["text"][-1] for row in some], right[task], kinds=kinds)
-    made.notes = [note for note in made.notes if not note.startswith(UNTESTED)]
-    if not any(check.kind == ABILITY for check in made.checks):
-        given = any(map(references_of, right[ALL_TASKS]))
-        made.notes.append(f"{UNTESTED} ({'too few references' if given else 'no references'})")
+    tested = {check.task for check in made.checks if check.kind == ABILITY}
+    lacking = [task for task in parts if task not in tested] if tested else ["these tasks"]
+    if ALL_TASKS in tested:
+        lacking = []
+    kept = tuple(f"{UNTESTED.format(task)} (" for task in lacking)
+    begin = UNTESTED.partition("{")[0]
+    made.notes = [note for note in made.notes if note.startswith(kept) or not note.startswith(begin)]
 
 
 def task_of(where: Where) -> str:

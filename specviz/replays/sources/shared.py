@@ -41,6 +41,7 @@ Text: TypeAlias = "str | Sequence[str]"  # a correct text, or several
 Written: TypeAlias = "str | Sequence[int]"  # a text, or its tokens
 Number: TypeAlias = "float | str | None"  # a cell's value
 NOWHERE = Provenance()
+UNTESTED = "whether the model can do {} was not tested"
 SERVED = "other columns took the bundled texts of its kind"
 
 # How to calibrate if there is no calibration yet: texts, warm-up texts, and arguments of `calibrate`.
@@ -337,6 +338,10 @@ class Measurement:
         check = ability(task, self.source.model, texts, right, originals, kinds)
         if check is not None:
             self.checks.append(check)
+            return
+        why = "too few references" if any(map(references_of, right)) else "no references"
+        note = UNTESTED.format(task or "these tasks") + f" ({why})"
+        self.notes += [note] * (note not in self.notes)
 
     def record(
         self, options: RunOptions, of: str, ratios: np.ndarray, decode: Callable[[int], Trace]

@@ -62,7 +62,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 if mine is not base:
                     made.cost(mine.phases, base.phases, options.model)
                 if row.values.get("beta") == 0 and "mode" not in row.values:
-                    made.same_texts(language, mine.texts, base.texts)
+                    made.same_texts(language, mine.tokens, base.tokens)
                 if given.references:
                     to_score += comet.rows(where, whole, mine.texts, given.references)
                     bleu = mine.of(quality.bleu, "bleu").median
