@@ -496,6 +496,9 @@ class Judge:
         names = dict.fromkeys((*self.compare, *over))
         parts = [str(cell.column(name)) for name in names]
         parts += [str(cell.keys[k]) for k in ("task", "language", "dataset") if k in cell.keys]
+        pair = cell.source.task if cell.source is not None and "→" in cell.source.task else ""
+        if "language" in cell.keys and pair not in ("", cell.keys["language"]):
+            parts[-1] += f" (here {pair})"
         return ", ".join(dict.fromkeys(part for part in parts if part not in ("", "-")))
 
     def doubt(self, differences: Iterable[Difference]) -> str:

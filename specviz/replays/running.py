@@ -358,7 +358,7 @@ def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick 
         made = sources.find(recipe.source)(recipe, options)
         made.notes += left_out
     replayed = compared(settings["table"], recipe, made, settings)
-    replayed = replace(replayed, seconds=perf_counter() - begin, path=options.path)
+    replayed = replace(replayed, seconds=made.earlier + perf_counter() - begin, path=options.path)
     if SIDE_BY_SIDE in options.memory:
         place = replayed.environment | {"processes": options.memory[SIDE_BY_SIDE]}
         replayed = replace(replayed, environment=place)

@@ -20,6 +20,7 @@ from specviz.replays.sources.prompts import (
     NO_MORE,
     in_dtype,
     is_new,
+    joined,
     lengthened,
     planned,
     with_context,
@@ -154,3 +155,9 @@ def test_another_number_format_keeps_kernels_chat_variables_and_invariance(folde
     model.invariant = True
     monkeypatch.setattr(type(model), "make_invariant", lambda self: setattr(self, "invariant", True))
     assert in_dtype(model, "float64").invariant
+
+
+def test_environments_that_differ_are_all_shown():
+    one, other = ({"device": "cpu", "dtype": dtype, "threads": 1} for dtype in ("float32", "float16"))
+    assert joined([one, other, one]) == {"device": "cpu", "dtype": "float32; float16", "threads": 1}
+    assert joined([]) == {}

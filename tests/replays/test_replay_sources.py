@@ -176,6 +176,12 @@ def test_figures_of_streams(how, monkeypatch):
     monkeypatch.setattr(retranslation, "measure", measure)
     (same,) = (c for c in sources.find("streams")(RECIPES["ssbd/table3"], how()).checks if c.kind == SAME)
     assert (same.count, same.of) == (1, 2)
+    real = replace(RECIPES["ssbd/table3"], **{k: v for k, v in RECIPES["ssbd/table3"].real.items()
+                                              if k == "parts"})  # fmt: skip
+    found = sources.find("streams")(real, how())
+    assert {f.source.task for f in found.figures} == {"English→Portuguese"}
+    shown = replays.compared("ssbd/table3", RECIPES["ssbd/table3"], found, {}).verdicts[0].numbers
+    assert "English→Chinese (here English→Portuguese) against 0.2, " in shown
     found = sources.find("streams")(RECIPES["ssbd/table2"], how())
     rt, ours = (
         {"method": "RT", "language": "English→German"},

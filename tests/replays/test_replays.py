@@ -350,6 +350,17 @@ def test_files_of_a_named_model_are_looked_up(done, monkeypatch, tmp_path):
         running.refuse_older(done.path, ["named"])
 
 
+def test_a_resumed_replay_has_the_dates_and_the_seconds_of_its_rows(done, run):
+    rows = [json.loads(file.read_text("utf8")) for file in (done.path / "run" / "rows").iterdir()]
+    for file, row in zip((done.path / "run" / "rows").iterdir(), rows):
+        row |= {"started": f"2020-01-0{1 + row['prompt'] % 2}T00:00:00.000+00:00", "wall_seconds": 10.0}
+        file.write_text(json.dumps(row), "utf8")
+    (done.path / "replay.json").unlink()
+    again = run()
+    assert {source.date for source in again.sources} <= {"2020-01-01", "2020-01-02", "2020-01-01 to 2020-01-02"}
+    assert again.seconds > 10 * len(rows)
+
+
 def test_rows_of_a_killed_replay_with_other_weights_are_refused(done, run, tiny):
     (done.path / "replay.json").unlink()  # it was killed when its rows were complete
     with torch.no_grad():

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -63,7 +64,7 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
     from specviz.measure.plan import Plan
     from specviz.measure.running import run as run_plan
 
-    made = Measurement.begin(options)
+    made, begin = Measurement.begin(options), datetime.now(UTC).isoformat(timespec="milliseconds")
     entries, rest = divided(recipe, options, made)
     made.notes.append(
         f"memories and clocks were warmed up on {plural(len(entries[1]), 'other prompt')}"
@@ -74,6 +75,7 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
     shared = options.shared.parent / "runs"
     groups = grouped(recipe, options, entries, made)
     done, of = 0, sum(Plan.of(**group.plan).rows for group in groups)
+    places: list[Settings] = []
     for group in groups:
 
         def progress(now: int, _: int, what: str, before: int = done) -> None:
@@ -89,11 +91,14 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
             keep_traces(options, group, results, made)
         else:
             made.runs.append(group.name)
+            before = (row for row in results.records() if str(row.get("started") or begin) < begin)
+            made.earlier += sum(row.get("wall_seconds") or 0.0 for row in before)
         place = next(iter(results.environments.values()), {})
-        made.environment = place or made.environment
+        places += results.environments.values()
         made.on(**{k: v for k, v in placed(place).items() if k != "weights"})
         made.notes += [f"a row failed: {error}" for error in results.failures()["error"].unique()]
         add_figures(recipe, options, group, results, made)
+    made.environment = joined(places) or made.environment
     if recipe.options.get("passes"):
         equation_2(recipe, options, made)
     best = [(row.method, row.calibrated.values) for row in recipe.rows if row.calibrated is not None]
@@ -119,6 +124,15 @@ def refuse_older(options: RunOptions, group: Group, results: Results) -> None:
                 raise SpecvizError(
                     f"{name} has different weights than when {results.path} was started: delete that folder"
                 )
+
+
+def joined(places: Sequence[Settings]) -> Settings:
+    """One environment of several: texts that differ, such as number formats, are listed."""
+    one = dict(places[0]) if places else {}
+    for name, value in one.items():
+        if isinstance(value, str):
+            one[name] = "; ".join(dict.fromkeys(str(place[name]) for place in places if name in place))
+    return one
 
 
 def grouped(recipe: Recipe, options: RunOptions, entries: Entries, made: Measurement) -> list[Group]:
@@ -196,6 +210,8 @@ def add_figures(
             name = options.suite_of(task, recipe.suite)
             made.on(task=task, language=str(part.get("language", "")), suite=name,
                     texts=len({r["prompt"] for r in mine}))  # fmt: skip
+            dates = sorted({row["started"][:10] for row in (*mine, *base) if row.get("started")})
+            made.on(date=" to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else made.source.date)
             for theirs, ours in recipe.metrics.items():
                 made.add({**row.where, **where}, theirs, FIGURES[ours](results, mine, base))
             both = matched_rows(mine, base)
@@ -223,8 +239,8 @@ def check_ability(recipe: Recipe, rows: Rows, prompts: Sequence[Entry], made: Me
     if ALL_TASKS in tested:
         lacking = []
     kept = tuple(f"{UNTESTED.format(task)} (" for task in lacking)
-    begin = UNTESTED.partition("{")[0]
-    made.notes = [note for note in made.notes if note.startswith(kept) or not note.startswith(begin)]
+    front = UNTESTED.partition("{")[0]
+    made.notes = [note for note in made.notes if note.startswith(kept) or not note.startswith(front)]
 
 
 def task_of(where: Where) -> str:

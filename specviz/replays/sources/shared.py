@@ -260,6 +260,7 @@ class Measurement:
     traces: list[dict[str, str]] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)  # where the time goes, by contender and task
     source: Provenance = NOWHERE  # provenance of the figures that are added next
+    earlier: float = 0.0  # seconds of rows that an interrupted replay had decoded
 
     @classmethod
     def begin(cls, options: RunOptions) -> Measurement:
