@@ -178,6 +178,22 @@ def test_options_without_effect_are_refused(options, dropped, capsys):
     assert capsys.readouterr().err.strip().endswith(f": drop {dropped}")
 
 
+@pytest.mark.parametrize(
+    ("table", "number"),
+    [
+        ("unispec/table1", 5 + 2),
+        ("unispec/table10", 2 * 3),  # two formats: UniSpec, the reference, the control
+        ("unispec/table11", 6 * 3),  # as many contexts
+        ("ssbd/table2", 3), ("ssbd/table3", 10), ("ssbd/table4", 7),  # with and without a row of re-translation
+        ("ssd/table1", 5), ("ssd/table2", 1), ("ssd/table3", 8),
+        ("ssd/figure3", 3 * (0.5 + 2 + 2)),  # half and twice the length; with 0 and 3 examples
+    ],
+)  # fmt: skip
+def test_a_dry_run_counts_each_decode(table, number):
+    part = next(iter(setups.Setups().of(table)))
+    assert dry_run.contenders(chosen(table, part.name)) == number
+
+
 def test_a_dry_run_of_a_table_lists_every_part(monkeypatch, capsys):
     monkeypatch.setattr(dry_run, "rate", lambda device, dtype: 10e9)
     for alone in (["--quick"], ["--dry-run"], ["--kit", "k"], ["--part", "a"], ["--model", "town"]):
