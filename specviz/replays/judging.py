@@ -489,7 +489,7 @@ class Judge:
         numbers = f"{count:,} of {plural(of, 'text')} are the reference's"
         if count < of:
             return FAILS, numbers, "specviz audit shows where they diverge and whether it is a tie"
-        return HOLDS, numbers, those[0].text or "compared token for token"
+        return HOLDS, numbers, f"compared {those[0].text or 'token for token'}"
 
     def name(self, cell: Cell, *over: str) -> str:
         """A cell in a few words: its contender, the columns `over`, and its task."""

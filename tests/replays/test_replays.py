@@ -467,6 +467,9 @@ def test_a_curve_without_printed_values_is_measured_all_the_same(name, tmp_path)
     assert "→" not in "".join(cell for row in layout.grid(found).rows for cell in row)
     drawn, opened = plots.curve_figures(found, {})
     assert drawn and not opened
+    if name == "cm_asd/figure2":
+        drafters = {source.method: source.drafter for source in found.sources}
+        assert not drafters["autoregressive"] and drafters["cm_asd"] == drafters["specdec"] == "town-t5-small"
 
 
 BUNDLED = {
