@@ -200,9 +200,9 @@ class Check(Plain):
         ``control``: a contender under two names; `value` is the ratio of their speeds, `low` and `high` its
         interval. ``ability``: whether the model can do the task; `value` is the p-value of the hypothesis
         that its texts fit their own references no better than others'.
-        ``same texts``: `count` of `of` texts equal the reference's; `text` says how they were compared, if not
-        token for token. ``idle target``: in `count` of `of` texts
-        the large model did not run after the prompt.
+        ``same texts``: `count` of `of` texts equal the reference's; `text` says how they were compared, if
+        not token for token. ``idle target``: in `count` of `of` texts the large model did not run after the
+        prompt.
     """
 
     kind: str

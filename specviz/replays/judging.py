@@ -199,10 +199,10 @@ class Judge:
         kinds: dict[tuple, int] = {}  # one measurement may appear in several rows
         self.original = [kinds.setdefault((f.source, f.metric), i) for i, f in enumerate(self.figures)]
         self.ends: dict[tuple[int, int], Ends] = {}
-        for each in self.before:
-            a, b = (self.measurement(self.cells[i]) for i in (each.first, each.second))
-            low, high = (None if end is None else -end for end in (each.high, each.low))
-            self.ends |= {(a, b): (each.low, each.high), (b, a): (low, high)}
+        for old in self.before:
+            a, b = (self.measurement(self.cells[i]) for i in (old.first, old.second))
+            low, high = (None if end is None else -end for end in (old.high, old.low))
+            self.ends |= {(a, b): (old.low, old.high), (b, a): (low, high)}
         self.columns = self._columns()
         for column in self.columns:
             for i, j in combinations(column, 2):

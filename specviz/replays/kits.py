@@ -345,7 +345,7 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
             raise TraceError(f"{file} gives several values for one number: {number}")
         if there.figures:
             texts, derived = there.figures[number]["texts"], bool(there.figures[number]["derived"])
-        else:  # an older replay: references, counts and bounds have no texts, so nothing is compared with them
+        else:  # an older replay: references and bounds have no texts, so nothing is compared with them
             texts = 0 if cell.low == cell.high == cell.measured else cell.source.texts
             derived = bool(there.total) and cell.keys.get(there.total[0]) == there.total[1]
         figures.append(Figure(cell.keys, cell.metric, cell.measured, cell.low, cell.high, texts,
@@ -353,9 +353,7 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
     for cell in cells:
         cell.figure = None if cell.figure is None else place[cell.figure]
     judged_claims = [] if there.table in CURVES else claims(there.table)
-    judge = Judge(
-        cells, figures, there.compare, there.checks, judged_claims, there.total, there.comparisons
-    )
+    judge = Judge(cells, figures, there.compare, there.checks, judged_claims, there.total, there.comparisons)
     verdicts = judge.verdicts()
     before = {(each.claim, each.question): each.verdict for each in there.verdicts}
     changed = [

@@ -280,7 +280,8 @@ def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) 
         if score not in SCORES:
             raise ParameterError(f"score must be one of {', '.join(SCORES)}, got {score!r:.40}")
         if not any(row.method == "unispec" for row in rows):
-            why = "has no row of it" if rows or "unispec" not in table else "is of the paper's own score alone"
+            own = "is of the paper's own score alone"
+            why = own if table.startswith("unispec/") and not rows else "has no row of it"
             raise ParameterError(f"score applies to UniSpec, and {table} {why}: drop score")
         rows = tuple(with_score(row, score) if row.method == "unispec" else row for row in rows)
     return replace(recipe, rows=rows)
@@ -297,7 +298,7 @@ def with_score(row: Row, score: str) -> Row:
 
 def calibrates(recipe: Recipe) -> bool:
     """Whether a recipe needs a calibrated draft size."""
-    return recipe.source in (*CALIBRATIONS, "batches") or any(row.calibrated is not None for row in recipe.rows)
+    return recipe.source in (*CALIBRATIONS, "batches") or any(row.calibrated for row in recipe.rows)
 
 
 def usable(recipe: Recipe, options: Values) -> Settings:

@@ -184,7 +184,7 @@ def test_options_without_effect_are_refused(options, dropped, capsys):
         ("unispec/table1", 5 + 2),
         ("unispec/table10", 2 * 3),  # two formats: UniSpec, the reference, the control
         ("unispec/table11", 6 * 3),  # as many contexts
-        ("ssbd/table2", 3), ("ssbd/table3", 10), ("ssbd/table4", 7),  # with and without a row of re-translation
+        ("ssbd/table2", 3), ("ssbd/table3", 10), ("ssbd/table4", 7),  # two have a row of re-translation
         ("ssd/table1", 5), ("ssd/table2", 1), ("ssd/table3", 8),
         ("ssd/figure3", 3 * (0.5 + 2 + 2)),  # half and twice the length; with 0 and 3 examples
     ],

@@ -117,7 +117,8 @@ def refuse_older(options: RunOptions, group: Group, results: Results) -> None:
     model = group.plan["models"][0]
     now = {model.name: identity(model)}
     if model is options.model:
-        now |= {options.drafts[row.role]: identity(options.drafter(row.role)) for row in group.rows if row.role}
+        roles = {row.role for row in group.rows if row.role}
+        now |= {options.drafts[role]: identity(options.drafter(role)) for role in roles}
     for place in results.environments.values():
         for name, then in ((model.name, place["model"]), *(place.get("drafts") or {}).items()):
             if name in now and then.get("weights") != now[name].get("weights"):

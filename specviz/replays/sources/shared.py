@@ -206,8 +206,9 @@ class RunOptions:
         ends = f" ({calibrated.fits[first].g} is at the end of the range)" * (
             calibrated.fits[first].g in (sizes[0], sizes[-1])
         )
+        front = " ".join(filter(None, [method, words(values)]))
         return (
-            f"{' '.join(filter(None, [method, words(values)]))}: g* = {calibrated.fits[first].g} by {FITS[first]}, "
+            f"{front}: g* = {calibrated.fits[first].g} by {FITS[first]}, "
             + ", ".join(f"{calibrated.fits[name].g} by {FITS[name]}" for name in others)
             + f", of {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}{ends} on "
             + plural(calibrated.how["prompts"], "other prompt" if apart else "prompt")
