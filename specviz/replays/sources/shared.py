@@ -181,7 +181,7 @@ class RunOptions:
         key = ("g*", method, words(values), *self.target, self.quick, practice)
         if key not in self.memory:
             (n, before), how = (HASTE, IN_HASTE) if self.quick else (CALM, IN_CALM)
-            some, given = list(map(single, self.practice)), dict[str, Any](values)
+            some, given = list(map(single, self.practice)), Settings(values)
             if some:
                 n = min(n, max(1, len(some) // 2))
                 given |= {"suite": some[:n], "warm_up": some[n : n + before] or 0}
