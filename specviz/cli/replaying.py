@@ -106,6 +106,7 @@ def replay(
         others = {
             "TABLE": table, "--all": every or None, "--setup": setup, "--part": part, "--number": number,
             "--max-new-tokens": max_new_tokens, "--dtype": dtype, "--dry-run": dry_run or None, "--kit": kit,
+            "--device": None if device == "cpu" else device,
         }  # fmt: skip
         _refuse(settings | others, "--add reads a finished replay")
         _add(add, out)
@@ -235,18 +236,14 @@ def _suites(given: list[str] | None) -> str | dict[str, str] | None:
         if given[0].isdecimal():
             raise ParameterError(f"--suite takes a suite or a file; for a count, use --number {given[0]}")
         return given[0]
-    if not all(task and name for task, _, name in pairs):
-        raise ParameterError("several suites need their tasks, such as --suite GSM8K=gsm8k")
-    return {task: name for task, _, name in pairs}
+    return _named(given, "several suites need their tasks, such as --suite GSM8K=gsm8k")
 
 
 def _variables(given: list[str] | None) -> dict[str, bool | str]:
     """``--chat``: NAME=VALUE; true and false become booleans."""
-    pairs = [each.partition("=") for each in given or ()]
-    if not all(name and value for name, _, value in pairs):
-        raise ParameterError("write a variable of the chat template as NAME=VALUE")
     words = {"true": True, "false": False}
-    return {name: words.get(value.lower(), value) for name, _, value in pairs}
+    values = _named(given or [], "write a variable of the chat template as NAME=VALUE")
+    return {name: words.get(value.lower(), value) for name, value in values.items()}
 
 
 def _drafters(given: list[str] | None) -> str | dict[str, str] | None:
@@ -255,7 +252,16 @@ def _drafters(given: list[str] | None) -> str | dict[str, str] | None:
         return None
     if len(given) == 1 and "=" not in given[0]:
         return given[0]
-    pairs = [each.partition("=") for each in given]
-    if not all(role and name for role, _, name in pairs):
-        raise ParameterError("several drafters need their roles, such as --draft small=NAME")
-    return {role: name for role, _, name in pairs}
+    return _named(given, "several drafters need their roles, such as --draft small=NAME")
+
+
+def _named(given: list[str], otherwise: str) -> dict[str, str]:
+    """Values of NAME=VALUE by name; `otherwise` is the error for one without either, and none may repeat."""
+    out: dict[str, str] = {}
+    for name, _, value in (each.partition("=") for each in given):
+        if not name or not value:
+            raise ParameterError(otherwise)
+        if name in out:
+            raise ParameterError(f"{name} is given twice: {name}={out[name]:.40} and {name}={value:.40}")
+        out[name] = value
+    return out

@@ -348,6 +348,9 @@ def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]
     once("suites", (name for name, _ in named))
     suites = {}
     for name, source in named:
+        if isinstance(source, Suite):  # it says itself which prompts are measured
+            suites[name] = Suite(name, entries_of(source.entries), source.warm and entries_of(source.warm))
+            continue
         if isinstance(source, str | Path | Prompts):
             entries = list(suite(source) if isinstance(source, str | Path) else source)
         elif not isinstance(source, Iterable):

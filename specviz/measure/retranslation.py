@@ -105,6 +105,8 @@ class Decoded:
         Scores of the last outputs; ``comet`` is NaN if it is not installed.
     texts : list of str
         The last outputs.
+    tokens : list of list of int
+        The tokens of each stream, over all of its updates.
     """
 
     setting: Setting
@@ -113,6 +115,7 @@ class Decoded:
     comet: float = float("nan")
     texts: list[str] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)  # of each stream, as `Phases.sums`
+    tokens: list[list[int]] = field(default_factory=list)
 
     def of(self, function: Callable[..., Any], *names: str) -> BootstrapEstimate:
         """Apply a function to sums over the texts."""
@@ -159,7 +162,7 @@ def measure(
                 finish(Run(model, given[:1], METHOD, **shared, **each.values))  # warm-up
                 runs[each.label] = Run(model, given, METHOD, **shared, **each.values)
             followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
-            paired(followed[-1], len(given), model.device, tick, clock)
+            timed = paired(followed[-1], len(given), model.device, tick, clock)
             traces = {name: finish(run) for name, run in runs.items()}
     references = sources.references
     if references is None:
@@ -169,6 +172,7 @@ def measure(
     for each in chosen:
         made[each.label] = judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
         made[each.label].phases = followed[0][each.label].phases
+        made[each.label].tokens = timed[each.label].texts
     return made, quality
 
 

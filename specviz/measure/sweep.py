@@ -116,6 +116,7 @@ class Measured:
     texts: list[str]
     score: Score
     phases: list[dict[str, float]] = field(default_factory=list)  # of each text, as `Phases.sums`
+    tokens: list[list[int]] = field(default_factory=list)  # of each text
 
     @property
     def quality(self) -> BootstrapEstimate:
@@ -193,7 +194,9 @@ def sweep(
             if not number:
                 outputs = [point.model.decode(ids) for ids in timed[point.label].texts]
                 sums = decoders[point.label].sums | {"score": score.statistics(outputs)}
-                results[point.label] = Measured(point, sums, outputs, score, decoders[point.label].phases)
+                results[point.label] = Measured(
+                    point, sums, outputs, score, decoders[point.label].phases, timed[point.label].texts
+                )
     for label, measured in results.items():
         measured.sums["seconds"] = np.median(seconds[label], axis=0)
     return results
@@ -213,7 +216,7 @@ def packed(results: dict[str, Measured]) -> Settings:
 
     def plain(each: Measured) -> Settings:
         sums = {name: array.tolist() for name, array in each.sums.items()}
-        return {"sums": sums, "texts": each.texts, "phases": each.phases}
+        return {"sums": sums, "texts": each.texts, "phases": each.phases, "tokens": each.tokens}
 
     return {label: plain(each) for label, each in results.items()}
 
@@ -225,5 +228,6 @@ def unpacked(content: Settings, points: Sequence[Point], entries: list[Entry]) -
     for point in map(_named, points):
         saved = content[point.label]
         sums = {name: np.array(column) for name, column in saved["sums"].items()}
-        results[point.label] = Measured(point, sums, list(saved["texts"]), score, list(saved["phases"]))
+        texts, phases, tokens = (list(saved[name]) for name in ("texts", "phases", "tokens"))
+        results[point.label] = Measured(point, sums, texts, score, phases, tokens)
     return results

@@ -77,7 +77,10 @@ def answer(paper: str, tables: list[Replay]) -> Answer:
 
 
 def _speed_claims(tables: list[Replay]) -> tuple[list[tuple[str, Verdict]], str]:
-    """Verdicts on speed for the largest model with any, and that model's name if several models have some."""
+    """Verdicts on whether the paper's own method beats plain decoding, on the largest model that has any.
+
+    Also returns that model's name, if several models have some.
+    """
     by_model: dict[tuple[int, str], list[tuple[str, Verdict]]] = {}
     for each in tables:
         speed = [(each.table, verdict) for verdict in each.verdicts if verdict.question == PAYS]

@@ -13,7 +13,7 @@ from specviz.measure.report import Row, Values
 
 AGAIN = "again"  # suffix to the name of a method that a run decodes a second time as its control
 HOLDS, FAILS, OPEN = "holds here", "fails here", "cannot be judged here"
-ORDER, PAYS, SIZE, LOSSLESS = "order", "pays", "size", "lossless"  # what a claim is about
+ORDER, PAYS, FASTER, SIZE, LOSSLESS = "order", "pays", "faster", "size", "lossless"  # what a claim is about
 CONTROL, ABILITY, SAME, IDLE = "control", "ability", "same texts", "idle target"  # kinds of checks
 ALL_TASKS = ""  # the task of a check on all texts of a table
 SAME_NUMBER = 1e-12  # smaller differences count as zero
@@ -200,8 +200,9 @@ class Check(Plain):
         ``control``: a contender under two names; `value` is the ratio of their speeds, `low` and `high` its
         interval. ``ability``: whether the model can do the task; `value` is the p-value of the hypothesis
         that its texts fit their own references no better than others'.
-        ``same texts``: `count` of `of` texts equal the reference's. ``idle target``: in `count` of `of` texts
-        the large model did not run after the prompt.
+        ``same texts``: `count` of `of` texts equal the reference's; `text` says how they were compared, if
+        not token for token. ``idle target``: in `count` of `of` texts the large model did not run after the
+        prompt.
     """
 
     kind: str
@@ -221,7 +222,7 @@ class Verdict(Plain):
     """What the measurements here say about one of the paper's claims."""
 
     claim: str
-    question: str  # order, pays, size or lossless
+    question: str  # order, pays, faster, size or lossless
     verdict: str
     numbers: str
     reason: str

@@ -130,12 +130,16 @@ def _judged(replay: Replay, texts: Sequence[Row], by_id: dict[str, float]) -> Re
         figures.append(Figure(where, METRIC, float(mean.median), low, high, len(values), mean.values, source))
     alone = [replace(c, figure=c.figure - first if c.metric == METRIC and c.figure is not None else None)
              for c in cells]  # fmt: skip
-    judge = Judge(alone, figures, replay.compare, replay.checks, claims(replay.table))
+    judge = Judge(alone, figures, replay.compare, replay.checks, claims(replay.table), replay.total)
     others = [c for c in replay.comparisons if replay.cells[c.first].metric != METRIC]
     of_comet = {claim["text"] for claim in judge.claims if METRIC in claim["of"].get("metric", ())}
     judged = {new.claim: new for new in judge.verdicts() if new.claim in of_comet}
     verdicts = [judged.get(old.claim, old) for old in replay.verdicts]
-    return replace(replay, cells=cells, comparisons=[*others, *judge.comparisons()], verdicts=verdicts)
+    facts = [*replay.figures[:first], *({"texts": f.texts, "derived": False} for f in figures)]
+    return replace(
+        replay, cells=cells, comparisons=[*others, *judge.comparisons()], verdicts=verdicts,
+        figures=facts if replay.figures else [],  # an older replay has none
+    )  # fmt: skip
 
 
 def columns(cell: Cell) -> Row:

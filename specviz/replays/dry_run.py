@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from specviz.errors import ParameterError, plural
 from specviz.replays.contenders import NUCLEUS_GRID, ORACLE
@@ -17,6 +18,7 @@ from specviz.replays.setups import BYTES, NEVER_RUN, Chosen
 from specviz.replays.tasks import tasks_of
 from specviz.suites.catalogue import CATALOGUE
 
+BASELINE = "autoregressive"
 PROMPT = 1024  # prompt tokens per text that the estimate of memory allows for
 ROWS, COLUMNS = 16384, 4096  # of the matrix whose reading is timed: larger than the caches
 SECONDS = 0.3  # length of the measurement
@@ -130,7 +132,7 @@ def plan(
     kept = sides * part.model.shape.cached(tokens) * width
     tasks = set(part.suites) & set(tasks_of(chosen.recipe))
     texts = prompts * (1 if chosen.recipe.source == "run" else len(tasks))  # the others: per task
-    passes = texts * longest * contenders(chosen) * int(numbers.get("rounds", 1))
+    passes = round(texts * longest * contenders(chosen) * int(numbers.get("rounds", 1)))
     return Plan(
         chosen, device, form, prompts, longest, sum(each.bytes for each in part.checkpoints),
         sum(each.bytes for each in part.checkpoints if each.here), weights + kept, passes,
@@ -138,11 +140,23 @@ def plan(
     )  # fmt: skip
 
 
-def contenders(chosen: Chosen) -> int:
-    """How often a round decodes a text: per curve once per setting, for the reference and for the control."""
+def contenders(chosen: Chosen) -> float:
+    """How often a round decodes a text at full length.
+
+    Each run and each curve decodes it once per setting, for the reference and for the control.
+    """
     recipe, numbers = chosen.recipe, chosen.recipe.whole
+    if recipe.source == "limits":
+        return 1
+    if recipe.source == "lengths":  # stepwise decoding, SSD and the control, at each length and with examples
+        return 3 * float(sum(map(Fraction, recipe.options["cells"].values())) + len(recipe.options["shots"]))
     if "curves" not in recipe.options:
-        return len(recipe.rows) + 2
+        runs: dict[str, set[str]] = {}
+        for row in recipe.rows:
+            plain = row.method in (BASELINE, "stepwise") or row.values.get("mode") == "rt"
+            name = BASELINE if plain else repr((row.method, row.values, row.role))
+            runs.setdefault(repr(sorted(row.plan.items())), {BASELINE}).add(name)
+        return sum(len(each) + 1 for each in runs.values())
     names = "fallbacks", "rollbacks", "windows"
     fallbacks, rollbacks, windows = (len(numbers.get(name, ())) for name in names)
     sizes = {

@@ -22,6 +22,7 @@ from specviz.replays.cells import (
     ALL_TASKS,
     CONTROL,
     FAILS,
+    FASTER,
     HOLDS,
     IDLE,
     LOSSLESS,
@@ -102,12 +103,14 @@ class Difference:
 
 def spread_of(figure: Figure) -> np.ndarray | None:
     """Values of a figure on resampled texts, or approximated from its interval if it kept none."""
-    if figure.draws is not None:
-        return figure.draws
-    if figure.low is None or figure.high is None or figure.low == figure.high:
+    return figure.draws if figure.draws is not None else normal(figure.value, figure.low, figure.high)
+
+
+def normal(value: float, low: float | None, high: float | None) -> np.ndarray | None:
+    """Values that are normally distributed with a 95 % interval; None without an interval."""
+    if low is None or high is None:
         return None
-    middle = np.random.default_rng(0).permutation(NORMAL)
-    return figure.value + middle * (figure.high - figure.low) / (2 * 1.96)
+    return value + np.random.default_rng(0).permutation(NORMAL) * (high - low) / (2 * 1.96)
 
 
 # Quantiles of the normal distribution (approximated by a logistic one to within 0.01).
@@ -116,13 +119,21 @@ NORMAL = np.log(_SHARES / (1 - _SHARES)) / 1.702
 NORMAL = NORMAL / NORMAL.std()
 
 
-def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
-    """One figure minus another, or minus a number; `noise` is the control's."""
+Ends = tuple[float | None, float | None]  # of an interval
+
+
+def difference(a: Figure, b: Figure | float, noise: float, ends: Ends | None = None) -> Difference:
+    """One figure minus another, or minus a number; `noise` is the control's.
+
+    `ends` is the interval of a difference that was measured on shared texts, whose draws were not saved.
+    """
     other = b if isinstance(b, float) else b.value
     value, draws, texts = a.value - other, spread_of(a), a.texts
     if not isinstance(b, float):
         theirs, texts = spread_of(b), min(a.texts, b.texts)
-        if draws is not None and theirs is not None:
+        if ends is not None:
+            draws = normal(value, *ends)
+        elif draws is not None and theirs is not None:
             # Figures of a column with equally many texts share these; others are resampled independently.
             aligned = a.texts == b.texts and a.draws is not None and b.draws is not None
             theirs = theirs if aligned else np.random.default_rng(1).permutation(theirs)
@@ -132,6 +143,7 @@ def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
     elif draws is not None:
         draws = draws - other
     low, high = (None, None) if draws is None else np.nanquantile(draws, (0.025, 0.975)).tolist()
+    low, high = ends or (low, high)
     ratio = a.value / other if other else math.inf
     timed = a.metric in TIMES
     beyond = not timed or (ratio > 0 and abs(math.log(ratio)) > noise)
@@ -162,13 +174,19 @@ Pair = frozenset[int]  # indices of two figures
 
 @dataclass
 class Judge:
-    """Judges a table, from its cells, their figures and every difference between these."""
+    """Judges a table, from its cells, their figures and every difference between these.
+
+    `total` is a column, and its value that is the mean of the others. `before` holds comparisons that were
+    made when the figures had draws: a pair then keeps its interval.
+    """
 
     cells: list[Cell]
     figures: list[Figure]
     compare: tuple[str, ...]
     checks: list[Check]
     claims: Sequence[Values] = ()
+    total: Sequence[str] = ()
+    before: Sequence[Comparison] = ()
 
     def __post_init__(self) -> None:
         self.noise = noise_of(self.checks)
@@ -178,16 +196,21 @@ class Judge:
         self.pairs: dict[Pair, Difference] = {}
         self.firsts: dict[Pair, int] = {}  # the figure from which the other one was subtracted
         self.ones: dict[int, Difference] = {}  # speedups minus 1
+        kinds: dict[tuple, int] = {}  # one measurement may appear in several rows
+        self.original = [kinds.setdefault((f.source, f.metric), i) for i, f in enumerate(self.figures)]
+        self.ends: dict[tuple[int, int], Ends] = {}
+        for old in self.before:
+            a, b = (self.measurement(self.cells[i]) for i in (old.first, old.second))
+            low, high = (None if end is None else -end for end in (old.high, old.low))
+            self.ends |= {(a, b): (old.low, old.high), (b, a): (low, high)}
         self.columns = self._columns()
         for column in self.columns:
             for i, j in combinations(column, 2):
                 self._compare(self.cells[i], self.cells[j])
         for claim in self.claims:
-            if claim["question"] == ORDER:
+            if "over" in claim:
                 for one, other, _ in self.steps(claim, self.selected(claim)):
                     self._compare(one, other)
-        kinds: dict[tuple, int] = {}  # one measurement may appear in several rows
-        self.original = [kinds.setdefault((f.source, f.metric), i) for i, f in enumerate(self.figures)]
         for number in dict.fromkeys(self.original):
             figure = self.figures[number]
             if figure.metric == "speedup" and figure.texts and self.able(number):
@@ -220,13 +243,18 @@ class Judge:
         one, two = self.figures[a], self.figures[b]
         return a != b and one.source != two.source and bool(one.texts and two.texts)
 
+    def measurement(self, cell: Cell) -> int:
+        """The number of the figure that first showed a cell's measurement."""
+        assert cell.figure is not None
+        return self.original[cell.figure]
+
     def _compare(self, one: Cell, other: Cell) -> None:
-        a, b = one.figure, other.figure
-        assert a is not None and b is not None
+        a, b = self.measurement(one), self.measurement(other)
         pair = frozenset((a, b))
         if pair in self.pairs or not self.distinct(a, b):
             return
-        self.pairs[pair] = difference(self.figures[a], self.figures[b], self.noise)
+        ends = self.ends.get((a, b))
+        self.pairs[pair] = difference(self.figures[a], self.figures[b], self.noise, ends)
         self.firsts[pair] = a
 
     def comparisons(self) -> list[Comparison]:
@@ -241,8 +269,8 @@ class Judge:
         for column in self.columns:
             for i, j in combinations(column, 2):
                 one, two = self.cells[i], self.cells[j]
-                assert one.figure is not None and two.figure is not None
-                pair = frozenset((one.figure, two.figure))
+                mine, theirs = self.measurement(one), self.measurement(two)
+                pair = frozenset((mine, theirs))
                 seen = self.pairs.get(pair)
                 if seen is None or one.metric.endswith("_gain"):
                     continue
@@ -250,17 +278,17 @@ class Judge:
                 printed = one.value - two.value
                 if pair in made:
                     before = made[pair]
-                    turned = printed if self.firsts[pair] == one.figure else -printed
+                    turned = printed if self.firsts[pair] == mine else -printed
                     if turned * before.printed < 0 or (turned == 0) != (before.printed == 0):
                         made[pair] = replace(before, split=True)
                     continue
-                a, b = self.figures[one.figure], self.figures[two.figure]
+                a, b = self.figures[mine], self.figures[theirs]
                 if one.metric in SPEEDS and min(a.value, b.value) > 0:
                     copy = frozenset((a.source, b.source)), round(abs(math.log(a.value / b.value)), 6)
                     if copy in speeds:
                         continue
                     speeds.add(copy)
-                sign = 1 if self.firsts[pair] == one.figure else -1
+                sign = 1 if self.firsts[pair] == mine else -1
                 first, second = (i, j) if sign > 0 else (j, i)
                 made[pair] = Comparison(
                     first, second, sign * printed, seen.value, seen.low, seen.high, seen.corrected,
@@ -282,7 +310,8 @@ class Judge:
     def verdict(self, claim: Values) -> Verdict:
         """The verdict on a claim; its question selects the test."""
         questions: dict[str, Callable[[Values, list[Cell]], tuple[str, str, str]]] = {
-            ORDER: self.ordered, PAYS: self.paying, SIZE: self.sized, LOSSLESS: self.same,
+            ORDER: self.ordered, PAYS: self.ordered if "over" in claim else self.paying,
+            FASTER: self.paying, SIZE: self.sized, LOSSLESS: self.same,
         }  # fmt: skip
         those = [cell for cell in self.cells if cell.selected(claim["of"])]
         able = self.selected(claim)
@@ -293,8 +322,24 @@ class Judge:
             outcome = OPEN, "", why
         else:
             verdict, numbers, why = questions[claim["question"]](claim, able)
-            outcome = verdict, numbers, "; ".join(filter(None, [why, self.idle(able)]))
+            lacking = self.lacking(claim, those, able)
+            if verdict == HOLDS and claim.get("every") in lacking:
+                verdict = OPEN
+            scope = f"judged for {', '.join(lacking.values())}" if lacking else ""
+            outcome = verdict, numbers, "; ".join(filter(None, [why, scope, self.idle(able)]))
         return Verdict(claim["text"], claim["question"], *outcome)
+
+    def lacking(self, claim: Values, those: list[Cell], able: list[Cell]) -> dict[str, str]:
+        """The columns in which only some of a claim's values are judged, each with how many, in words."""
+        out, over, members = {}, claim.get("over"), claim.get("members")
+        for name in those[0].keys:
+            every = {cell.keys[name] for cell in those if (name, cell.keys[name]) != tuple(self.total)}
+            if name == over and members is not None:
+                every = {value for value in every if str(value) in members}
+            here = every & {cell.keys[name] for cell in able}
+            if 0 < len(here) < len(every):
+                out[name] = f"{len(here)} of {plural(len(every), name.replace('_', ' ').removesuffix('s'))}"
+        return out
 
     def inability(self) -> str:
         """Why the figures of a model that cannot do the task are not judged."""
@@ -328,8 +373,7 @@ class Judge:
         seen: dict[Pair, tuple[Cell, Cell, int]] = {}
         one = 0
         for ahead, other, sign in looked:
-            assert ahead.figure is not None and other.figure is not None
-            pair = frozenset((ahead.figure, other.figure))
+            pair = frozenset((self.measurement(ahead), self.measurement(other)))
             if pair in self.pairs:
                 seen.setdefault(pair, (ahead, other, sign))
             else:
@@ -337,7 +381,7 @@ class Judge:
         outcomes = []
         for pair, (ahead, other, sign) in seen.items():
             gap = self.pairs[pair]
-            first = 1 if self.firsts[pair] == ahead.figure else -1
+            first = 1 if self.firsts[pair] == self.measurement(ahead) else -1
             name = f"{self.name(ahead, claim['over'])} against {self.name(other, claim['over'])}"
             outcomes.append((sign * first * gap.value, gap, name, ahead, other, first))
         if not outcomes:
@@ -350,8 +394,8 @@ class Judge:
         wrong = [each for each in outcomes if each[0] < 0 and each[1].clear]
         right = [each for each in outcomes if each[0] > 0 and each[1].clear]
         # In a rising series, neighbours may be level, but each group's last must clearly exceed its first.
-        sure = {frozenset((each[3].figure, each[4].figure)) for each in right}
-        ends = [frozenset((g[-1].figure, g[0].figure)) for g in groups_of(claim, cells)]
+        sure = {frozenset(map(self.measurement, each[3:5])) for each in right}
+        ends = [frozenset(map(self.measurement, (g[-1], g[0]))) for g in groups_of(claim, cells)]
         steady = claim["check"] != "best" and len(outcomes) > 1 and sure.issuperset(ends)
         of = wrong or outcomes
         counts = f"{len(right)} of {len(outcomes)} clearly so, {len(wrong)} clearly not"
@@ -440,20 +484,25 @@ class Judge:
     def same(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
         """Whether the texts equal the reference's."""
         names = {(each.contender, by) for cell in cells if (each := cell.source) for by in ("", each.by)}
-        those = [each for each in self.checks if each.kind == SAME and (each.contender, each.by) in names]
+        # Older replays have a copy for each row that shows a contender.
+        checks = dict.fromkeys(each for each in self.checks if each.kind == SAME)
+        those = [each for each in checks if (each.contender, each.by) in names]
         count, of = sum(check.count for check in those), sum(check.of for check in those)
         if not of:
             return OPEN, "", "no texts were compared (sampling writes different ones each time)"
         numbers = f"{count:,} of {plural(of, 'text')} are the reference's"
         if count < of:
             return FAILS, numbers, "specviz audit shows where they diverge and whether it is a tie"
-        return HOLDS, numbers, "compared token for token"
+        return HOLDS, numbers, f"compared {those[0].text or 'token for token'}"
 
     def name(self, cell: Cell, *over: str) -> str:
         """A cell in a few words: its contender, the columns `over`, and its task."""
         names = dict.fromkeys((*self.compare, *over))
         parts = [str(cell.column(name)) for name in names]
         parts += [str(cell.keys[k]) for k in ("task", "language", "dataset") if k in cell.keys]
+        pair = cell.source.task if cell.source is not None and "→" in cell.source.task else ""
+        if "language" in cell.keys and pair not in ("", cell.keys["language"]):
+            parts[-1] += f" (here {pair})"
         return ", ".join(dict.fromkeys(part for part in parts if part not in ("", "-")))
 
     def doubt(self, differences: Iterable[Difference]) -> str:
@@ -519,7 +568,7 @@ def remarks(checks: Sequence[Check]) -> list[str]:
         elif each.kind == IDLE and each.count:
             lines.append(f"{each.contender}, {each.task}: in {each.count:,} of {plural(each.of, 'text')} the "
                 f"large model never ran: the small model wrote them alone")  # fmt: skip
-    same = [each for each in checks if each.kind == SAME]
+    same = [each for each in dict.fromkeys(checks) if each.kind == SAME]
     whole = [each for each in same if each.count == each.of]
     lines += [
         f"{each.contender}, {each.task}: {each.count:,} of {plural(each.of, 'text')} are the reference's"
@@ -528,7 +577,7 @@ def remarks(checks: Sequence[Check]) -> list[str]:
     if whole:
         n, who = sum(each.of for each in whole), list(dict.fromkeys(each.contender for each in whole))
         name = who[0] if len(who) == 1 else plural(len(who), "contender")
-        lines.append(f"{plural(n, 'text')} of {name}: token for token the reference's")
+        lines.append(f"{plural(n, 'text')} of {name}: {whole[0].text or 'token for token'} the reference's")
     return lines
 
 

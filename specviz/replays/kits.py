@@ -321,7 +321,8 @@ def check_printed(there: Replay, file: Path) -> None:
 def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
     """Recompute a replay's comparisons and verdicts from its cells; also describe the changed verdicts.
 
-    Results do not include the spread over texts, so their intervals stand in for it.
+    Results do not include the spread over texts. Intervals stand in for it: those of the cells, and for a
+    difference on shared texts the comparison's own.
     """
     from specviz.replays.judging import Judge
     from specviz.replays.sources.shared import Figure
@@ -342,15 +343,17 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
         cell = some[0]
         if cell.measured is None or cell.source is None or len({c.measured for c in some}) > 1:
             raise TraceError(f"{file} gives several values for one number: {number}")
-        derived = bool(there.total) and cell.keys.get(there.total[0]) == there.total[1]
-        # References, counts and bounds have no texts, so nothing is compared with them.
-        texts = 0 if cell.low == cell.high == cell.measured else cell.source.texts
+        if there.figures:
+            texts, derived = there.figures[number]["texts"], bool(there.figures[number]["derived"])
+        else:  # an older replay: references and bounds have no texts, so nothing is compared with them
+            texts = 0 if cell.low == cell.high == cell.measured else cell.source.texts
+            derived = bool(there.total) and cell.keys.get(there.total[0]) == there.total[1]
         figures.append(Figure(cell.keys, cell.metric, cell.measured, cell.low, cell.high, texts,
                               source=cell.source, derived=derived))  # fmt: skip
     for cell in cells:
         cell.figure = None if cell.figure is None else place[cell.figure]
     judged_claims = [] if there.table in CURVES else claims(there.table)
-    judge = Judge(cells, figures, there.compare, there.checks, judged_claims)
+    judge = Judge(cells, figures, there.compare, there.checks, judged_claims, there.total, there.comparisons)
     verdicts = judge.verdicts()
     before = {(each.claim, each.question): each.verdict for each in there.verdicts}
     changed = [
@@ -359,4 +362,6 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
         for each in verdicts
         if before.get((each.claim, each.question), each.verdict) != each.verdict
     ]
-    return replace(there, cells=cells, comparisons=judge.comparisons(), verdicts=verdicts), changed
+    kept = [there.figures[number] for number in numbers] if there.figures else []
+    made = judge.comparisons()
+    return replace(there, cells=cells, comparisons=made, verdicts=verdicts, figures=kept), changed

@@ -31,9 +31,9 @@ class Row:
     plan: Where = field(default_factory=dict)  # other settings of the run: dtype, temperature, context
 
     @property
-    def calibrated(self) -> bool:
-        """Whether a parameter follows from the calibrated draft size."""
-        return any(isinstance(value, Best) for value in self.values.values())
+    def calibrated(self) -> Best | None:
+        """The first parameter that follows from the calibrated draft size."""
+        return next((value for value in self.values.values() if isinstance(value, Best)), None)
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Best:
     """A parameter's value, as a multiple of the draft size that calibration yields here."""
 
     times: float = 1.0
+    values: Where = field(default_factory=dict)  # the method's other parameters in that calibration
 
 
 @dataclass(frozen=True)
@@ -86,15 +87,19 @@ UNALIGNED, ALIGNED, REJECTION = "BiLD, unaligned", "BiLD, aligned", "speculative
 
 
 def _resolved(value: Any, names: Mapping[str, Any]) -> Any:
-    """Resolve a file's value: ``$NAME`` refers to `names`, ``{best = "95/110"}`` is a share of g*."""
+    """Resolve a file's value: ``$NAME`` refers to `names`, ``{best = "95/110"}`` is a share of g*.
+
+    Other keys next to ``best`` are parameters with which g* is calibrated.
+    """
     if isinstance(value, str) and value.startswith("$"):
         return _resolved(names[value[1:]], names)
     if isinstance(value, list):
         return [_resolved(each, names) for each in value]
     if not isinstance(value, dict):
         return value
-    if value.keys() == {"best"}:
-        return Best(float(Fraction(value["best"])))
+    if "best" in value:
+        others = {key: each for key, each in value.items() if key != "best"}
+        return Best(float(Fraction(value["best"])), others)
     return {key: _resolved(each, names) for key, each in value.items()}
 
 

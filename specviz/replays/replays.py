@@ -84,6 +84,10 @@ class Replay:
         Folders below `path` that hold the rows and their traces.
     traces : list of dict
         Without a run, the best, median and worst text: ``name``, ``of``, ``figure``, ``file``.
+    figures : list of dict
+        For each measured figure, what its comparisons need besides its cells: ``texts``, the number of texts
+        (or parts) that were resampled, and ``derived``, whether it is a mean of other figures. Older replays
+        have none.
     costs : list of Cost
         Where the time of each contender goes.
     settings : dict
@@ -113,6 +117,7 @@ class Replay:
     runs: list[str] = field(default_factory=list)
     traces: list[dict[str, str]] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
+    figures: list[dict[str, int]] = field(default_factory=list)
     settings: Settings = field(default_factory=dict)
     seconds: float = 0.0
     created: str = ""
@@ -213,12 +218,13 @@ class Replay:
 
     def tallies(self) -> list[Tally]:
         """Comparisons of each cell that clearly agree with the paper, are unclear, or clearly disagree."""
-        counts: dict[int | None, list[int]] = {cell.figure: [0, 0, 0] for cell in self.cells}
+        kinds = [(cell.source, cell.metric) for cell in self.cells]  # several cells may show a measurement
+        counts = {kind: [0, 0, 0] for kind in kinds}
         for each in self.comparisons:
             if each.place is not None:
-                counts[self.cells[each.first].figure][each.place] += 1
-                counts[self.cells[each.second].figure][each.place] += 1
-        return [(0, 0, 0) if c.figure is None else tuple(counts[c.figure]) for c in self.cells]  # type: ignore[misc]
+                counts[kinds[each.first]][each.place] += 1
+                counts[kinds[each.second]][each.place] += 1
+        return [(0, 0, 0) if kind[0] is None else tuple(counts[kind]) for kind in kinds]  # type: ignore[misc]
 
     @property
     def summary(self) -> str:
@@ -371,7 +377,7 @@ def of_content(content: Settings, file: Path, path: Path) -> Replay:
 
     of_version(content, file, "replay")
     checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
-    content = {"costs": []} | dict(content)  # older replays have none
+    content = {"costs": [], "figures": []} | dict(content)  # older replays have none
     values: Settings = {name: content[key] for name, key in SAVED.items()}
     sources = [Provenance.read(each) for each in content["sources"]]
     values |= {name: [kind.read(each) for each in values[name]] for name, kind in PLAIN.items()}
@@ -446,13 +452,14 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
     if table in CURVES:  # which have no cells without a figure
         notes += [f"{_named(where)}: {why}" for where, why in made.absent]
     claimed = [] if table in CURVES else claims(table)
-    judge = Judge(cells, made.figures, recipe.compare, made.checks, claimed)
+    judge = Judge(cells, made.figures, recipe.compare, made.checks, claimed, recipe.total or ())
     theirs = {**recipe.theirs, "precision": recipe.precision, "data": recipe.data or "does not say"}
     return Replay(
         table, title(table.partition("/")[0]), caption, place, recipe.compare, cells,
         list(recipe.total or ()), list(recipe.metrics), table in CURVES, judge.comparisons(),
         judge.verdicts(), made.checks, errata, theirs, [list(each) for each in recipe.differs],
-        made.environment, notes, made.runs, made.traces, made.costs, settings,
+        made.environment, notes, made.runs, made.traces, made.costs,
+        [{"texts": each.texts, "derived": each.derived} for each in made.figures], settings,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 

@@ -15,11 +15,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.arguments import check_threads, checked
-from specviz.errors import ParameterError, SpecvizError, loading, one_line
+from specviz.errors import ModelError, ParameterError, SpecvizError, loading, one_line
 from specviz.measure.report import Settings, Tick, Values
 from specviz.replays import setups
 from specviz.replays.published import published
-from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
+from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Best, Recipe, Row
 from specviz.replays.replays import ALL, FILE, Replay, Replays, compared, opened
 from specviz.replays.tasks import PLAIN, Given, check_suites, fitting, read_suites, tasks_of
 from specviz.rules.store import SCORES
@@ -207,7 +207,7 @@ def replay(
     }  # fmt: skip
     finished = opened_same(path, settings)
     if finished is not None:
-        refuse_older(path, [str(each) for each in (model, *drafts.values()) if isinstance(each, str | Path)])
+        refuse_older(path, [settings["model"]] * (in_memory is None) + list(drafts.values()))
         return finished
     options = RunOptions(
         model, drafts, chosen, numbers["prompts"], numbers["max_new_tokens"], threads, numbers, path,
@@ -280,12 +280,20 @@ def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) 
         if score not in SCORES:
             raise ParameterError(f"score must be one of {', '.join(SCORES)}, got {score!r:.40}")
         if not any(row.method == "unispec" for row in rows):
-            raise ParameterError(f"score applies to UniSpec, and {table} has no row of it")
-        rows = tuple(
-            replace(row, values={**row.values, "score": score}) if row.method == "unispec" else row
-            for row in rows
-        )
+            own = "is of the paper's own score alone"
+            why = own if table.startswith("unispec/") and not rows else "has no row of it"
+            raise ParameterError(f"score applies to UniSpec, and {table} {why}: drop score")
+        rows = tuple(with_score(row, score) if row.method == "unispec" else row for row in rows)
     return replace(recipe, rows=rows)
+
+
+def with_score(row: Row, score: str) -> Row:
+    """A row of UniSpec with another node score, for which its draft size is calibrated."""
+    values = {
+        name: replace(each, values={**each.values, "score": score}) if isinstance(each, Best) else each
+        for name, each in row.values.items()
+    }
+    return replace(row, values={**values, "score": score})
 
 
 def calibrates(recipe: Recipe) -> bool:
@@ -304,6 +312,8 @@ def usable(recipe: Recipe, options: Values) -> Settings:
         unused.add("fit")
     if recipe.source in CALIBRATIONS:
         unused |= {"number", "max_new_tokens"}
+    if recipe.source != "streams":
+        unused.add("template")
     return {name: value for name, value in options.items() if name not in unused}
 
 
@@ -349,7 +359,7 @@ def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick 
         made = sources.find(recipe.source)(recipe, options)
         made.notes += left_out
     replayed = compared(settings["table"], recipe, made, settings)
-    replayed = replace(replayed, seconds=perf_counter() - begin, path=options.path)
+    replayed = replace(replayed, seconds=made.earlier + perf_counter() - begin, path=options.path)
     if SIDE_BY_SIDE in options.memory:
         place = replayed.environment | {"processes": options.memory[SIDE_BY_SIDE]}
         replayed = replace(replayed, environment=place)
@@ -466,9 +476,13 @@ def refuse_older(path: Path, models: Sequence[str]) -> None:
     ------
     SpecvizError
     """
+    from specviz.models.loading import find as find_model
+
     made = (path / FILE).stat().st_mtime
     for name in filter(None, models):
         place = Path(name)
+        with suppress(ModelError):  # it may have been deleted since
+            place = find_model(name) or place
         files = [each for each in place.iterdir() if each.is_file()] if place.is_dir() else [place]
         if any(each.stat().st_mtime > made for each in files if each.exists()):
             raise OtherSettings(
@@ -521,6 +535,14 @@ def replay_all(
     every, shared = Replays(path, left=SETTINGS | FIGURES), Memory()
     chosen = read_suites(suite)
     workers = _checked_workers(workers, options)
+    if isinstance(draft, Mapping):
+        drafted = {role for each in (*RECIPES, *CURVES) for role in find(each).drafts}
+        if unknown := sorted(set(draft) - drafted):
+            raise ParameterError(
+                f"no table has a drafter {unknown[0]!r:.40}; the roles are {', '.join(sorted(drafted))}"
+            )
+    if options.get("chat") and options.get("model") is None:
+        raise ParameterError("chat is for one model, and the tables use several: name one with model")
     if draft is None and options.get("setup") is None:
         shared |= peers_of(bool(options.get("quick")), {**options, "score": score})
     jobs = []

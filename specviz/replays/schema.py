@@ -92,7 +92,7 @@ class Judged(TypedDict):
     """A claim, as `cells.Verdict`."""
 
     claim: Text
-    question: Literal["order", "pays", "size", "lossless"]
+    question: Literal["order", "pays", "faster", "size", "lossless"]
     verdict: Literal["holds here", "fails here", "cannot be judged here"]
     numbers: Text
     reason: Text
@@ -136,6 +136,13 @@ class Cost(TypedDict):
     elsewhere: dict[Name, Annotated[list[Figure], Field(min_length=2, max_length=2)]]
 
 
+class FigureFacts(TypedDict):
+    """What comparisons need of a figure besides its cells."""
+
+    texts: Count
+    derived: bool
+
+
 class ReplayFile(TypedDict):
     """``replay.json``."""
 
@@ -160,6 +167,7 @@ class ReplayFile(TypedDict):
     runs: list[Annotated[str, AfterValidator(_below)]]
     traces: list[TraceFile]
     costs: NotRequired[Annotated[list[Cost], Field(max_length=MOST_CELLS)]]
+    figures: NotRequired[Annotated[list[FigureFacts], Field(max_length=MOST_CELLS)]]
     asked: Settings
     seconds: Seconds
     created: Text
@@ -182,6 +190,9 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
         interval = [cell["low"] is not None, cell["high"] is not None]
         if any(interval) and not all([*interval, cell["measured"] is not None]):
             raise ValueError(f"has cells[{number}] with half an interval")
+    figures = replay.get("figures") or []
+    if figures and max((cell["figure"] or 0 for cell in cells), default=0) >= len(figures):
+        raise ValueError("has a cell with a figure that does not exist")
     for number, check in enumerate(replay["checks"]):
         if check["kind"] == "control" and (check["low"] is None) != (check["high"] is None):
             raise ValueError(f"has checks[{number}] with half an interval")

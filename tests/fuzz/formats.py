@@ -234,7 +234,7 @@ class ReplayResults(Folder):
             "checks": [Check("control", "a", "", 3, 3, 1.0, 0.9, 1.1).as_dict()], "errata": ["a place"],
             "theirs": {"data": "theirs"}, "defined": [["speedup", "a", "b"]], "environment": ENVIRONMENT,
             "notes": ["a note"], "runs": [], "traces": [], "asked": {"table": table}, "seconds": 3.0,
-            "created": "now",
+            "created": "now", "figures": [{"texts": 3, "derived": False} for _ in cells],
         }  # fmt: skip
         return {"replay.json": replay}
 

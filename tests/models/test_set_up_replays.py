@@ -39,7 +39,7 @@ def here(tmp_path, monkeypatch):
 def test_unispec_beside_the_published_heads(tmp_path, monkeypatch):
     monkeypatch.setattr(eagles, "VOCABULARY", 261)
     monkeypatch.setitem(eagles.CONFIG, "vocab_size", 261)
-    monkeypatch.setattr(shared.RunOptions, "best", lambda self, method: 4)
+    monkeypatch.setattr(shared.RunOptions, "best", lambda self, method, values: 4)
     part = setups.Setups().parts["llama31-eagle"]
     words = {"vocab_size": 261, "num_hidden_layers": 8, "max_position_embeddings": 512}
     make("llama", seed=5, **words).save_pretrained(part.model.path, max_shard_size="8KB")

@@ -19,6 +19,7 @@ from specviz.metrics.rouge import Rouge
 from specviz.replays import (
     dry_run,
     judging,
+    kits,
     markdown,
     page,
     plots,
@@ -41,7 +42,7 @@ from specviz.replays.cells import (
     Check,
     Provenance,
 )
-from specviz.replays.published import claims
+from specviz.replays.published import claims, published
 from specviz.replays.recipes import RECIPES
 from specviz.replays.sources import canvases, shared, thresholds
 from specviz.replays.sources.shared import Measurement, RunOptions, exact
@@ -233,6 +234,22 @@ def test_one_figure_beside_five_models_counts_once():
     assert len(made.measured) > 10 and made.counts()["figures"] == 2 and len(made.comparisons) == 1
 
 
+def test_a_pair_of_measurements_in_several_rows_counts_once():
+    base = np.random.default_rng(0).normal(2, 0.1, 24)
+    made = Measurement(checks=[QUIET])
+    for size in (25, 50, 75, 100, 125):  # at a small g* three rows are one contender, and two another
+        large = size >= 100
+        made.on(method="unispec", settings=f"draft_size={1 + large}")
+        made.add({"found_by": "grid search", "draft_size": size}, "tau", mean(base + large))
+    found = replays.compared("unispec/table16", RECIPES["unispec/table16"], made, {})
+    (one,) = found.comparisons
+    assert one.clear and found.counts()["clear_agrees"] == 1
+    assert one.p < 1e-6, "it is paid for once"
+    assert [tally for tally in found.tallies() if any(tally)] == [(1, 0, 0)] * 5
+    rises = verdict_of(found, "τ rises with the draft size")
+    assert rises.verdict == HOLDS and "1 of 1 clearly so" in rises.reason
+
+
 def test_a_speedup_is_a_copy_of_its_throughput():
     rng = np.random.default_rng(0)
     figures = []
@@ -302,7 +319,7 @@ def test_tasks_with_few_texts_are_tested_at_once():
     entries = [{"kind": kind, "reference": [" ".join(rng.choice(words, 8))]} for kind in kinds]
     noise = ["".join(rng.choice(list("qxzvwk "), 40)) for _ in kinds]
 
-    def tested(texts, some):
+    def tested(texts, some, recipe=recipe):
         rows = [{"prompt": i, "kind": some[i]["kind"], "text": [text]} for i, text in enumerate(texts)]
         made = Measurement()
         prompts.check_ability(recipe, rows, some, made)
@@ -315,6 +332,9 @@ def test_tasks_with_few_texts_are_tested_at_once():
     # Each text answers the other prompt of its kind: right in form alone.
     (formal,) = tested([entry["reference"][0] for entry in entries[7:] + entries[:7]], entries).checks
     assert not formal.count
+    swapped = [entry["reference"][0] for entry in entries[7:] + entries[:7]]
+    (formal,) = tested(swapped, entries, RECIPES["unispec/table15"]).checks
+    assert not formal.count and RECIPES["unispec/table15"].parts == {}
     claim = {"question": "order", "of": {"metric": "speedup"}, "check": "best", "over": "method", "is": "UNI",
              "text": ""}  # fmt: skip
     rows = [
@@ -327,6 +347,10 @@ def test_tasks_with_few_texts_are_tested_at_once():
     few, none = tested(noise[:4], entries[:4]), tested(noise, [{"kind": kind} for kind in kinds])
     assert not few.checks and few.notes == [f"{note} (too few references)"]
     assert not none.checks and none.notes == [f"{note} (no references)"]
+    made = Measurement()
+    for _ in range(2):
+        made.ability("EN-DE", ["a"], [None])
+    assert made.notes == ["whether the model can do EN-DE was not tested (no references)"]
 
 
 def test_what_rises_rises_in_every_group_whatever_their_order():
@@ -512,10 +536,75 @@ def test_lossless_is_a_matter_of_texts():
     said = verdict_of(replay("unispec/table3", rows, checks), claim)
     assert said.verdict == FAILS and said.numbers == "23 of 24 texts are the reference's"
     assert verdict_of(replay("unispec/table3", rows, []), claim).verdict == OPEN
+    made = replay("unispec/table3", rows, [*checks, *checks])  # older replays repeat them
+    assert verdict_of(made, claim).numbers == said.numbers and len(made.remarks()) == 2
     # Texts in another format are no evidence for this one.
     checks[1] = replace(checks[1], by="another bfloat16")
     said = verdict_of(replay("unispec/table3", rows, checks), claim)
     assert said.verdict == HOLDS and said.numbers == "16 of 16 texts are the reference's"
+
+
+def test_texts_of_a_contender_in_several_rows_are_counted_once():
+    made = Measurement()
+    made.by("unispec", {"draft_size": 2})
+    for mine in (["a", "b"], ["a", "b"], ["a", "x"]):
+        made.same_texts("QA", mine, ["a", "b"])
+    assert [(check.count, check.of) for check in made.checks] == [(2, 2), (1, 2)]
+
+
+def test_every_task_needs_all_tasks():
+    tasks_of = list(RECIPES["unispec/table1"].parts["task"])
+    claim, values = "UniSpec speeds decoding up in every task", 1.5 + 0.02 * np.arange(-6, 6)
+    rows = [({"method": "UNISPEC (ours)", "task": task}, "speedup", mean(values)) for task in tasks_of]
+    (one, every) = (verdict_of(replay("unispec/table1", some), claim) for some in (rows[:1], rows))
+    assert every.verdict == HOLDS and "judged for" not in every.reason
+    assert one.verdict == OPEN and one.reason.endswith("1 of 1 clearly above 1, 0 clearly below; "
+                                                       "judged for 1 of 7 tasks")  # fmt: skip
+    slow = [({"method": "UNISPEC (ours)", "task": "MT"}, "speedup", mean(values / 3))]
+    assert verdict_of(replay("unispec/table1", slow), claim).verdict == FAILS, "one is enough"
+    # A claim that does not say "every" holds of what was measured, and says of how much.
+    figures = [({"method": m}, "speedup", mean(v * values)) for m, v in (("SpecDec(k=10)", 1), ("CM-ASD", 2))]
+    held = verdict_of(replay("cm_asd/table1", [({**w, "task": "EN-DE"}, *more) for w, *more in figures]),
+                      "CM-ASD is faster than SpecDec with drafts of 10")  # fmt: skip
+    assert held.verdict == HOLDS and held.reason.endswith("judged for 1 of 4 tasks")
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_an_honest_result_is_judged_as_its_makers_did(tmp_path, older):
+    """Differences on the same texts are clear that the cells' own intervals cannot show."""
+    rng = np.random.default_rng(0)
+    texts = rng.normal(5, 2, 24)
+    figures = []
+    for i, row in enumerate(RECIPES["cm_asd/table3"].rows):
+        noise = 0.05 * rng.standard_normal(24)
+        where = {**row.where, "task": "EN-DE"}
+        figures += [(where, "accepted_tokens", mean(texts + 0.3 * i + noise)),
+                    (where, "draft_latency", 3.0 + i),
+                    (where, "bleu", mean(np.full(24, 90.0 + i)))]  # fmt: skip
+    made = replace(replay("cm_asd/table3", figures), path=tmp_path)
+    made.save()
+    if older:
+        content = json.loads((tmp_path / "replay.json").read_text("utf8"))
+        del content["figures"]
+        (tmp_path / "replay.json").write_text(json.dumps(content), "utf8")
+    there = replays.opened(tmp_path)
+    again, changed = kits.rejudged(there, tmp_path)
+    assert verdict_of(made, "The whole method accepts most").verdict == HOLDS
+    assert verdict_of(again, "The whole method accepts most").verdict == HOLDS
+    if not older:
+        assert not changed and [v.verdict for v in again.verdicts] == [v.verdict for v in made.verdicts]
+        assert again.counts() == made.counts()
+        bleu = [each for each in made.comparisons if made.cells[each.first].metric == "bleu"]
+        assert bleu and all(each.clear for each in bleu), "constants that differ"
+
+
+def test_facts_of_figures_are_checked(tmp_path):
+    made = replace(replay("unispec/table3", speeds(1.5)), path=tmp_path)
+    made.save()
+    for damage in ([{"texts": -1, "derived": False}] * 99, [{"texts": 9}] * 99, made.figures[:1]):
+        content = made.content | {"figures": damage}
+        with pytest.raises(TraceError, match="damaged"):
+            replays.of_content(content, tmp_path / "replay.json", tmp_path)
 
 
 # ---------------------------------------------------------------- 6, 13: contents of a result
@@ -619,7 +708,7 @@ def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeyp
     assert found.fits["paper"].g != found.fits["monotone"].g, "else this shows nothing"
     for fit in ("paper", "monotone"):
         given = options(tmp_path, fit=fit)
-        monkeypatch.setattr(RunOptions, "calibration", lambda self, method: found)
+        monkeypatch.setattr(RunOptions, "calibration", lambda self, method, values: found)
         assert given.best("unispec") == found.fits[fit].g
         words = given.calibrated_words("unispec")
         assert f"{found.fits['paper'].g} by the paper's fit" in words
@@ -630,10 +719,37 @@ def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeyp
         assert "on 4 other prompts" in (words := given.calibrated_words("unispec")) and "among" not in words
         assert f"{found.fits['monotone'].g} by ours" in words and "5 sizes from 4 to 64" in words
     ends = calibration([(g, 1.0, 1.0 / g) for g in (4, 8, 16, 32)])
-    monkeypatch.setattr(RunOptions, "calibration", lambda self, method: ends)
+    monkeypatch.setattr(RunOptions, "calibration", lambda self, method, values: ends)
     assert "(32 is at the end of the range)" in options(tmp_path).calibrated_words("unispec")
     with pytest.raises(ParameterError, match="fit must be 'paper' or 'ours'"):
         specviz.replay("unispec/table1", fit="best", out=tmp_path / "none")
+
+
+def test_a_draft_size_is_calibrated_on_all_texts_and_for_the_row_s_own_parameters(tmp_path, monkeypatch):
+    from specviz.measure import calibrate
+
+    calls = []
+
+    def made(model, method, **how):
+        calls.append((method, how))
+        return calibration(POINTS)
+
+    monkeypatch.setattr(calibrate, "calibrate", made)
+    monkeypatch.setattr("specviz.calibration.stored", lambda where: running.find("none"))  # there is none
+    monkeypatch.setattr("specviz.loop.machine.calibration_setting", lambda model, method: {})
+    given = options(tmp_path, number=4)
+    given = replace(given, model=SimpleNamespace(name="m", dtype="d", device="cpu"))
+    (lookahead,) = (row for row in RECIPES["unispec/table17"].rows if row.method == "lookahead" and row.ours
+                    and row.calibrated)  # fmt: skip
+    assert given.sized(lookahead)["draft_size"] == given.best("lookahead", {"ngram": 5})
+    assert calls[0][1]["ngram"] == 5 and calls[0][1]["number"] == shared.CALM[0] and len(calls) == 1
+    edge = running.with_options("unispec/table13", RECIPES["unispec/table13"], "authors", "edge")
+    sizes = [given.sized(row)["draft_size"] for row in edge.rows]
+    assert calls[1][1]["score"] == "edge" and len(calls) == 2
+    assert sizes[3] == calibration(POINTS).fits["paper"].g
+    given = replace(given, practice=tuple({"prompt": f"p{i}"} for i in range(4)))
+    given.best("unispec")
+    assert len(calls[2][1]["suite"]) == 2, "half of the other prompts; the rest warm up"
 
 
 def test_a_calibration_is_on_other_prompts_of_the_run_s_own_suite():
@@ -856,6 +972,7 @@ def test_what_fails_leaves_what_was_decoded(tmp_path):
         ({"table": "ssd/table3", "template": "x {source}"}, "template is for sources that arrive in updates"),
         ({"table": "ssd/table3", "score": "edge"}, "score applies to UniSpec"),
         ({"table": "unispec/table12", "score": "best"}, "score must be one of product, least, edge"),
+        ({"table": "unispec/figure3", "score": "edge"}, "figure3 is of the paper's own score alone: drop"),
         ({"table": "unispec/table1", "baselines": "mine"}, "baselines must be 'authors' or 'ours'"),
         ({"table": "unispec/table3", "baselines": "ours"}, "has no baseline with parameters of ours"),
         ({"table": "bild/table1", "fit": "ours"}, "fit decides a calibrated draft size"),
@@ -871,7 +988,8 @@ def test_options_that_a_table_cannot_use_are_refused_by_name(more, says, tmp_pat
 
 
 def test_of_the_options_for_all_tables_each_gets_those_that_it_can_use(monkeypatch, tmp_path):
-    options = {"number": 4, "max_new_tokens": 8, "baselines": "ours", "fit": "ours", "score": "edge"}
+    options = {"number": 4, "max_new_tokens": 8, "baselines": "ours", "fit": "ours", "score": "edge",
+               "template": "qwen3"}  # fmt: skip
     seen = {}
 
     def replay(table, **given):
@@ -880,10 +998,15 @@ def test_of_the_options_for_all_tables_each_gets_those_that_it_can_use(monkeypat
 
     monkeypatch.setattr(running, "replay", replay)
     running.replay_all(tmp_path, quick=True, **options)
-    assert seen["unispec/table1"] == set()
-    assert seen["unispec/table3"] == {"baselines"}
-    assert seen["unispec/figure6"] == {"number", "max_new_tokens", "baselines", "score"}
-    assert seen["bild/table1"] == {"baselines", "fit", "score"}
+    assert seen["unispec/table1"] == {"template"}
+    assert seen["unispec/table3"] == {"baselines", "template"}
+    assert seen["unispec/figure6"] == {"number", "max_new_tokens", "baselines", "score", "template"}
+    assert seen["bild/table1"] == {"baselines", "fit", "score", "template"}
+    assert seen["ssbd/table2"] == {"baselines", "fit", "score"}
+    with pytest.raises(ParameterError, match="no table has a drafter 'smal'; the roles are aligned, "):
+        running.replay_all(tmp_path, draft={"smal": "mine"})
+    with pytest.raises(ParameterError, match="chat is for one model, and the tables use several"):
+        running.replay_all(tmp_path, chat={"enable_thinking": False})
 
 
 def test_a_chat_template_s_variables_are_given_or_refused():
@@ -954,6 +1077,12 @@ def test_how_many_prompts_is_a_number_and_no_suite():
 
     with pytest.raises(ParameterError, match="for a count, use --number 8"):
         replaying._suites(["8"])
+    for command, given in (
+        (replaying._drafters, ["small=a", "small=b"]), (replaying._suites, ["MBPP=a", "MBPP=b"]),
+        (replaying._variables, ["thinking=true", "thinking=false"]),
+    ):  # fmt: skip
+        with pytest.raises(ParameterError, match="is given twice: "):
+            command(given)
     assert replaying._suites(["GSM8K=gsm8k", "MBPP=mbpp"]) == {"GSM8K": "gsm8k", "MBPP": "mbpp"}
     assert replaying._suites(["flores:en-de=here.tsv"]) == "flores:en-de=here.tsv"
 
@@ -1002,6 +1131,38 @@ def test_the_largest_model_decides_whether_a_paper_pays():
         assert each.words == "pays here, on real" and len(each.claims) == 2 * len(small.verdicts)
     (each,) = answers([small, small])
     assert each.words == "does not pay here"
+
+
+OWN = {"unispec": "unispec", "ssbd": "retranslate", "ssd": "ssd", "bild": "bild", "cm_asd": "CM-ASD"}
+
+
+@pytest.mark.parametrize("table", [table for table in RECIPES if claims(table)])
+def test_a_paper_pays_by_its_own_method_against_plain_decoding(table):
+    for claim in claims(table):
+        if claim["question"] == "pays":
+            cells = published(table)
+            for row in RECIPES[table].rows:
+                there = [each for each in cells.to_dict("records") if replays.covers(row.where, each)]
+                keys = [{k: each[k] for k in claim["of"]} for each in there]
+                if any(replays.covers(claim["of"], each) for each in keys):
+                    name = row.method or row.values["point"]
+                    assert name == OWN[table.partition("/")[0]] or (
+                        "is" in claim and name == "autoregressive"
+                    )
+
+
+def test_cm_asd_pays_if_it_is_faster_than_greedy_decoding():
+    """It is always faster than beam search, the paper's reference."""
+    from specviz.replays.answers import answers
+
+    seconds = np.random.default_rng(0).normal(1, 0.02, 24)
+    for greedy, words in ((3.2, "does not pay here"), (2.2, "pays here")):
+        speed = {"AR BART-base (b=1)": greedy, "CM-ASD": 2.8}
+        figures = [({"method": m}, "speedup", mean(x * seconds)) for m, x in speed.items()]
+        made = replay("cm_asd/table4", figures)
+        assert verdict_of(made, "CM-ASD is faster than beam search on summaries").verdict == HOLDS
+        (each,) = answers([made])
+        assert each.words == words and "greedy" in each.evidence[1].claim
 
 
 @pytest.mark.parametrize(("printed", "verdict"), [("5.0", "fails here"), ("5", "holds here")])

@@ -10,7 +10,7 @@ import torch
 
 from specviz import metrics
 from specviz.errors import ModelError
-from specviz.measure.plan import others
+from specviz.measure.plan import Plan, others
 from specviz.metrics.rouge import Rouge
 from specviz.models import load
 from specviz.replays.recipes import RECIPES
@@ -20,6 +20,7 @@ from specviz.replays.sources.prompts import (
     NO_MORE,
     in_dtype,
     is_new,
+    joined,
     lengthened,
     planned,
     with_context,
@@ -91,7 +92,7 @@ def test_a_larger_context_counts_where_more_stands_before_the_prompt(model):
 
 
 def test_a_task_without_a_new_context_has_its_own_reason(monkeypatch, tmp_path):
-    monkeypatch.setattr(RunOptions, "best", lambda self, method: 4)
+    monkeypatch.setattr(RunOptions, "best", lambda self, method, values: 4)
     recipe = RECIPES["unispec/table11"]
     model = SimpleNamespace(
         name="m", max_length=LONGEST + 16 + 128, tokenizer=SimpleNamespace(chat_template="any"),
@@ -105,7 +106,7 @@ def test_a_task_without_a_new_context_has_its_own_reason(monkeypatch, tmp_path):
         planned(options, [row], [], dict(row.plan), ([chat, alone], []), met, recipe, made)
         for row in recipe.rows[:2]
     ]
-    (measured,) = groups[0].plan["suites"]["prompts"]
+    (measured,) = groups[0].plan["suites"]["prompts"].entries
     assert [turn["content"] for turn in measured["prompt"]] == ["Who was here?", "The cook.", "How are you?"]
     assert groups[1] is None
     assert made.absent == [
@@ -115,6 +116,24 @@ def test_a_task_without_a_new_context_has_its_own_reason(monkeypatch, tmp_path):
     ]
 
 
+def test_warm_up_prompts_without_context_are_never_measured(monkeypatch, tmp_path):
+    """With a context only some kinds are left; the plan took a warm-up prompt of each other kind instead."""
+    monkeypatch.setattr(RunOptions, "best", lambda self, method, values: 4)
+    recipe = RECIPES["unispec/table11"]
+    model = SimpleNamespace(
+        name="m", max_length=LONGEST + 16 + 128, tokenizer=SimpleNamespace(chat_template="any"),
+        encode=lambda turns: "".join(turn["content"] for turn in turns), open=None,
+    )  # fmt: skip
+    options = RunOptions(model, {}, {}, 3, 8, 1, {}, tmp_path, tmp_path, {})
+    chosen = [{"id": f"q{i}", "kind": "qa", "prompt": f"Who {i}?", "reference": f"He {i}."} for i in range(3)]
+    warm = [{"id": kind, "kind": kind, "prompt": "Hello"} for kind in ("code", "rag")]
+    row = recipe.rows[0]
+    group = planned(options, [row], [], dict(row.plan), (chosen, warm), set(), recipe, Measurement())
+    (suite,) = Plan.of(**group.plan).suites.values()
+    assert [entry["id"] for entry in suite.entries] == ["q0", "q1", "q2"]
+    assert [entry["id"] for entry in suite.warm] == ["code", "rag"]
+
+
 def test_another_number_format_is_a_copy(model):
     before = [p.clone() for p in model.net.parameters()]
     half = in_dtype(model, "float16")
@@ -122,5 +141,23 @@ def test_another_number_format_is_a_copy(model):
     assert all(torch.equal(a, b) for a, b in zip(before, model.net.parameters()))
     assert in_dtype(model, "float32") is model
     assert half.net.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert half.requested_kernels is None and half.text.chat == {} and not half.invariant
     with pytest.raises(ModelError, match="x has one number format, its file's"):
         in_dtype(SimpleNamespace(name="x", dtype="Q8_0"), "float16")
+
+
+def test_another_number_format_keeps_kernels_chat_variables_and_invariance(folders, monkeypatch):
+    model = load(folders.target, kernels="plain")
+    model.text.chat = {"enable_thinking": False}
+    wide = in_dtype(model, "float64")
+    assert wide.requested_kernels == "plain" and wide.text.chat == {"enable_thinking": False}
+    assert not wide.invariant
+    model.invariant = True
+    monkeypatch.setattr(type(model), "make_invariant", lambda self: setattr(self, "invariant", True))
+    assert in_dtype(model, "float64").invariant
+
+
+def test_environments_that_differ_are_all_shown():
+    one, other = ({"device": "cpu", "dtype": dtype, "threads": 1} for dtype in ("float32", "float16"))
+    assert joined([one, other, one]) == {"device": "cpu", "dtype": "float32; float16", "threads": 1}
+    assert joined([]) == {}

@@ -16,7 +16,10 @@ from rich.console import Console
 import specviz as sv
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
 from specviz.methods.autoregressive import Autoregressive
+from specviz.paths import folder
 from specviz.replays import comparing, recorded
+from specviz.replays.published import claims
+from specviz.replays.recorded import results
 from specviz.replays.sources.shared import again
 
 
@@ -295,3 +298,13 @@ def test_replays_are_recorded_cell_by_cell_and_shown_again(tmp_path):
         with pytest.raises(TraceError) as error:
             sv.results(tmp_path / "bad.parquet")
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["replays", "replays-toys"])
+def test_recorded_verdicts_are_on_the_papers_claims(name):
+    """On all of today's claims and on no earlier ones, whose verdicts would decide a paper's result."""
+    for made in results(folder("runs") / f"{name}.parquet").tables:
+        if not made.drawn:
+            now = [(claim["text"], claim["question"]) for claim in claims(made.table)]
+            assert [(each.claim, each.question) for each in made.verdicts] == now, made.table
+            assert all(cell.figure is None or cell.figure < len(made.figures) for cell in made.cells)

@@ -25,7 +25,7 @@ from specviz.metrics import Estimate
 from specviz.metrics.canvases import COUNTS
 from specviz.replays import contenders, replays, sources
 from specviz.replays.canvases import suite
-from specviz.replays.cells import CONTROL
+from specviz.replays.cells import CONTROL, SAME
 from specviz.replays.recipes import CURVES, RECIPES, Best
 from specviz.replays.sources import beams, canvases, curves, prompts, shared, thresholds
 from specviz.replays.sources.prompts import filled
@@ -167,11 +167,21 @@ def test_figures_of_streams(how, monkeypatch):
             sums = {name: np.array(values, float) for name, values in sums.items()} | {
                 "bleu": np.ones((2, 1))
             }
-            return Decoded(setting, sums)
+            # Without a bias the last texts are those of re-translation, but an update of one differs.
+            tokens = [[1, 2], [3, 4 if setting.values.get("beta") == 0.0 else 5]]
+            return Decoded(setting, sums, texts=["a", "b"], tokens=tokens)
 
         return {each.label: decoded(each) for each in chosen}, SimpleNamespace(bleu=lambda sums: sums[..., 0])
 
     monkeypatch.setattr(retranslation, "measure", measure)
+    (same,) = (c for c in sources.find("streams")(RECIPES["ssbd/table3"], how()).checks if c.kind == SAME)
+    assert (same.count, same.of) == (1, 2)
+    real = replace(RECIPES["ssbd/table3"], **{k: v for k, v in RECIPES["ssbd/table3"].real.items()
+                                              if k == "parts"})  # fmt: skip
+    found = sources.find("streams")(real, how())
+    assert {f.source.task for f in found.figures} == {"English→Portuguese"}
+    shown = replays.compared("ssbd/table3", RECIPES["ssbd/table3"], found, {}).verdicts[0].numbers
+    assert "English→Chinese (here English→Portuguese) against 0.2, " in shown
     found = sources.find("streams")(RECIPES["ssbd/table2"], how())
     rt, ours = (
         {"method": "RT", "language": "English→German"},
@@ -383,6 +393,7 @@ def test_a_finished_sweep_outlives_a_kill(how, monkeypatch):
     ]
     for mine, other in zip(saved.values(), made.values()):
         assert (mine.point, mine.texts, mine.phases) == (other.point, other.texts, other.phases)
+        assert mine.tokens == other.tokens and all(mine.tokens)
         assert mine.sums.keys() == other.sums.keys()
         assert all(np.array_equal(mine.sums[name], other.sums[name], equal_nan=True) for name in mine.sums)
     for some, texts in ((points[:1], entries), (points, entries[:1])):

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import specviz
 import specviz.measure
@@ -299,8 +300,10 @@ def tiny_options(model):
 def run(tiny, monkeypatch, tmp_path):
     from specviz.replays.sources import shared
 
-    monkeypatch.setattr(shared.RunOptions, "best", lambda self, method: 4)
-    monkeypatch.setattr(shared.RunOptions, "calibrated_words", lambda self, method: f"{method}: g* = 4")
+    monkeypatch.setattr(shared.RunOptions, "best", lambda self, method, values: 4)
+    monkeypatch.setattr(
+        shared.RunOptions, "calibrated_words", lambda self, method, values: f"{method}: g* = 4"
+    )
 
     def given(table="unispec/table12", **more):
         return specviz.replay(table, **{"out": tmp_path / "replay"} | tiny_options(tiny) | more)
@@ -314,8 +317,8 @@ def once(folders, tmp_path_factory):
     from specviz.replays.sources import shared
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared.RunOptions, "best", lambda self, method: 4)
-        patch.setattr(shared.RunOptions, "calibrated_words", lambda self, method: f"{method}: g* = 4")
+        patch.setattr(shared.RunOptions, "best", lambda self, method, values: 4)
+        patch.setattr(shared.RunOptions, "calibrated_words", lambda self, method, values: f"{method}: g* = 4")
         folder = tmp_path_factory.mktemp("replays") / "replay"
         specviz.replay("unispec/table12", **tiny_options(specviz.load(folders.target)), out=folder)
     return folder
@@ -337,6 +340,36 @@ def test_a_finished_replay_of_weights_that_were_written_later_is_not_given(run, 
     os.utime(weights, (time.time() + 60, time.time() + 60))
     with pytest.raises(SpecvizError, match=r"model was written after .*replay was measured: give another"):
         run(model=str(tmp_path / "model"))
+
+
+def test_files_of_a_named_model_are_looked_up(done, monkeypatch, tmp_path):
+    (tmp_path / "named").mkdir()
+    weights = tmp_path / "named" / "model.safetensors"
+    weights.touch()
+    os.utime(weights, (time.time() + 60, time.time() + 60))
+    monkeypatch.setattr("specviz.models.loading.find", lambda name: tmp_path / name)
+    with pytest.raises(SpecvizError, match="named was written after"):
+        running.refuse_older(done.path, ["named"])
+
+
+def test_a_resumed_replay_has_the_dates_and_the_seconds_of_its_rows(done, run):
+    rows = [json.loads(file.read_text("utf8")) for file in (done.path / "run" / "rows").iterdir()]
+    for file, row in zip((done.path / "run" / "rows").iterdir(), rows):
+        row |= {"started": f"2020-01-0{1 + row['prompt'] % 2}T00:00:00.000+00:00", "wall_seconds": 10.0}
+        file.write_text(json.dumps(row), "utf8")
+    (done.path / "replay.json").unlink()
+    again = run()
+    both = "2020-01-01", "2020-01-02"
+    assert {source.date for source in again.sources} <= {*both, " to ".join(both)}
+    assert again.seconds > 10 * len(rows)
+
+
+def test_rows_of_a_killed_replay_with_other_weights_are_refused(done, run, tiny):
+    (done.path / "replay.json").unlink()  # it was killed when its rows were complete
+    with torch.no_grad():
+        next(tiny.net.parameters()).mul_(1.01)
+    with pytest.raises(SpecvizError, match=r"has different weights than when .*run was started: delete"):
+        run()
 
 
 def test_a_replay_is_what_its_run_says(done, tmp_path):
@@ -437,6 +470,9 @@ def test_a_curve_without_printed_values_is_measured_all_the_same(name, tmp_path)
     assert "→" not in "".join(cell for row in layout.grid(found).rows for cell in row)
     drawn, opened = plots.curve_figures(found, {})
     assert drawn and not opened
+    if name == "cm_asd/figure2":
+        drafters = {source.method: source.drafter for source in found.sources}
+        assert not drafters["autoregressive"] and drafters["cm_asd"] == drafters["specdec"] == "town-t5-small"
 
 
 BUNDLED = {

@@ -170,11 +170,28 @@ def test_a_dry_run_says_what_it_would_take(monkeypatch, capsys):
         (["--dry-run", "--quick"], "--quick"), (["--dry-run", "--model", "town"], "--model"),
         (["--dry-run", "--threads", "2", "--fit", "ours"], "--threads, --fit"),
         (["--add", "there", "--number", "3"], "TABLE, --setup, --number"),
+        (["--add", "there", "--device", "cuda"], "TABLE, --setup, --device"),
     ],
 )  # fmt: skip
 def test_options_without_effect_are_refused(options, dropped, capsys):
     assert cli.run(["replay", "bild/table1", "--setup", "paper", *options]) == 2
     assert capsys.readouterr().err.strip().endswith(f": drop {dropped}")
+
+
+@pytest.mark.parametrize(
+    ("table", "number"),
+    [
+        ("unispec/table1", 5 + 2),
+        ("unispec/table10", 2 * 3),  # two formats: UniSpec, the reference, the control
+        ("unispec/table11", 6 * 3),  # as many contexts
+        ("ssbd/table2", 3), ("ssbd/table3", 10), ("ssbd/table4", 7),  # two have a row of re-translation
+        ("ssd/table1", 5), ("ssd/table2", 1), ("ssd/table3", 8),
+        ("ssd/figure3", 3 * (0.5 + 2 + 2)),  # half and twice the length; with 0 and 3 examples
+    ],
+)  # fmt: skip
+def test_a_dry_run_counts_each_decode(table, number):
+    part = next(iter(setups.Setups().of(table)))
+    assert dry_run.contenders(chosen(table, part.name)) == number
 
 
 def test_a_dry_run_of_a_table_lists_every_part(monkeypatch, capsys):

@@ -72,7 +72,7 @@ def one_task(
         made.add(where, "accepted_tokens", taken(mine))
         made.add(where, "draft_latency", times.get(point))
         if mine.point.method == "blockwise":
-            made.same_texts(task, mine.texts, greedy.texts)
+            made.same_texts(task, mine.tokens, greedy.tokens)
         if mine.score.name == "BLEU":
             made.add(where, "bleu", mine.quality)
         elif mine.score.name:

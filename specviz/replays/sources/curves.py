@@ -12,6 +12,7 @@ from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.benches import batches as batch_bench
 from specviz.measure.benches import passes
+from specviz.methods import find
 from specviz.metrics import Estimate
 from specviz.replays import canvases as canvases_of
 from specviz.replays.cells import AGAIN
@@ -159,7 +160,7 @@ def batched(recipe: Recipe, options: RunOptions) -> Measurement:
     )  # fmt: skip
     made.on(suite=options.suite_of("", named_suite(recipe)), texts=len(entries))
     for row in report.rows:
-        made.by(row["method"], {}, small)
+        made.by(row["method"], {}, small if find(row["method"]).needs_draft else None)
         where = {"method": row["method"], "batch size": row["batch"]}
         add_of_all(made, where, "throughput", row["speed"])
         add_of_all(made, where, "latency", row["latency"])

@@ -6,14 +6,17 @@ import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from specviz.errors import ModelError, plural
+from specviz.errors import ModelError, SpecvizError, plural
 from specviz.files import write_bytes
+from specviz.loop.machine import identity
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
+from specviz.measure.plan import Suite as Prompts
 from specviz.measure.report import Entry, Estimate, Settings, Values
 from specviz.measure.rows import Results, fast, key_of, matched_rows, paired, per_prompt, speed, sums
 from specviz.measure.timing import BASELINE
@@ -22,6 +25,7 @@ from specviz.models.protocols import Model
 from specviz.replays.cells import ABILITY, AGAIN, ALL_TASKS
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import (
+    UNTESTED,
     Measurement,
     RunOptions,
     Where,
@@ -29,7 +33,6 @@ from specviz.replays.sources.shared import (
     exact,
     middle,
     placed,
-    references_of,
     totals,
 )
 from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of
@@ -49,7 +52,6 @@ class Group:
     plan: Settings
 
 
-UNTESTED = "whether the model can do these tasks was not tested"
 NO_MORE = "its prompts are those of a smaller context: nothing more fits before them"
 NO_CONTEXT = "nothing can be put before its prompts: there is no other question with a reference that fits"
 
@@ -62,7 +64,7 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
     from specviz.measure.plan import Plan
     from specviz.measure.running import run as run_plan
 
-    made = Measurement.begin(options)
+    made, begin = Measurement.begin(options), datetime.now(UTC).isoformat(timespec="milliseconds")
     entries, rest = divided(recipe, options, made)
     made.notes.append(
         f"memories and clocks were warmed up on {plural(len(entries[1]), 'other prompt')}"
@@ -73,6 +75,7 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
     shared = options.shared.parent / "runs"
     groups = grouped(recipe, options, entries, made)
     done, of = 0, sum(Plan.of(**group.plan).rows for group in groups)
+    places: list[Settings] = []
     for group in groups:
 
         def progress(now: int, _: int, what: str, before: int = done) -> None:
@@ -82,24 +85,55 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
         if options.peers:
             folder = shared / Plan.of(**group.plan).digest
         results = run_plan(group.plan, out=folder, tick=progress)
+        refuse_older(options, group, results)
         done += len(results.wanted)
         if options.peers:
             keep_traces(options, group, results, made)
         else:
             made.runs.append(group.name)
+            before = (row for row in results.records() if str(row.get("started") or begin) < begin)
+            made.earlier += sum(row.get("wall_seconds") or 0.0 for row in before)
         place = next(iter(results.environments.values()), {})
-        made.environment = place or made.environment
+        places += results.environments.values()
         made.on(**{k: v for k, v in placed(place).items() if k != "weights"})
         made.notes += [f"a row failed: {error}" for error in results.failures()["error"].unique()]
         add_figures(recipe, options, group, results, made)
+    made.environment = joined(places) or made.environment
     if recipe.options.get("passes"):
         equation_2(recipe, options, made)
-    made.notes += [
-        options.calibrated_words(method)
-        for method in dict.fromkeys(row.method for row in recipe.rows if row.calibrated)
-    ]
+    best = [(row.method, row.calibrated.values) for row in recipe.rows if row.calibrated is not None]
+    made.notes += [options.calibrated_words(*each) for i, each in enumerate(best) if each not in best[:i]]
     totals(made, recipe)
     return made
+
+
+def refuse_older(options: RunOptions, group: Group, results: Results) -> None:
+    """Reject rows that were decoded before the weights of the model or of a drafter changed.
+
+    Raises
+    ------
+    SpecvizError
+    """
+    model = group.plan["models"][0]
+    now = {model.name: identity(model)}
+    if model is options.model:
+        roles = {row.role for row in group.rows if row.role}
+        now |= {options.drafts[role]: identity(options.drafter(role)) for role in roles}
+    for place in results.environments.values():
+        for name, then in ((model.name, place["model"]), *(place.get("drafts") or {}).items()):
+            if name in now and then.get("weights") != now[name].get("weights"):
+                raise SpecvizError(
+                    f"{name} has different weights than when {results.path} was started: delete that folder"
+                )
+
+
+def joined(places: Sequence[Settings]) -> Settings:
+    """One environment of several: texts that differ, such as number formats, are listed."""
+    one = dict(places[0]) if places else {}
+    for name, value in one.items():
+        if isinstance(value, str):
+            one[name] = "; ".join(dict.fromkeys(str(place[name]) for place in places if name in place))
+    return one
 
 
 def grouped(recipe: Recipe, options: RunOptions, entries: Entries, made: Measurement) -> list[Group]:
@@ -177,6 +211,8 @@ def add_figures(
             name = options.suite_of(task, recipe.suite)
             made.on(task=task, language=str(part.get("language", "")), suite=name,
                     texts=len({r["prompt"] for r in mine}))  # fmt: skip
+            dates = sorted({row["started"][:10] for row in (*mine, *base) if row.get("started")})
+            made.on(date=" to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else made.source.date)
             for theirs, ours in recipe.metrics.items():
                 made.add({**row.where, **where}, theirs, FIGURES[ours](results, mine, base))
             both = matched_rows(mine, base)
@@ -197,11 +233,15 @@ def check_ability(recipe: Recipe, rows: Rows, prompts: Sequence[Entry], made: Me
         tested = {check.task for check in made.checks if check.kind == ABILITY}
         if task not in tested and (task != ALL_TASKS or not tested):
             kinds = [next(each for each, part in parts.items() if fits(row, part)) for row in some]
+            kinds = [f"{kind} {row.get('kind')}" for kind, row in zip(kinds, some)]
             made.ability(task, [row["text"][-1] for row in some], right[task], kinds=kinds)
-    made.notes = [note for note in made.notes if not note.startswith(UNTESTED)]
-    if not any(check.kind == ABILITY for check in made.checks):
-        given = any(map(references_of, right[ALL_TASKS]))
-        made.notes.append(f"{UNTESTED} ({'too few references' if given else 'no references'})")
+    tested = {check.task for check in made.checks if check.kind == ABILITY}
+    lacking = [task for task in parts if task not in tested] if tested else ["these tasks"]
+    if ALL_TASKS in tested:
+        lacking = []
+    kept = tuple(f"{UNTESTED.format(task)} (" for task in lacking)
+    front = UNTESTED.partition("{")[0]
+    made.notes = [note for note in made.notes if note.startswith(kept) or not note.startswith(front)]
 
 
 def task_of(where: Where) -> str:
@@ -260,9 +300,9 @@ def planned(
             methods.append(each)
     methods.append({"method": again(Autoregressive)})
     plan = {
-        "models": [model], "methods": methods, "suites": {"prompts": chosen + warm}, "number": len(chosen),
-        "warm_up": len(warm), "max_new_tokens": options.max_new_tokens, "threads": options.threads,
-        "traces": True, **shared,
+        "models": [model], "methods": methods, "suites": {"prompts": Prompts("prompts", chosen, warm)},
+        "number": len(chosen), "warm_up": len(warm), "max_new_tokens": options.max_new_tokens,
+        "threads": options.threads, "traces": True, **shared,
     }  # fmt: skip
     return Group(name, rows, contenders, plan)
 
@@ -297,7 +337,6 @@ def divided(recipe: Recipe, options: RunOptions, made: Measurement) -> tuple[Ent
         parts = [part for some in every for part in some] if all(every) else []
         wanted = [dict(p) for p in source if not parts or any(fits(p, part) for part in parts)]
     turns = in_turns(wanted)
-    # The runner takes equally many of each kind, in order, so the measured ones come first.
     upto = options.number + max(3, options.number // 2)
     return (turns[: options.number], turns[options.number : upto]), turns[upto:]
 
@@ -368,10 +407,13 @@ def with_context(entry: Entry, others: list[Entry], length: int, model: Model) -
 def in_dtype(model: Any, dtype: str) -> Model:
     """The model with its weights in another number format: a copy, unless it already has that format.
 
+    The copy has the requested kernels, the chat variables and the invariance of the model.
+
     Raises
     ------
     ModelError
-        If there is no memory for it, or it is a llama.cpp model, whose file has one format.
+        If there is no memory for it, the kernels or invariance are not available in that format, or it is a
+        llama.cpp model, whose file has one format.
     """
     import torch
 
@@ -390,7 +432,11 @@ def in_dtype(model: Any, dtype: str) -> Model:
         if "memory" not in str(error):
             raise
         raise ModelError(f"no memory for a copy of {model.name} in {dtype}: use a smaller model") from None
-    return Causal(net, model.tokenizer, model.name)
+    copied = Causal(net, model.tokenizer, model.name, kernels=model.requested_kernels)
+    copied.text.chat = model.text.chat
+    if model.invariant:
+        copied.make_invariant()
+    return copied
 
 
 def combined(parts: Mapping[str, Mapping[str, Where]]) -> list[tuple[dict[str, str], Settings]]:

@@ -41,6 +41,7 @@ Text: TypeAlias = "str | Sequence[str]"  # a correct text, or several
 Written: TypeAlias = "str | Sequence[int]"  # a text, or its tokens
 Number: TypeAlias = "float | str | None"  # a cell's value
 NOWHERE = Provenance()
+UNTESTED = "whether the model can do {} was not tested"
 SERVED = "other columns took the bundled texts of its kind"
 
 # How to calibrate if there is no calibration yet: texts, warm-up texts, and arguments of `calibrate`.
@@ -165,34 +166,39 @@ class RunOptions:
         given = self.suites.get(task) or self.suites.get(PLAIN)
         return bundled if given is None else Path(given.name).name
 
-    def calibration(self, method: str) -> Calibration:
-        """The user's own calibration of a method, else one made here on prompts that are not measured."""
+    def calibration(self, method: str, values: Values = MappingProxyType({})) -> Calibration:
+        """The user's own calibration of a method, else one made here on prompts that are not measured.
+
+        `values` are its parameters other than the draft size.
+        """
         from specviz.loop.machine import calibration_setting
         from specviz.measure.calibrate import calibrate
         from specviz.methods import find
 
         with suppress(SpecvizError):
-            return calibration.stored(calibration_setting(self.model, find(method)()))
+            return calibration.stored(calibration_setting(self.model, find(method)(**values)))
         practice = json.dumps(list(map(single, self.practice)), sort_keys=True, default=str)
-        key = ("g*", method, *self.target, self.quick, practice)
+        key = ("g*", method, words(values), *self.target, self.quick, practice)
         if key not in self.memory:
             (n, before), how = (HASTE, IN_HASTE) if self.quick else (CALM, IN_CALM)
-            some, n = list(map(single, self.practice)), min(n, max(1, len(self.practice) // 2))
-            given: Settings = (
-                {"suite": some[:n], "warm_up": some[n : n + before] or 0} if some else {"number": n}
-            )
+            some, given = list(map(single, self.practice)), Settings(values)
+            if some:
+                n = min(n, max(1, len(some) // 2))
+                given |= {"suite": some[:n], "warm_up": some[n : n + before] or 0}
+            else:
+                given["number"] = n
             made = calibrate(self.model, method, folder=self.shared, tick=self.tick, **how, **given)
             self.memory[key] = made
         calibrated: Calibration = self.memory[key]
         return calibrated
 
-    def best(self, method: str) -> int:
-        """The calibrated draft size of a method."""
-        return self.calibration(method).fits[self.fit].g
+    def best(self, method: str, values: Values = MappingProxyType({})) -> int:
+        """The calibrated draft size of a method with these other parameters."""
+        return self.calibration(method, values).fits[self.fit].g
 
-    def calibrated_words(self, method: str) -> str:
+    def calibrated_words(self, method: str, values: Values = MappingProxyType({})) -> str:
         """A method's g* by each reading and the prompts of its calibration, in words."""
-        calibrated = self.calibration(method)
+        calibrated = self.calibration(method, values)
         here = any(each is calibrated for each in self.memory.values())
         apart = here and bool(self.practice)  # else on bundled prompts, as no others are left
         sizes = [point.g for point in calibrated.points]
@@ -200,8 +206,9 @@ class RunOptions:
         ends = f" ({calibrated.fits[first].g} is at the end of the range)" * (
             calibrated.fits[first].g in (sizes[0], sizes[-1])
         )
+        front = " ".join(filter(None, [method, words(values)]))
         return (
-            f"{method}: g* = {calibrated.fits[first].g} by {FITS[first]}, "
+            f"{front}: g* = {calibrated.fits[first].g} by {FITS[first]}, "
             + ", ".join(f"{calibrated.fits[name].g} by {FITS[name]}" for name in others)
             + f", of {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}{ends} on "
             + plural(calibrated.how["prompts"], "other prompt" if apart else "prompt")
@@ -214,7 +221,7 @@ class RunOptions:
         values = dict(row.values)
         for name, value in values.items():
             if isinstance(value, Best):
-                values[name] = max(1, round(self.best(row.method) * value.times))
+                values[name] = max(1, round(self.best(row.method, value.values) * value.times))
         return values
 
 
@@ -254,6 +261,7 @@ class Measurement:
     traces: list[dict[str, str]] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)  # where the time goes, by contender and task
     source: Provenance = NOWHERE  # provenance of the figures that are added next
+    earlier: float = 0.0  # seconds of rows that an interrupted replay had decoded
 
     @classmethod
     def begin(cls, options: RunOptions) -> Measurement:
@@ -321,7 +329,8 @@ class Measurement:
     def same_texts(self, task: str, mine: Sequence[Written], reference: Sequence[Written]) -> None:
         """Note how many texts of the current contender equal the reference's."""
         count = sum(a == b for a, b in zip(mine, reference))
-        self.checks.append(Check(SAME, self.source.contender, task, count, len(mine), by=self.source.by))
+        check = Check(SAME, self.source.contender, task, count, len(mine), by=self.source.by)
+        self.checks += [check] * (check not in self.checks)  # several rows may show one contender
 
     def ability(
         self, task: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = (),
@@ -331,6 +340,10 @@ class Measurement:
         check = ability(task, self.source.model, texts, right, originals, kinds)
         if check is not None:
             self.checks.append(check)
+            return
+        why = "too few references" if any(map(references_of, right)) else "no references"
+        note = UNTESTED.format(task or "these tasks") + f" ({why})"
+        self.notes += [note] * (note not in self.notes)
 
     def record(
         self, options: RunOptions, of: str, ratios: np.ndarray, decode: Callable[[int], Trace]

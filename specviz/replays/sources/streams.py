@@ -45,7 +45,8 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
             ours = "generated English texts" if code in TARGETS else "thirty English sentences"
             suited = options.suite_of(language, f"{ours} (bundled)")
             suited += ", simulated partials" if partials else ", three words an update"
-            made.on(suite=suited, task=language, language=code, texts=len(given.streams))
+            task = f"English→{given.language}"  # the model's, which may not be the paper's
+            made.on(suite=suited, task=task, language=code, texts=len(given.streams))
             decoded, quality = retranslation.measure(
                 options.model, given, list(chosen.values()), max_new_tokens=options.max_new_tokens,
                 rounds=options.rounds, template=template, tick=step,
@@ -53,7 +54,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
             base = decoded[retranslation.RT]
             whole = [list(each)[-1].text for each in given.streams]
             made.by(retranslation.METHOD, {"mode": "rt"})
-            made.ability(language, base.texts, given.references or [], whole)
+            made.ability(task, base.texts, given.references or [], whole)
             for row in recipe.rows:
                 mine = decoded[label(row)]
                 where = {**row.where, "language": language}
@@ -62,11 +63,11 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 if mine is not base:
                     made.cost(mine.phases, base.phases, options.model)
                 if row.values.get("beta") == 0 and "mode" not in row.values:
-                    made.same_texts(language, mine.texts, base.texts)
+                    made.same_texts(task, mine.tokens, base.tokens)
                 if given.references:
                     to_score += comet.rows(where, whole, mine.texts, given.references)
                     bleu = mine.of(quality.bleu, "bleu").median
-                    made.notes.append(f"{language}, {label(row)}: BLEU {bleu:.1f}, chrF {mine.chrf:.1f}")
+                    made.notes.append(f"{task}, {label(row)}: BLEU {bleu:.1f}, chrF {mine.chrf:.1f}")
             speeds = {name: each.sums["emitted"] / each.sums["seconds"] for name, each in decoded.items()}
             twice.append(np.stack([speeds[TWICE], speeds[retranslation.RT]]))
             others = [name for name in decoded if name not in (retranslation.RT, TWICE)]
@@ -77,7 +78,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 values = {"target_language": given.language, **shared, **chosen[fast].values}
                 decode = partial(again, options.model, given.streams, values)
                 made.by("retranslate", chosen[fast].values)
-                made.record(options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT], decode)
+                made.record(options, f"{fast}, {task}", speeds[fast] / speeds[retranslation.RT], decode)
     if twice:
         made.control(retranslation.RT, *np.concatenate(twice, 1))
     comet.write(options.path, to_score)
