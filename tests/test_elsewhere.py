@@ -38,14 +38,18 @@ def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_events")
-@pytest.mark.parametrize("plain", [None, True], ids=["own pass", "transformers"])
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("temperature", "plain"), [(0.0, None), (0.9, None), (0.0, False)],
+    ids=["greedy", "sampled", "transformers' modules"],
+)  # fmt: skip
 @pytest.mark.parametrize(
     "name", [n for n in methods.names("prompt") if methods.find(n).drafts_with == "model"]
 )
 def test_a_run_on_a_device(name: str, temperature: float, plain: bool | None) -> None:
     if temperature and methods.find(name).only_greedy:
         pytest.skip("it only decodes greedily")
+    if plain is False and name == "calm":
+        pytest.skip("its passes exit early, which transformers' modules cannot")
 
     def run(nets: list[torch.nn.Module]) -> specviz.Trace:
         target, draft = (Model(net, name=str(i), plain=plain) for i, net in enumerate(nets))

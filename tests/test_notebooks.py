@@ -109,8 +109,13 @@ SMALLER = {
         ("    :10\n", "    :2\n"),
         ("<= 24][:3]", "<= 24][:2]"),
         ("(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)", "(0.0, 0.2, 0.5, 1.0)"),
+        ("(None, 0.0, 0.1, 0.2, 0.3, 0.5)", "(None, 0.0, 0.2, 0.5)"),
+        ('"German", "zh": "Chinese", "ja"', '"German", "ja"'),
+        ('("Control", "Chinese", "Japanese")', '("Control", "Japanese")'),
     ],
     "10": [('suite("de-en", 120)', 'suite("de-en", 16)'), ("translations[:16]", "translations[:4]")],
+    "11a": [("(800, 1)", "(100, 1)"), ("(800, n)", "(100, n)"), ("range(50)", "range(8)")],
+    "11b": [('startswith("translations")]', 'startswith("translations")][:4]')],
     "11c": [
         ('startswith("translations")]', 'startswith("translations")][:4]'),
         ('"ssd", of=texts[:4], cells=64', '"ssd", of=texts[:2], cells=48'),

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,30 +66,42 @@ def folders(tmp_path_factory):
     return SimpleNamespace(**vars(found), root=root)
 
 
-def start(code, cwd, size=2):
-    """Start `size` processes of `code`, as torchrun would."""
+def as_rank(work, given, environment, cwd, out, err):
+    os.environ.clear()  # the server's environment is that of an earlier test
+    os.environ.update(environment)
+    os.chdir(cwd)
+    for number, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    work(*given)
+
+
+def start(work, given, cwd, size=2):
+    """Start `size` processes of `work`, as torchrun would, forked from one that has imported torch."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    known = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    path = os.pathsep.join([str(HERE), str(HERE.parent)])
-    begun = []
+    shared = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    context, begun = get_context("forkserver"), []
+    context.set_forkserver_preload(["specviz.measure.running", "specviz.models.fetching"])
     for rank in range(size):
-        more = known | {"RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": path, "OMP_NUM_THREADS": 1}
-        environment = os.environ | {name: str(value) for name, value in more.items()}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        begun.append(
-            subprocess.Popen([sys.executable, "-c", code], cwd=cwd, env=environment, text=True, **pipes)
-        )
-    found = []
+        more = {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+        environment = dict(os.environ) | more
+        files = [cwd / f"{stream}-{rank}.txt" for stream in ("out", "err")]
+        process = context.Process(target=as_rank, args=(work, given, environment, cwd, *files))
+        process.start()
+        begun.append((process, files))
+    results = []
     try:
-        for process in begun:
-            out, said = process.communicate(timeout=LONG)
-            found.append(SimpleNamespace(status=process.returncode, out=out, said=said))
+        for process, files in begun:
+            process.join(LONG)
+            if process.exitcode is None:
+                raise subprocess.TimeoutExpired(work.__name__, LONG)
+            out, err = (file.read_text() for file in files)
+            results.append(SimpleNamespace(status=process.exitcode, out=out, said=err))
     finally:
-        for process in begun:
+        for process, _ in begun:
             process.kill()
-    return found
+    return results
 
 
 def torchrun(arguments, cwd):
@@ -198,8 +211,7 @@ def rank_decodes(root, found):
 @pytest.fixture(scope="module")
 def decoded(folders, tmp_path_factory):
     found = tmp_path_factory.mktemp("decoded")
-    code = f"import test_ranks; test_ranks.rank_decodes({str(folders.root)!r}, {str(found)!r})"
-    for each in ended(start, code, found):
+    for each in ended(start, rank_decodes, (str(folders.root), str(found)), found):
         assert each.status == 0, each.said
     return [json.loads((found / f"{rank}.json").read_text()) for rank in range(2)]
 
@@ -277,7 +289,7 @@ def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
     file.write_text("\n".join(lines))
     arguments = ["bench", "run", str(file), "--out", str(tmp_path / "run")]
 
-    first, second = start(f"import test_ranks; test_ranks.rank_runs({arguments!r}, True)", tmp_path)
+    first, second = start(rank_runs, (arguments, True), tmp_path)
     assert second.status == 1 and not second.out
     assert first.status == 2 and not first.out
     (line,) = (line for line in first.said.splitlines() if line.startswith("specviz:"))

@@ -122,7 +122,7 @@ GREEDY = {
 @pytest.mark.parametrize("name", GREEDY)
 def test_planted_bugs(pair, name):
     with getattr(planted, name)():
-        result = run(pair, ["autoregressive", GREEDY[name]])
+        result = run(pair, ["autoregressive", GREEDY[name]], PROMPTS[:6])
     row = result.rows[-1]
     assert row.bug > 0
     assert not row.holds

@@ -137,6 +137,7 @@ def replaced(model, line, place, least):
 
 def test_a_replaced_token_is_named_and_its_margin_measured(town, honest):
     long = [line for line in honest if len(line["token_ids"]) > 8]
+    assert len(long) > 3
     for line in long:
         bad, margin = replaced(town, line, 4, 0.5)
         (text,) = audit([bad], town).texts

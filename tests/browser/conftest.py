@@ -216,8 +216,23 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         yield address, token, root
 
 
+@pytest.fixture(scope="session")
+def set_theme() -> Callable[[Any, bool], None]:
+    """``set_theme(page, dark)``: JupyterLab does not follow the system's theme, so set both."""
+
+    def chosen(page: Any, dark: bool) -> None:
+        page.emulate_media(color_scheme="dark" if dark else "light")
+        page.evaluate(THEME, "JupyterLab Dark" if dark else "JupyterLab Light")
+        light = "false" if dark else "true"
+        page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
+
+    return chosen
+
+
 @pytest.fixture
-def run_notebook(open_page: Callable[..., Any], lab: tuple[str, str, Path]) -> Callable[..., Any]:
+def run_notebook(
+    open_page: Callable[..., Any], lab: tuple[str, str, Path], set_theme: Callable[[Any, bool], None]
+) -> Callable[..., Any]:
     """``run_notebook(path, dark=False)``: a copy's page in JupyterLab, all cells run without an error."""
     address, token, root = lab
 
@@ -229,10 +244,7 @@ def run_notebook(open_page: Callable[..., Any], lab: tuple[str, str, Path]) -> C
         page = open_page(dark, viewport={"width": 1280, "height": 1500})
         page.goto(f"{address}/lab/tree/{name}?token={token}&reset", wait_until="domcontentloaded")
         page.wait_for_function(IDLE)
-        # JupyterLab does not follow the system's theme, and its server remembers the last choice.
-        page.evaluate(THEME, "JupyterLab Dark" if dark else "JupyterLab Light")
-        light = "false" if dark else "true"
-        page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
+        set_theme(page, dark)  # JupyterLab's server remembers the last choice
         page.evaluate(RUN_ALL)
         page.wait_for_function("() => window.ran !== null")
         failed = page.locator(".jp-OutputArea-output[data-mime-type$='stderr']").all_inner_texts()

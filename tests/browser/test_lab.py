@@ -122,17 +122,21 @@ sv.live("town", k=2, max_new_tokens=32)
 """
 
 
+def notebook(path: Path, *cells: str) -> Path:
+    """A notebook with these cells."""
+    nbformat = pytest.importorskip("nbformat", reason="needs jupyterlab (the test extra)")
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
+    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(book, path)
+    return path
+
+
 @pytest.fixture(params=[EXPLORER], ids=["explorer"])
 def explorer(request, tmp_path):
     """A notebook with one cell."""
     if find_spec("torch") is None:
         pytest.skip("a decode needs torch (the test extra)")
-    nbformat = pytest.importorskip("nbformat", reason="needs jupyterlab (the test extra)")
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(request.param)])
-    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(book, tmp_path / "explorer.ipynb")
-    return tmp_path / "explorer.ipynb"
+    return notebook(tmp_path / "explorer.ipynb", request.param)
 
 
 def decode(page: Any, panel: Any) -> None:
@@ -237,35 +241,6 @@ CELLS = """(ribbon) => [...ribbon.querySelectorAll("tbody tr")].map((row) => ({
         return [style.textAlign, style.verticalAlign, style.backgroundColor];
     }),
 }))"""
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_ribbon_keeps_its_kept_words_in_place(run_notebook, tmp_path, shoot, dark):
-    """JupyterLab right-aligns table cells and stripes table rows, but must not do so in a ribbon."""
-    nbformat = pytest.importorskip("nbformat")
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(RIBBON)])
-    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(book, tmp_path / "ribbon.ipynb")
-    page = run_notebook(tmp_path / "ribbon.ipynb", dark)
-    ribbon = page.locator(".ribbon").first
-    rows = ribbon.evaluate(CELLS)
-    assert len(rows) > 3
-    shoot(ribbon, f"lab-{'dark' if dark else 'light'}-ribbon")
-    clear = "rgba(0, 0, 0, 0)"
-    for row in rows:
-        assert row["row"] == clear
-        assert {tuple(cell) for cell in row["cells"]} <= {("left", "top", clear), ("start", "top", clear)}
-
-
-def one_cell(path: Path, code: str) -> Path:
-    """A notebook with one cell."""
-    nbformat = pytest.importorskip("nbformat", reason="needs jupyterlab (the test extra)")
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(book, path)
-    return path
-
-
 STATIC = """
 import specviz as sv
 from IPython.display import HTML, display
@@ -282,25 +257,6 @@ LAYOUT = """(tables) => tables.map((table) => {
       "backgroundColor", "paddingTop", "paddingLeft", "whiteSpace", "fontSize", "lineHeight", "fontWeight",
       "borderTopStyle", "borderBottomStyle", "maxWidth"))];
 })"""
-
-
-def test_static_views_keep_their_layout(run_notebook, open_page, tmp_path, shoot):
-    """JupyterLab's table styles change nothing: each cell looks as on a page without them."""
-    page = run_notebook(one_cell(tmp_path / "static.ipynb", f"{STATIC}display(*parts)"))
-    outputs = page.locator(".jp-OutputArea-output .specviz")
-    expect(outputs).to_have_count(2)
-    shoot(outputs.first, "lab-examples")
-    shoot(outputs.last, "lab-table")
-    inside = page.locator(".jp-OutputArea-output .specviz table").evaluate_all(LAYOUT)
-    scope: dict[str, Any] = {}
-    exec(STATIC, scope)  # the notebook's views, on a plain page
-    plain = open_page()
-    plain.set_content("".join(part._repr_html_() for part in scope["parts"]))
-    outside = plain.locator("table").evaluate_all(LAYOUT)
-    assert len(inside) == 2 and sum(len(cells) for *_, cells in inside) > 20
-    assert inside == outside
-
-
 FIGURES = """
 import matplotlib.pyplot as plt
 import specviz as sv
@@ -327,20 +283,44 @@ LIT = """async (img) => {
 }"""
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_figures_follow_the_notebook(run_notebook, tmp_path, shoot, dark):
-    """A view shows its picture once, without a repr, on the notebook's background."""
-    for name, code in (("own", OWN), ("given", FIGURES)):
-        page = run_notebook(one_cell(tmp_path / f"{name}.ipynb", code), dark)
-        outputs = page.locator(".jp-OutputArea-output")
-        expect(outputs).to_have_count(1)
-        picture = outputs.locator("img.specviz-figure")
-        expect(picture).to_be_visible()
-        assert picture.get_attribute("alt")
-        ground, least, most = picture.evaluate(LIT)
-        wanted = (ground < 30 and most > 200) if dark else (ground == 255 and least < 60)
-        assert wanted, (name, ground, least, most)
-        shoot(outputs, f"lab-{'dark' if dark else 'light'}-figure-{name}")
+def test_outputs_keep_their_look_in_both_themes(run_notebook, set_theme, open_page, tmp_path, shoot):
+    """Figures follow the theme; JupyterLab's styles change no cell of a ribbon or a static table."""
+    codes = OWN, FIGURES, f"{STATIC}display(*parts)", RIBBON
+    page = run_notebook(notebook(tmp_path / "static.ipynb", *codes))
+    cells = page.locator(".jp-CodeCell")
+    own, given, views, flicker = (cells.nth(i).locator(".jp-OutputArea-output") for i in range(len(codes)))
+    for dark in (False, True):
+        set_theme(page, dark)
+        shade = "dark" if dark else "light"
+        for name, outputs in (("own", own), ("given", given)):  # a picture once, without a repr
+            expect(outputs).to_have_count(1)
+            picture = outputs.locator("img.specviz-figure")
+            expect(picture).to_be_visible()
+            assert picture.get_attribute("alt")
+            ground, least, most = picture.evaluate(LIT)
+            wanted = (ground < 30 and most > 200) if dark else (ground == 255 and least < 60)
+            assert wanted, (name, ground, least, most)
+            shoot(outputs, f"lab-{shade}-figure-{name}")
+        # JupyterLab right-aligns table cells and stripes table rows, but must not do so in a ribbon.
+        ribbon, clear = flicker.locator(".ribbon").first, "rgba(0, 0, 0, 0)"
+        rows = ribbon.evaluate(CELLS)
+        assert len(rows) > 3
+        shoot(ribbon, f"lab-{shade}-ribbon")
+        for row in rows:
+            assert row["row"] == clear
+            assert {tuple(cell) for cell in row["cells"]} <= {("left", "top", clear), ("start", "top", clear)}
+        if not dark:  # each cell of a table looks as on a page without JupyterLab's styles
+            expect(views.locator(".specviz")).to_have_count(2)
+            shoot(views.locator(".specviz").first, "lab-examples")
+            shoot(views.locator(".specviz").last, "lab-table")
+            inside = views.locator(".specviz table").evaluate_all(LAYOUT)
+            scope: dict[str, Any] = {}
+            exec(STATIC, scope)  # the notebook's views, on a plain page
+            plain = open_page()
+            plain.set_content("".join(part._repr_html_() for part in scope["parts"]))
+            outside = plain.locator("table").evaluate_all(LAYOUT)
+            assert len(inside) == 2 and sum(len(cells) for *_, cells in inside) > 20
+            assert inside == outside
 
 
 def test_a_slider_of_a_walkthrough_asks_again(run_notebook, shoot):

@@ -197,7 +197,7 @@ def test_states_are_read_in_bfloat16_where_the_processor_computes_in_it(
     for half in (False, True):
         monkeypatch.setattr(target_states, "has_bfloat16", lambda device, half=half: half)
         read[half] = target_states._read(target.net, texts, (1, 4))
-    for alone, coarse in zip(read[False], read[True]):
+    for alone, coarse in zip(read[False], read[True], strict=True):
         assert alone.shape == coarse.shape and alone.dtype == coarse.dtype == torch.bfloat16
         off = (coarse.float() - alone.float()).norm(dim=-1) / alone.float().norm(dim=-1)
         assert 0 < off.max() < 0.1 and off.median() < 0.02

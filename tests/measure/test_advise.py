@@ -833,7 +833,9 @@ class TestAdvise:
 
     def test_the_advised_setting_is_a_command_of_this_package(self, models, tmp_path, quick, capsys):
         made = ask(models, tmp_path)
-        for each in (one for one in made.predictions if one.drafts):
+        drafting = [one for one in made.predictions if one.drafts]
+        assert drafting
+        for each in drafting:
             words = shlex.split(replace(made, predictions=[each], confirmed=[]).command)
             assert words[:5] == ["specviz", "generate", each.candidate.method, "-m", "MODEL"]
             words = [{"MODEL": "town", "FILE": str(tmp_path / "none.txt"), "small": "town-draft"}.get(w, w)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import wraps
 from importlib import import_module
 from inspect import signature
 
@@ -12,6 +13,7 @@ from benchmarks.__main__ import main
 
 from specviz import cli
 from specviz.measure import BENCHES, find
+from specviz.measure.report import Report
 from specviz.suites import spread, suite
 
 # The smallest value of each option.
@@ -35,6 +37,10 @@ CONSTANTS = {
     "benchmarks.answers": {"LENGTHS": (6, 8, 12)},
     "benchmarks.stores": {"WARM": 1, "LARGE": 2000},
 }
+
+
+# These benches have tests of their own, so here only their command, models and prompts are tested.
+TESTED = ("drafters", "diffusion", "eagle", "live", "player", "retranslation", "whatif")
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +86,31 @@ def canvases_hold(report):
 
 
 HOLD = {"streams": streams_hold, "canvases": canvases_hold}  # what a bench's JSON must say
+
+
+@pytest.fixture(autouse=True)
+def _recorded(request, monkeypatch):
+    """A bench of `TESTED` measures nothing; check that it is called with models, drafts and prompts."""
+    name = getattr(request.node, "callspec", None) and request.getfixturevalue("name")
+    if name not in TESTED:
+        yield
+        return
+    module = f"specviz.measure.benches.{name}" if name in BENCHES else f"benchmarks.{name}"
+    real, given = import_module(module).bench, {}
+
+    @wraps(real)
+    def bench(*some, **options):
+        given.update(signature(real).bind(*some, **options).arguments)
+        setting = {"device": "cpu", "threads": 1, "dtype": "float32"}
+        return Report(name, "", setting, [("text", "not measured", "")], [{"text": name}])
+
+    monkeypatch.setattr(f"{module}.bench", bench)
+    yield
+    assert given
+    for each in signature(real).parameters.values():
+        if each.kind is not each.KEYWORD_ONLY:
+            value = given[each.name][0] if isinstance(given[each.name], list) else given[each.name]
+            assert hasattr(value, "kind") or "id" in value
 
 
 @pytest.mark.parametrize("name", BENCHES)
@@ -128,7 +159,7 @@ def test_a_benchmark_of_the_project_does_too(name, few, capsys):
 
 def ended_with_a_table(name, status, capsys):
     out, err = capsys.readouterr()
-    if name in ("app", "player") and "none is on the PATH" in err:
+    if name == "app" and "none is on the PATH" in err:
         pytest.skip("no Chromium")
     if status == 2 and "specviz models get" in err:
         pytest.skip(err.strip())

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specviz.audit.law import _cut
 from specviz.draft import ROOT, Draft
 from specviz.methods import tree
 from specviz.methods.sampling import Sampling
@@ -88,10 +89,10 @@ TREES = {
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_k=3), Sampling(1.3, top_p=0.8)])
 @pytest.mark.parametrize("shape", TREES)
 def test_sampling_keeps_the_law(shape, sampling):
-    """The law of the next token, and of the second given the first, summed over all cells of the uniforms.
+    """The law of the next token, summed over all cells of the uniforms.
 
-    Decisions change only at u q = p and where the final draw's cumulative sum does, so there are finitely
-    many cells: each node's uniform is enumerated as accept or reject, with the volume of each.
+    A decision or the final draw changes at finitely many places of its uniform. These are located, so the
+    volumes of the cells between them are exact.
     """
     tokens, parents = TREES[shape]
     draft = Draft(np.array(tokens), np.array(parents))
@@ -105,31 +106,28 @@ def test_sampling_keeps_the_law(shape, sampling):
 
     texts = [tuple(tokens[i] for i in draft.path(node)) for node in range(-1, len(draft))]
     scores = torch.stack([row(text) for text in texts])
-    law: dict[tuple, float] = {}
+    law: dict[int, float] = {}
     cells = [({}, 1.0)]
     while cells:
         fixed, volume = cells.pop()
-        u = np.full(len(tokens), 0.5)
-        for node, value in fixed.items():
-            u[node] = value
-        verdict, _ = tree.judge_sampled(draft, scores, sampling, u, 0.5)
-        asked = [i for i in np.flatnonzero(~np.isnan(verdict.u)) if i not in fixed]
-        if asked:
-            i = int(asked[0])
-            edge = float((verdict.p[i] / verdict.q[i]).clamp(max=1))
-            cells += [
-                ({**fixed, i: edge / 2}, volume * edge),
-                ({**fixed, i: (1 + edge) / 2}, volume * (1 - edge)),
-            ]
-            continue
-        if not volume:
-            continue
-        for last in np.linspace(0.5 / 20_000, 1 - 0.5 / 20_000, 400 if volume else 0):
-            verdict, _ = tree.judge_sampled(draft, scores, sampling, u, float(last))
-            text = (*(verdict.tokens[i] for i in verdict.path), verdict.token)
-            law[text[:1]] = law.get(text[:1], 0) + volume / 400
+
+        def judged(more, last=0.5, fixed=fixed):
+            u = np.full(len(tokens), 0.5)
+            u[[*fixed, *more]] = [*fixed.values(), *more.values()]
+            return tree.judge_sampled(draft, scores, sampling, u, last)[0]
+
+        def first(last, judged=judged):
+            verdict = judged({}, last)
+            return int(verdict.tokens[verdict.path[0]] if verdict.path else verdict.token)
+
+        if new := [i for i in np.flatnonzero(~np.isnan(judged({}).u)) if i not in fixed]:
+            decisions = _cut(lambda u, i=new[0], judged=judged: judged({i: u}).status[i], np.array([]))
+            cells += [({**fixed, new[0]: u}, volume * width) for u, width in decisions]
+        else:
+            for last, width in _cut(first, np.array([])):
+                law[first(last)] = law.get(first(last), 0) + volume * width
     p = sampling.probabilities(scores[0]).numpy()
-    assert np.allclose([law.get((token,), 0) for token in range(V)], p, atol=4e-3)
+    assert np.allclose([law.get(token, 0) for token in range(V)], p, rtol=0, atol=1e-9)
     assert sum(law.values()) == pytest.approx(1)
 
 

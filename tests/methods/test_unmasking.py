@@ -191,10 +191,15 @@ def test_what_is_held_for_the_record_is_what_is_kept() -> None:
     from specviz.loop.unmasking import decode_canvases
     from specviz.methods import make
 
+    smaller = 0
     for (cycle,) in decode_canvases(model, [PROMPT], make("ssd", tree="mix", block=8), max_new_tokens=16):
         if cycle.cells_read is not None:
             kept = kept_cells(cycle, False)
-            assert len(kept.scores) == len(kept.cells_read.logits) == len(kept.cells_read.cell)
+            read = kept.cells_read
+            assert len(kept.scores) == len(read.logits) == len(read.cell) == len(kept.verdict.read_odds)
+            assert set(read.canvas) == {-1, *cycle.verdict.path}
+            smaller += len(read.canvas) < len(cycle.cells_read.canvas)
+    assert smaller
 
 
 @pytest.mark.parametrize("tail", ["stepwise", "shorter"])

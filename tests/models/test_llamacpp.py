@@ -472,13 +472,13 @@ def test_templates_that_refuse(tmp_path: Path) -> None:
 # -- runs -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("type", ["f16", "q8_0"])
-def test_every_method_writes_the_models_own_text(type: str) -> None:
+@pytest.mark.parametrize(("type", "fewer"), [("f16", 2), ("q8_0", 0)])
+def test_every_method_writes_the_models_own_text(type: str, fewer: int) -> None:
     """Greedy and sampled, with a drafter of either backend; where two texts part, the audit names why."""
     model = town(type)
     result = audit.run(
-        model, [town(type, "town-draft-aligned"), "town-draft"], [*PROMPTS, [2, 300, 41]], max_new_tokens=32,
-        sampled=2, laws=False,
+        model, [town(type, "town-draft-aligned"), "town-draft"], [*PROMPTS, [2, 300, 41]][fewer:],
+        max_new_tokens=32, sampled=1 if fewer else 2, laws=False,
     )  # fmt: skip
     # The other methods need the target's layers or states, which llama.cpp does not expose.
     served = set(names("prompt")) - {"early_exit", "blockwise", "eagle"}

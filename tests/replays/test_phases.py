@@ -36,6 +36,7 @@ def decoded(record="judged", method="unispec", **options):
 @pytest.mark.parametrize(("method", "draft"), [("unispec", None), ("speculative", "town-draft")])
 def test_sums_are_those_of_the_record(method, draft):
     sums, trace = decoded(method=method, draft=draft)
+    assert len(sums) == 2
     for number, mine in enumerate(sums):
         assert list(mine) == list(SUMS)
         cycles = trace.cycles[(trace.cycles["prompt"] == number) & (trace.cycles["cycle"] > 0)]
@@ -56,7 +57,7 @@ def test_sums_are_those_of_the_record(method, draft):
 
 def test_a_run_without_a_record_is_timed_all_the_same():
     sums, _ = decoded(record=None)
-    assert all(each["forward"] > 0 and each["cycles"] for each in sums)
+    assert len(sums) == 2 and all(each["forward"] > 0 and each["cycles"] for each in sums)
     assert Phases(None).sums() == {}
 
 

@@ -219,10 +219,9 @@ def wrong(name: str, label: str, table: list[Row] | None = None) -> list[str]:
 CHECKS = [(name, label) for name in TABLES for label in entry(name).get("checks", {})]
 
 
-@pytest.mark.parametrize(("name", "label"), CHECKS, ids=[f"{n}-{label}" for n, label in CHECKS])
-def test_numbers_add_up_but_where_listed(name, label):
-    problems = wrong(name, label)
-    assert not problems, "\n".join([f"{name}, {label}:", *problems])
+def test_numbers_add_up_but_where_listed():
+    problems = [f"{name}, {label}: {each}" for name, label in CHECKS for each in wrong(name, label)]
+    assert len(CHECKS) > 100 and not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -315,11 +314,11 @@ def test_a_claim_holds_of_what_is_printed(name):
         assert holds != ((name, claim["text"]) in NOT_IN_PRINT), claim["text"]
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_no_digit_was_changed(name):
+def test_no_digit_was_changed():
     # Consistency checks miss most changed last digits, which are within rounding.
-    values = [Decimal(row["value"]) for row in rows(name)]
-    assert (len(values), str(sum(values))) == (entry(name)["numbers"], entry(name)["sum"])
+    values = {name: [Decimal(row["value"]) for row in rows(name)] for name in TABLES}
+    sums = {name: (len(each), str(sum(each))) for name, each in values.items()}
+    assert sums == {name: (entry(name)["numbers"], entry(name)["sum"]) for name in TABLES}
 
 
 def changed(name: str, at: dict[str, str], value: str) -> list[Row]:

@@ -50,7 +50,7 @@ def test_references_are_right_and_different():
 
 def test_three_words_more_at_each_update():
     made = translations.texts("de", 4)
-    for stream, text in zip(translations.streams(made), made):
+    for stream, text in zip(translations.streams(made), made, strict=True):
         updates = list(stream)
         words = [len(update.text.split()) for update in updates]
         assert words[:-1] == list(range(3, 3 * len(words), 3))

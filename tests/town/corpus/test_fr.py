@@ -118,9 +118,8 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("meaning", "text"), PAIRS, ids=[t for _, t in PAIRS])
-def test_the_most_usual_way_to_say_it(meaning, text):
-    assert say(meaning) == text
+def test_the_most_usual_way_to_say_it():
+    assert not [(made, text) for meaning, text in PAIRS if (made := say(meaning)) != text]
 
 
 OTHERS = [

@@ -140,9 +140,8 @@ CHECKED = [
 ]
 
 
-@pytest.mark.parametrize(("what", "text"), CHECKED, ids=[text for _, text in CHECKED])
-def test_checked_sentences(what, text):
-    assert said(what) == text
+def test_checked_sentences():
+    assert not [(made, text) for what, text in CHECKED if (made := said(what)) != text]
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,8 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("meaning", "text"), PAIRS, ids=[text for _, text in PAIRS])
-def test_most_usual_words(meaning, text):
-    assert say(meaning) == text
+def test_most_usual_words():
+    assert not [(made, text) for meaning, text in PAIRS if (made := say(meaning)) != text]
 
 
 # Other right wordings.
