@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import wraps
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -21,6 +22,7 @@ from checkpoints import write
 
 import specviz
 from specviz import cli, methods, suites
+from specviz.cli import arguments
 from specviz.loop import run as loop
 from specviz.measure.benches import overhead
 
@@ -817,3 +819,17 @@ def test_two_outputs_of_one_name_are_refused(here, say, tmp_path) -> None:
     assert status and "the same file name" in one_line(err) and not (tmp_path / "x.png").exists()
     status, _, err = say("show", str(tmp_path / "t.parquet"), "--png", "x.jpg")
     assert status and "ends in .png, not x.jpg" in one_line(err) and not (tmp_path / "x.jpg").exists()
+
+
+@pytest.mark.parametrize("model", ["smollm2", "gguf:smollm2"])
+def test_bundled_drafts_of_a_file_include_the_aligned_one(model, monkeypatch):
+    """BiLD is defined with an aligned draft."""
+    given = {}
+    target = SimpleNamespace(kind="causal", check_vocabulary=None)
+    monkeypatch.setattr("specviz.models.load", lambda *args, **options: target)
+    monkeypatch.setattr("specviz.models.loading.find", lambda name: None)
+    monkeypatch.setattr(
+        "specviz.loop.drafters.load_fitting", lambda target, names, *more: given.update(names=names) or []
+    )
+    arguments.loaded(model, None, "cpu", "auto", None, None)
+    assert {"smollm2-draft", "smollm2-draft-aligned", "smollm2-eagle3"} <= set(given["names"])

@@ -83,7 +83,8 @@ def loaded(
     from specviz.models.loading import find
 
     own = default_drafts(model).values()
-    names = draft or [name for name in bundled() if name.startswith(f"{model}-draft") or name in own]
+    named = (f"{model.removeprefix('gguf:')}-draft", *(f"{name}-aligned" for name in own))
+    names = draft or [name for name in bundled() if name.startswith(named) or name in own]
     for name in (model, *names):  # reject an unknown name before a model is read
         find(name)
     target = load(model, device, dtype, kernels=kernels, invariant=invariant)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from specviz.suites.files import Prompt
 
 WEIGHTS = ("F64", "F32", "F16", "BF16", "I8")  # number formats in which no ids are stored
-# Suites that drafters are measured on.
-MEASURED = ("demo", "demo-calibration", "everyday", "narrow", "passages", "sums", "walkthroughs", "town")
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
@@ -185,7 +183,7 @@ def answers(
         from specviz.models import load
         from specviz.models.bergamot.model import Bergamot
 
-    check_apart(texts, [*MEASURED, *(apart_from or ())])
+    check_apart(texts, apart_from or ())
     options = AnswerOptions(max_new_tokens, tuple(drawn_at), tuple(kept), rows, seed)
     with on_threads(threads):
         model = load(target, device, dtype, invariant=False)
@@ -344,7 +342,7 @@ def diffusion(
         from specviz.finetune.diffusion import adapt, read_texts
 
     tasks, own = read_texts(texts), None if answers is None else read(answers)
-    check_apart([task["prompt"] for task in tasks], MEASURED)
+    check_apart([task["prompt"] for task in tasks])
     with on_threads(threads):
         made = adapt(target, tasks, out, answers=own, start=start, rank=rank, longest=longest,
                      epochs=epochs, rate=rate, batch=batch, tokens=tokens, seed=seed, device=device,
@@ -377,7 +375,7 @@ def check(
     threads: Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Check a drafter's guesses by depth. Test finished texts and the loop; diagnose an EAGLE head."""
+    """Check a drafter's guesses by depth. Test finished texts and the loop; diagnose trained heads."""
     from specviz.models.loading import find
 
     for model in (target, drafter):
@@ -467,7 +465,7 @@ def _texts(prompts: str | None, answers: Path | None) -> list[str] | Answers:
     texts = [entry.get("prompt") or entry["turns"][0] for entry in _entries(prompts)]
     with loading():
         from specviz.finetune.answers import check_apart
-    check_apart(texts, MEASURED)
+    check_apart(texts)
     return texts
 
 

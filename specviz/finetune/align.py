@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.errors import ModelError, ParameterError, PromptError, plural
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import speaks_by_its_last_state, states_of_answers, twin
@@ -58,6 +58,7 @@ class Aligned(Trained):
         )
 
 
+@training.alone
 def align(
     target: Spec,
     draft: Spec,
@@ -170,15 +171,26 @@ def _align(
     partial, answers = training.gather(
         teacher, (learner,), prompts, path, mark, force, settings, (last,) if last else ()
     )
-    pairs = training.pairs_of(answers, kind.drawn if isinstance(prompts, Answers) else None)
-    pairs = [
+    every = training.pairs_of(answers)
+    fitting = [
         pair
-        for pair in pairs
+        for pair in every
         if len(pair.answer) <= min(model.left(len(pair.prompt)) for model in (teacher, learner))
     ]
+    if len(fitting) < len(every):
+        settings.say(f"left out, as a model has no room: {plural(len(every) - len(fitting), 'answer')}")
+    drawn = kind.drawn if isinstance(prompts, Answers) else None
+    pairs = [pair for pair in fitting if drawn in (None, pair.drawn)]
+    if len(pairs) < len(fitting):
+        which, remedy = ("greedy", "drop") if drawn else ("sampled", "use")
+        number = plural(len(fitting) - len(pairs), f"{which} answer")
+        settings.say(f"left out: {number} ({remedy} --drawn to learn them)")
     if len(pairs) < 2:
         raise PromptError("alignment needs two answers or more: one is held out for measuring")
     learnt, held = training.parted(pairs)
+    if drawn:  # a draft is measured on greedy answers, as its τ is defined
+        numbers = {pair.number for pair in held}
+        held = [pair for pair in fitting if pair.number in numbers and not pair.drawn] or held
     learnt = training.some(learnt, settings.tokens, settings.seed)
 
     student = Student(learner)

@@ -2,7 +2,7 @@
 
 Line 1 identifies the target by the hash of its weights and tokenizer. Each other line is an answer (`Row`).
 An interrupted run continues after the last whole line. A second file, ``FILE.states``, may hold the target's
-hidden states, computed along the way: bfloat16 [tokens - 1, layers, width] for each line in turn.
+hidden states, computed along the way: bfloat16 [tokens - 1, layers, width] for each line, which says where.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, NotRequired
 
 import torch
 from pydantic import Field
@@ -24,10 +25,13 @@ from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import checked, parsed, replacing
-from specviz.finetune.target_states import states_in
+from specviz.finetune.checkpoint import alone
+from specviz.finetune.target_states import states_in, states_of
 from specviz.methods.sampling import Sampling
 from specviz.metrics.loops import cut_loop
 from specviz.models.context import NOTHING, Context
+from specviz.models.kernels import rounding
+from specviz.models.torch_model import hashed
 from specviz.paths import expanded
 
 if TYPE_CHECKING:
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
 FORMAT = "specviz answers 1"
 ROWS = 64  # texts per batch
 SHARE = 1024  # prompts sorted by length at a time, so that an unfinished run has answers of all kinds
+RUN = 8  # words of a question that a prompt must not contain; shorter ones occur by chance
+WORD = re.compile(r"\w+")
+LOOKS = 16  # tokens after which a text is searched for a loop
 Say = Callable[[str], None]
 
 
@@ -51,6 +58,8 @@ class Header(TypedDict):
     seed: int
     layers: list[int]  # layers whose states are kept: 0 is the embedding, the last is after the final norm
     width: int  # of a state; 0 if none are kept
+    dtype: NotRequired[str]  # of the passes; files of before do not have these two
+    kernels: NotRequired[str | None]  # the layout of the target's matrices, if it rounds
 
 
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
@@ -64,6 +73,8 @@ class Row(TypedDict):
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     prompt: Ids
     answer: Ids
+    offset: NotRequired[Annotated[int, Field(ge=0)]]  # of its states in ``FILE.states``, in tokens
+    hash: NotRequired[str]  # of the text that these belong to
 
 
 @dataclass(frozen=True)
@@ -103,7 +114,7 @@ class Answers:
         ModelError
         """
         model, content = self.header["model"], self.header["content"]
-        if content != target.content:
+        if not _made_by(content, target):
             raise ModelError(
                 f"{self.path} holds answers of {model} ({content[:8]}), but the target is {target.name} "
                 f"({target.content[:8]}): make its answers with specviz models answers"
@@ -117,9 +128,11 @@ class Answers:
 
     def states(self, layers: Sequence[int]) -> Callable[[int], torch.Tensor] | None:
         """Lookup of a row's states, float32 [tokens - 1, layers, width]; None if they were not kept."""
-        lengths = [len(row["prompt"]) + len(row["answer"]) for row in self.rows]
+        if any(row.get("hash", text) != text for row in self.rows for text in [_hash(row)]):
+            return None  # a text was edited
+        exact = not all("hash" in row for row in self.rows)  # only their order says whose states they are
         own, width = self.header["layers"], self.header["width"]
-        return states_in(states_of(self.path), lengths, own, width, layers)
+        return states_in(states_of(self.path), _spans(self.rows), own, width, layers, exact)
 
 
 @dataclass(frozen=True)
@@ -196,8 +209,18 @@ def answer(
         format=FORMAT, model=target.name, content=target.content, max_new_tokens=options.max_new_tokens,
         temperatures=list(options.temperatures), seed=options.seed, layers=list(options.layers),
         width=target.config.hidden_size if options.layers else 0,
+        dtype=str(target.dtype).removeprefix("torch."), kernels=rounding(target.kernels),
     )  # fmt: skip
-    rows = _saved(out, header)
+    with alone(out):
+        return _answers(target, prompts, out, options, header, kinds, say, every)
+
+
+def _answers(
+    target: Target, prompts: Sequence[Sequence[int]], out: Path, options: AnswerOptions, header: Header,
+    kinds: Sequence[str], say: Say, every: float,
+) -> Answers:  # fmt: skip
+    """Continue the file `out`; see `answer`."""
+    header, rows = _saved(out, header, target)
     for row in rows:
         if row["number"] >= len(prompts) or row["prompt"] != list(prompts[row["number"]]):
             raise PromptError(f"{out} answers different prompts: name another file or delete it")
@@ -206,6 +229,8 @@ def answer(
     began = spoken = time.monotonic()
     earlier = sum(len(row["answer"]) for row in rows)
     tokens = done = 0  # of this run, whose speed is shown
+    bound = all("hash" in row for row in rows)  # in a file of before, all states are in the order of the rows
+    end = max((end for _, end in _spans(rows)), default=0)
     with ExitStack() as stack:
         file = stack.enter_context(out.open("a", encoding="utf-8"))
         kept = stack.enter_context(_mended(out, header, rows)) if options.layers else None
@@ -213,6 +238,9 @@ def answer(
             row["kind"] = kinds[row["number"]] if kinds else ""
             rows.append(row)
             if kept is not None:  # before the line: the next run cuts off states without one
+                if bound:
+                    row |= {"offset": end, "hash": _hash(row)}
+                    end += len(states)
                 kept.write(states.view(torch.int16).numpy().tobytes())
                 kept.flush()
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
@@ -247,34 +275,46 @@ def _check_answers(target: Target, options: AnswerOptions) -> None:
         )
 
 
-def check_apart(prompts: Sequence[Prompt], names: Sequence[str]) -> None:
-    """Refuse prompts that are questions of a suite: drafters would be measured on memorised answers.
+def check_apart(prompts: Sequence[Prompt], names: Sequence[str] = ()) -> None:
+    """Refuse prompts that are or contain suites' questions: drafters would be measured on memorised answers.
 
-    Suites of questions that were fetched before are compared, too.
+    The suites are those of the package and those of questions that were fetched before.
 
     Parameters
     ----------
     prompts : sequence of str or of chats
     names : sequence of str
-        Suites, as `specviz.suite` takes them.
+        Further suites, as `specviz.suite` takes them.
 
     Raises
     ------
     PromptError
-        If a prompt is a suite's question; the message names both.
+        If a prompt is a suite's question, or contains one of eight words or more; the message names both.
     """
     from specviz.suites import suite
-    from specviz.suites.catalogue import cached_questions
+    from specviz.suites.catalogue import bundled, cached_questions
 
-    numbers = {_alike(text): number for number, each in enumerate(prompts, 1) for text in _texts_of(each)}
-    for questions in chain(map(suite, names), cached_questions()):
-        for entry in questions:
-            for turn in entry.get("turns") or [entry["prompt"]]:
-                if number := next(filter(None, (numbers.get(_alike(text)) for text in _texts_of(turn))), 0):
-                    raise PromptError(
-                        f"prompt {number} is a question of the suite {questions.name}: remove it, or "
-                        "drafters will be measured on memorised answers"
-                    )
+    whole: dict[str, str] = {}  # a question, and its suite
+    begins: dict[str, dict[str, str]] = {}  # the first words of a long one, its words, and its suite
+    for questions in chain(map(suite, (*bundled(), *names)), cached_questions()):
+        turns = (turn for entry in questions for turn in entry.get("turns") or [entry["prompt"]])
+        for text in chain.from_iterable(map(_texts_of, turns)):
+            whole.setdefault(_alike(text), questions.name)
+            if len(words := WORD.findall(text.casefold())) >= RUN:
+                begins.setdefault(" ".join(words[:RUN]), {}).setdefault(" ".join(words), questions.name)
+    for number, text in (
+        (number, text) for number, each in enumerate(prompts, 1) for text in _texts_of(each)
+    ):
+        verb, name, words = "is", whole.get(_alike(text)), WORD.findall(text.casefold())
+        for at in range(len(words) - RUN + 1 if name is None else 0):
+            for question, questions_name in begins.get(" ".join(words[at : at + RUN]), {}).items():
+                if f"{' '.join(words[at:])} ".startswith(f"{question} "):
+                    verb, name = "contains", questions_name
+        if name is not None:
+            raise PromptError(
+                f"prompt {number} {verb} a question of the suite {name}: remove it, or drafters will be "
+                "measured on memorised answers"
+            )
 
 
 def _texts_of(prompt: Prompt) -> list[str]:
@@ -309,14 +349,29 @@ def read(path: str | Path) -> Answers:
     return Answers(path, header, rows)
 
 
-def states_of(path: Path) -> Path:
-    """Path of the states file that belongs to a file of answers."""
-    return path.with_name(path.name + ".states")
-
-
 def states_count(row: Row) -> int:
     """Number of states of a row: the last token's is not computed."""
     return len(row["prompt"]) + len(row["answer"]) - 1
+
+
+def _spans(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """Where each row's states begin and end; those of rows without an offset follow one another."""
+    spans, end = [], 0
+    for row in rows:
+        begin = row.get("offset", end)
+        end = begin + states_count(row)
+        spans.append((begin, end))
+    return spans
+
+
+def _hash(row: Row) -> str:
+    """Short hash of a row's text."""
+    return hashlib.blake2b(json.dumps([row["prompt"], row["answer"]]).encode(), digest_size=8).hexdigest()
+
+
+def _made_by(content: str, target: Target) -> bool:
+    """Whether a file's hash is the target's; before, files had that of the weights in the format in use."""
+    return content == target.content or content == hashed(target.net, target.tokenizer)
 
 
 def _decoded(
@@ -379,7 +434,9 @@ def _answer_batch(
             for place in reversed(range(len(texts))):
                 text = texts[place]
                 most = min(room, target.left(len(text.prompt)))  # per text: a long prompt cuts no other
-                if text.answer[-1] not in target.eos and len(text.answer) < most:
+                length = len(text.answer)
+                looping = length % LOOKS == 0 and cut_loop(text.answer) < length
+                if text.answer[-1] not in target.eos and length < most and not looping:
                     continue
                 yield text
                 if waiting:
@@ -408,35 +465,38 @@ def _drawn(scores: torch.Tensor, texts: Sequence[_Text]) -> list[int]:
     return torch.searchsorted(mass, drawn, right=True)[:, 0].tolist()
 
 
-def _saved(out: Path, header: Header) -> list[Row]:
-    """Load the answers that a file holds; create a missing file, and cut off an unfinished last line."""
+def _saved(out: Path, header: Header, target: Target) -> tuple[Header, list[Row]]:
+    """Load the header and answers of a file; create a missing file, and cut off an unfinished last line."""
     if not out.exists():
         try:
             with replacing(out) as part:
                 part.write_text(json.dumps(header) + "\n", encoding="utf-8")
         except OSError as error:
             raise ModelError(f"cannot write {out}: {error.strerror or error}") from error
-        return []
+        return header, []
     try:
         whole = out.read_bytes()
         first, *lines = whole.decode("utf-8", "replace").splitlines(keepends=True) or [""]
     except OSError as error:
         raise ModelError(f"cannot read {out}: {error.strerror or error}") from error
     old = _header(first, out)  # before any repair: the file may be something else
-    different = [key for key, value in header.items() if key != "model" and old.get(key) != value]
+    wanted = header | ({"content": old["content"]} if _made_by(old["content"], target) else {})
+    different = [key for key, value in wanted.items() if key != "model" and old.get(key, value) != value]
     if different:
         raise ModelError(f"{out} was made with a different {different[0]}: name another file or delete it")
     if not whole.endswith(b"\n"):  # the run was killed in the middle of a line
-        lines = lines[:-1]
         with out.open("r+b") as file:
             file.truncate(whole.rfind(b"\n") + 1)
-    return list(_rows(lines, out))
+            if not lines:  # the header itself is whole
+                file.write(whole + b"\n")
+        lines = lines[:-1]
+    return old, list(_rows(lines, out))
 
 
 def _mended(out: Path, header: Header, rows: Sequence[Row]) -> IO[bytes]:
     """Open the states file for appending, cut off after the last row's states."""
     path = states_of(out)
-    size = sum(map(states_count, rows)) * len(header["layers"]) * header["width"] * 2
+    size = max((end for _, end in _spans(rows)), default=0) * len(header["layers"]) * header["width"] * 2
     if (path.stat().st_size if path.exists() else 0) < size:
         raise ModelError(f"{path} lacks the states of {out}: delete both")
     file = path.open("ab")

@@ -1,4 +1,4 @@
-"""Compare a drafter's guesses with the target's texts by depth, and diagnose a failing EAGLE head."""
+"""Compare a drafter's guesses with the target's texts by depth, and diagnose failing heads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -116,7 +116,7 @@ class DraftCheck:
 
 @dataclass(frozen=True)
 class HeadCheck(DraftCheck):
-    """The check of an EAGLE head, with a diagnosis.
+    """The check of an EAGLE head or of blockwise heads, with a diagnosis.
 
     Attributes
     ----------
@@ -159,18 +159,11 @@ def check_head(
     target: Model = load(model)
     drafter = addition.on(target)
     texts = _greedy(target, prompts, max_new_tokens)
-    reading = Reading(drafter, target, texts)
+    reading = EagleReading(drafter, target, texts)
     begun, looped = _looped(target, drafter, texts, max_new_tokens)
     guesses = [(2, best) for best in reading.guesses(drafter.layers, DEPTH)]
     depths = _depth_table(_chains(texts, guesses), _chains(texts, guesses, begun), looped)
-    changes = {"as it is": float(depths["forced"].iloc[0])} | reading.layers() | reading.shifts()
-    bare = _texts(target, _raw(target, prompts), max_new_tokens)
-    if bare:
-        changes["texts without the chat template"] = Reading(drafter, target, bare).share(drafter.layers)
-    return HeadCheck(
-        addition.name, target.name, len(texts), depths,
-        pd.DataFrame({"first guess right": changes}).round(3), verdict(changes),
-    )  # fmt: skip
+    return _diagnosed(reading, depths, _texts(target, _raw(target, prompts), max_new_tokens))
 
 
 def check_draft(
@@ -203,9 +196,23 @@ def check_draft(
     texts = _greedy(target, prompts, max_new_tokens)
     begun, looped = _looped(target, drafter, texts, max_new_tokens)
     guesses = [_guesses(drafter, target, prompt, text) for prompt, text in texts]
-    return DraftCheck(
-        drafter.name, target.name, len(texts),
-        _depth_table(_chains(texts, guesses), _chains(texts, guesses, begun), looped),
+    depths = _depth_table(_chains(texts, guesses), _chains(texts, guesses, begun), looped)
+    if isinstance(drafter, HeadModel):
+        reading = HeadsReading(drafter, target, texts)
+        return _diagnosed(reading, depths, _texts(target, _raw(target, prompts), max_new_tokens))
+    return DraftCheck(drafter.name, target.name, len(texts), depths)
+
+
+def _diagnosed(reading: Reading, depths: pd.DataFrame, bare: list[tuple[int, list[int]]]) -> HeadCheck:
+    """The check with the shares that changes would give; `bare` are texts without the chat template."""
+    drafter, target = reading.drafter, reading.target
+    changes = {"as it is": float(depths["forced"].iloc[0])} | reading.layers() | reading.shifts()
+    if bare:
+        other = type(reading)(drafter, target, bare)
+        changes["texts without the chat template"] = other.share(other.own)
+    return HeadCheck(
+        drafter.name, target.name, len(reading.texts), depths,
+        pd.DataFrame({"first guess right": changes}).round(3), verdict(changes),
     )  # fmt: skip
 
 
@@ -251,25 +258,30 @@ def verdict(shares: dict[str, float]) -> str:
 
 @dataclass
 class Reading:
-    """A head that reads finished texts of its target.
+    """A drafter that reads finished texts of its target; entry i of its guesses is for token i + 2.
 
     Parameters
     ----------
-    drafter : EagleModel
+    drafter : EagleModel or HeadModel
     target : Model
     texts : list of (int, list of int)
         Length of the prompt, and all tokens.
+
+    Attributes
+    ----------
+    own : tuple of int
+        Layers whose states the drafter reads.
     """
 
-    drafter: EagleModel
+    drafter: EagleModel | HeadModel
     target: Model
     texts: list[tuple[int, list[int]]]
+    places: ClassVar = SHIFTS  # other places with which guesses are compared
 
     def __post_init__(self) -> None:
-        self.net = copy.deepcopy(self.drafter.net).float()
-        self.loss = EagleLoss(self.target.net)
+        self.own: tuple[int, ...] = getattr(self.drafter, "layers", (self.target.layers,))
         every = range(self.target.layers + 1)
-        around = {layer + step for layer in self.drafter.layers for step in (-1, 0, 1)}
+        around = {layer + step for layer in self.own for step in (-1, 0, 1)}
         self.near = tuple(sorted(around & set(every)))
         self.states = [self._read(text) for _, text in self.texts]
 
@@ -280,20 +292,9 @@ class Reading:
         context.close()
         return {layer: value.float() for layer, value in states.items()}
 
-    @torch.no_grad()
     def guesses(self, layers: Sequence[int], steps: int) -> list[list[np.ndarray]]:
         """For each text and step, the most likely tokens of the chains from every place."""
-        table, of = embeddings(self.target.net), words(self.net)
-        every = []
-        for (_, text), states in zip(self.texts, self.states):
-            embedded = F.embedding(torch.tensor([text], device=table.device), table).float()
-            read = torch.cat([states[layer] for layer in layers], -1)[None]
-            best = []
-            for out in unroll(self.net, embedded, read, steps):
-                tokens = self.loss._words(self.net, out[0]).argmax(-1)
-                best.append((tokens if of is None else of[tokens]).cpu().numpy())
-            every.append(best)
-        return every
+        raise NotImplementedError
 
     def share(self, layers: Sequence[int], shift: int = 0) -> float:
         """The share of right first guesses when reading `layers`, compared `shift` places further on."""
@@ -308,18 +309,59 @@ class Reading:
 
     def layers(self) -> dict[str, float]:
         """Shares of right first guesses with neighbouring layers in place of those that the head reads."""
-        own, shares = self.drafter.layers, {}
+        own, shares = self.own, {}
         moved = [tuple(layer + step for layer in own) for step in (-1, 1)]
         moved += [(*own[:i], own[i] + step, *own[i + 1 :]) for i in range(len(own)) for step in (-1, 1)]
         for layers in dict.fromkeys(moved):
             if set(layers) <= set(self.near):
-                shares[f"reading layers {', '.join(map(str, layers))}"] = self.share(layers)
+                many = "s" * (len(layers) > 1)
+                shares[f"reading layer{many} {', '.join(map(str, layers))}"] = self.share(layers)
         return shares
 
     def shifts(self) -> dict[str, float]:
         """Shares of right first guesses when they are compared with tokens at other places."""
-        layers = self.drafter.layers
-        return {f"taking its guess as {what}": self.share(layers, by) for by, what in SHIFTS.items()}
+        return {f"taking its guess as {what}": self.share(self.own, by) for by, what in self.places.items()}
+
+
+class EagleReading(Reading):
+    """An EAGLE head that reads finished texts of its target, in float32."""
+
+    drafter: EagleModel
+
+    @torch.no_grad()
+    def guesses(self, layers: Sequence[int], steps: int) -> list[list[np.ndarray]]:
+        """See `Reading.guesses`."""
+        net, loss = copy.deepcopy(self.drafter.net).float(), EagleLoss(self.target.net)
+        table, of = embeddings(self.target.net), words(net)
+        every = []
+        for (_, text), states in zip(self.texts, self.states):
+            embedded = F.embedding(torch.tensor([text], device=table.device), table).float()
+            read = torch.cat([states[layer] for layer in layers], -1)[None]
+            best = []
+            for out in unroll(net, embedded, read, steps):
+                tokens = loss._words(net, out[0]).argmax(-1)
+                best.append((tokens if of is None else of[tokens]).cpu().numpy())
+            every.append(best)
+        return every
+
+
+class HeadsReading(Reading):
+    """Blockwise heads that read finished texts of their target, in the target's number format."""
+
+    drafter: HeadModel
+    # Heads begin as the target's own, so all untrained ones guess the token before.
+    places: ClassVar = {by: place for by, place in SHIFTS.items() if by > 0}
+
+    def guesses(self, layers: Sequence[int], steps: int) -> list[list[np.ndarray]]:
+        """See `Reading.guesses`; before the answer nothing is guessed."""
+        every = []
+        for (prompt, _), states in zip(self.texts, self.states):
+            read = states[layers[0]].to(self.target.dtype)
+            best = np.full((steps, len(read)), -1)
+            for at in range(max(prompt - 2 - max(SHIFTS), 0), len(read)):
+                best[:, at] = self.drafter.guesses(read[at], steps).argmax(-1).cpu().numpy()
+            every.append(list(best))
+        return every
 
 
 def _texts(target: Model, prompts: list[list[int]], most: int) -> list[tuple[int, list[int]]]:

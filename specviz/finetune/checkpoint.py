@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from specviz.errors import ModelError, one_line
+from specviz.errors import ModelError, TraceError, one_line
 from specviz.files import replacing
 from specviz.finetune.optimizer import Optimizer
+from specviz.trace.recorder import lock, unlock
 
 WARM = 0.03  # share of a run during which the rates rise
 
@@ -44,12 +46,36 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Context in which no other process works on `path`, a file or folder.
+
+    Raises
+    ------
+    ModelError
+        If another process does, or its place cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        held = lock(path)
+    except TraceError as error:
+        raise ModelError(str(error)) from None
+    except OSError as error:
+        raise ModelError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        unlock(held)
+
+
 def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, int]) -> None:
     """Write weights, optimiser and position to one file, replaced atomically (errors: `writing`)."""
     tensors = {f"model.{n}": p.detach() for n, p in optimizer.parameters.items()}
     tensors |= {f"optimizer.{n}": t for n, t in optimizer.state.items()}
     with writing(file), replacing(file) as part:
         save_file(tensors, part, metadata={"state": json.dumps(state)})
+        with part.open("r+b") as written:
+            os.fsync(written.fileno())
 
 
 def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, int]:

@@ -19,7 +19,7 @@ from specviz.models.bergamot.model import Bergamot
 from specviz.models.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from specviz.finetune.answers import Answers
     from specviz.models.protocols import Spec
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 TEXTS = 16  # answers used to choose the scale of the scores
 
 
+@training.alone
 def cut(
     target: Spec, answers: Answers, out: str | Path, layers: int = 2, vocabulary: int = 8192, *,
-    device: str = "cpu", force: bool = False,
+    device: str = "cpu", force: bool = False, say: Callable[[str], None] = training.print_line,
 ) -> Path:  # fmt: skip
     """Write the first layers of a target as a separate draft, for `specviz.finetune.align` to train.
 
@@ -75,8 +76,7 @@ def cut(
             raise ParameterError(f"{name} must lie in 1 .. {most:,}, got {value:,}")
     learnt, _ = training.parted(training.pairs_of(answers))
     counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
-    common = (token for token, _ in counts.most_common())
-    tokens = list(dict.fromkeys((*teacher.eos, *common)))[:vocabulary]  # end tokens first: texts must end
+    tokens = training.draft_tokens(teacher.eos, counts, vocabulary, say)
     weights: bergamot.TrimmedDecoder | trimmed.TrimmedNet
     draft: bergamot.TrimmedBergamot | trimmed.TrimmedModel
     if isinstance(teacher, Bergamot):

@@ -87,6 +87,7 @@ def read_texts(path: str | Path) -> list[Text]:
     )
 
 
+@training.alone
 def adapt(
     target: Spec,
     texts: Sequence[Text],
@@ -195,7 +196,7 @@ def _tensors(start: str | Path, model: Model) -> dict[str, Tensor]:
     if folder is None or not fields or fields.get("model_type") != adapters.TYPE:
         raise ModelError(f"{start} is not a diffusion adapter: start from the folder or bundled name of one")
     config, tensors = adapters.read(folder, name, fields)
-    adapters.check_content(config, name, model.content)
+    adapters.check_content(config, name, adapters.content_of(model))
     adapters.check_shapes(model, tensors, name)
     return tensors
 

@@ -60,6 +60,7 @@ class OwnEagle(Trained):
         )
 
 
+@training.alone
 def train_eagle(
     target: Spec,
     prompts: Sequence[Prompt] | Answers,
@@ -259,7 +260,9 @@ def _learn(
         count = int(answer[:, 2:].sum())
         return total / count, shown / count
 
-    return training.learn(model, OTHERS, mean, pairs, partial, settings, lambda pair: len(pair.answer))
+    # Answers begin in one column, so prompts and answers are padded separately.
+    size = lambda pair: (len(pair.answer) // 16, len(pair.prompt))
+    return training.learn(model, OTHERS, mean, pairs, partial, settings, size)
 
 
 def _check_generation(generation: int, own_head: bool, **of_generation_3: int | Sequence[int] | None) -> None:

@@ -277,7 +277,11 @@ class EagleLoss:
         if model.generation == 1:
             return self._scores(out)
         out = model.norm(out)
-        return F.linear(out, self._head(model)) if model.lm_head is None else model.lm_head(out)
+        if model.lm_head is not None:
+            return model.lm_head(out)
+        # As drafting does: the whole head has its bias, some of its rows have none.
+        bias = getattr(self.target.get_output_embeddings(), "bias", None) if words(model) is None else None
+        return F.linear(out, self._head(model), None if bias is None else bias.to(out.dtype))
 
     @torch.no_grad()
     def _target(self, model: Eagle, states: Tensor) -> Tensor:

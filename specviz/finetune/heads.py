@@ -22,8 +22,9 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import states_of_answers, twin
-from specviz.finetune.training import Pair, Trained, print_line
+from specviz.finetune.training import CHAIN, Pair, Trained, print_line
 from specviz.models import load
+from specviz.models.devices import has_bfloat16
 from specviz.models.heads import TYPE, BlockwiseHeads
 from specviz.models.layers import head_rows
 from specviz.models.model import Model
@@ -54,6 +55,7 @@ class OwnHeads(Trained):
         )
 
 
+@training.alone
 def train_heads(
     target: Spec,
     prompts: Sequence[Prompt] | Answers,
@@ -84,7 +86,7 @@ def train_heads(
     inner : int
         Width of each head's hidden layer.
     draft_vocabulary : int, optional
-        Number of tokens that they can write: the answers' most common ones. Default: all.
+        Number of tokens that they can write: end tokens and the answers' most common ones. Default: all.
     rate : float
         Peak learning rate of the matrices (Muon); the offsets learn at 0.3 of it (AdamW).
 
@@ -120,18 +122,20 @@ def train_heads(
     kept_tokens = None
     if draft_vocabulary is not None:
         counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
-        kept_tokens = torch.tensor(sorted(token for token, _ in counts.most_common(draft_vocabulary)))
+        kept_tokens = torch.tensor(training.draft_tokens(teacher.eos, counts, draft_vocabulary, say))
     width = teacher.config.hidden_size
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         net = BlockwiseHeads(heads, width, inner, kept_tokens).to(teacher.device)
     loss = HeadsLoss(teacher, net, kept)
-    before = agreement(loss, held)
+    before, _ = measure(loss, held)
     curve = training.learn(net, 0.3, loss, learnt, partial, settings)
-    after = agreement(loss, held)
+    after, runs = measure(loss, held)
     result = OwnHeads(path, len(learnt), len(held), training.count(learnt), before, after)
-    card = _card(result, net, teacher.name) + "".join(line + "\n" for line in training.curve_table(curve))
-    training.publish(partial, path, lambda folder: _save(net, teacher, folder), card)
+    card = _card(result, net, teacher.name, epochs, rate)
+    card += training.measured(held, runs, curve, min(heads, CHAIN))
+    scores = training.scores(held, runs, result.tokens)
+    training.publish(partial, path, lambda folder: _save(net, teacher, folder), card, scores)
     return result
 
 
@@ -150,55 +154,74 @@ class HeadsLoss:
         self.net, self.kept = net, kept
         self.whole = target.net.get_output_embeddings().weight.detach().float()
         self.head = self.whole if net.tokens is None else head_rows(target.net, net.tokens).weight.float()
+        # In training products are computed in bfloat16: convert the head once, not in every product.
+        self.rounded = self.head.to(torch.bfloat16) if has_bfloat16(self.head.device) else self.head
 
     def __call__(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
         """The loss twice: for the gradient, and for display."""
         states = self._states(pairs)
         with torch.no_grad():
-            laws = [(each @ self.head.T).float().softmax(-1) for each in states]
+            laws = (torch.cat(states).to(self.rounded.dtype) @ self.rounded.T).float().softmax(-1)
+        every = laws.split([len(each) for each in states])
         total, count = self.head.new_zeros(()), 0
-        for ahead, guess in enumerate(self._guesses(states), 1):
-            wanted = torch.cat([each[ahead:] for each in laws])
+        for ahead, guess in enumerate(self._guesses(states, self.rounded), 1):
+            wanted = torch.cat([each[ahead:] for each in every])
             total = total - (wanted * guess.log_softmax(-1)).sum()
             count += len(guess)
         total = total / max(count, 1)
         return total, total.detach()
 
     @torch.no_grad()
-    def right(self, pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
-        """How often each head's top token is the target's, and of how many.
+    def hits(self, pairs: Sequence[Pair]) -> list[list[Tensor]]:
+        """For each answer and head, whether its top token is the target's, from each place: bool [n - ahead].
 
         The target chooses among all tokens: one that the heads lack is never right.
         """
         states = self._states(pairs)
-        chosen = [(each @ self.whole.T).argmax(-1) for each in states]
-        hits, counted = [], []
-        for ahead, guess in enumerate(self._guesses(states), 1):
+        chosen = (torch.cat(states) @ self.whole.T).argmax(-1).split([len(each) for each in states])
+        heads = []
+        for ahead, guess in enumerate(self._guesses(states, self.head), 1):
             top = guess.argmax(-1)
             top = top if self.net.tokens is None else self.net.tokens[top]
-            hits.append(int((top == torch.cat([each[ahead:] for each in chosen])).sum()))
-            counted.append(len(guess))
-        return hits, counted
+            right = top == torch.cat([each[ahead:] for each in chosen])
+            heads.append(right.cpu().split([max(len(each) - ahead, 0) for each in states]))
+        return [list(each) for each in zip(*heads)]
 
     def _states(self, pairs: Sequence[Pair]) -> list[Tensor]:
         """For each answer, the states from which the target chose its tokens, [n, width]."""
         return [self.kept(pair.row)[len(pair.prompt) - 1 :, 0].to(self.head.device) for pair in pairs]
 
-    def _guesses(self, states: list[Tensor]) -> list[Tensor]:
+    def _guesses(self, states: list[Tensor], rows: Tensor) -> list[Tensor]:
         """For each head, its scores at the places whose guessed token is in the answer, [n, rows]."""
         guesses = self.net(torch.cat(states)).split([len(each) for each in states])
         parts = []
         for head in range(guesses[0].shape[1]):
             guess = torch.cat([each[: max(len(each) - head - 1, 0), head] for each in guesses])
-            parts.append((guess @ self.head.T).float())
+            parts.append((guess.to(rows.dtype) @ rows.T).float())
         return parts
 
 
-def agreement(loss: HeadsLoss, pairs: Sequence[Pair], batch: int = 16) -> tuple[float, ...]:
-    """How often each head's most likely token is the target's."""
-    sums = [loss.right(pairs[first : first + batch]) for first in range(0, len(pairs), batch)]
-    hits, counted = (torch.tensor([each[i] for each in sums]).sum(0) for i in (0, 1))
-    return tuple((hits / counted.clamp(min=1)).tolist())
+def measure(
+    loss: HeadsLoss, pairs: Sequence[Pair], batch: int = 16
+) -> tuple[tuple[float, ...], list[list[int]]]:
+    """How often each head's most likely token is the target's, and runs of hits.
+
+    A run, one for each place of an answer but the first, is the number of right guesses from there, at most
+    four: the first head guesses that place, from the state before the target's own token.
+    """
+    firsts = range(0, len(pairs), batch)
+    every = [answer for first in firsts for answer in loss.hits(pairs[first : first + batch])]
+    shares = [torch.cat(head).float() for head in zip(*every)]
+    runs = []
+    for heads in every:
+        right = [head.tolist() for head in heads[:CHAIN]]
+        runs.append([_run([head[at] for head in right if at < len(head)]) for at in range(len(right[0]))])
+    return tuple(float(head.mean()) if len(head) else 0.0 for head in shares), runs
+
+
+def _run(right: Sequence[bool]) -> int:
+    """Number of right guesses before the first wrong one."""
+    return right.index(False) if False in right else len(right)
 
 
 def _save(net: BlockwiseHeads, target: Model, folder: Path) -> None:
@@ -212,14 +235,15 @@ def _save(net: BlockwiseHeads, target: Model, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
-def _card(result: OwnHeads, net: BlockwiseHeads, target: str) -> str:
+def _card(result: OwnHeads, net: BlockwiseHeads, target: str, epochs: float, rate: float) -> str:
     number, width, inner = net.up.shape
     lines = [
         f"# {result.path.name}", "",
         f"Blockwise heads for `{target}`, trained on its answers by `specviz models heads`.", "",
         "| | |", "| --- | --- |", f"| shape | {number} heads, {width} × {inner} × {width} each |",
         f"| tokens that they can write | {'all' if net.tokens is None else f'{len(net.tokens):,}'} |",
-        f"| training answers | {result.learnt:,} |", f"| tokens of these answers | {result.tokens:,} |", "",
+        f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
+        f"| tokens of these answers | {result.tokens:,} |", "",
         f"How often each head's top token is the target's, on {result.held_out:,} held-out answers:",
         "",
         "| tokens ahead | before | after |", "| ---: | ---: | ---: |",

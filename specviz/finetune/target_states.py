@@ -1,13 +1,13 @@
 """The target's hidden states for texts, kept in a file: computed once, and read in every epoch.
 
-A file holds bfloat16 [tokens - 1, layers, width] for each text in turn: nothing is drafted after a text's
-last token.
+A file holds bfloat16 [tokens - 1, layers, width] for each text: nothing is drafted after a text's last token.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -32,35 +32,45 @@ if TYPE_CHECKING:
 BYTES = 2  # per bfloat16 number
 SHARE = 4  # use at most 1 / SHARE of the free disk space
 FILE = "states"  # in OUT.partial
+SAMPLE = 8  # texts whose stored states are checked
+ROUNDING = 0.3  # median difference that other number formats explain; another text's states differ by about 1
 
 Texts = Sequence[Sequence[int]]
 
 
+def states_of(path: Path) -> Path:
+    """Path of the states file that belongs to a file of answers."""
+    return path.with_name(path.name + ".states")
+
+
 def states_in(
-    file: Path, lengths: Sequence[int], layers: Sequence[int], width: int, wanted: Sequence[int]
-) -> Callable[[int], Tensor] | None:
-    """Lookup of a text's states, float32 [tokens - 1, wanted, width]; None if the file does not fit.
+    file: Path, spans: Sequence[tuple[int, int]], layers: Sequence[int], width: int, wanted: Sequence[int],
+    exact: bool = False,
+) -> Callable[[int], Tensor] | None:  # fmt: skip
+    """Lookup of a text's states, float32 [tokens - 1, wanted, width]; None if the file does not hold them.
 
     Parameters
     ----------
-    lengths : sequence of int
-        Number of tokens of each text.
+    spans : sequence of (int, int)
+        Where each text's states begin and end, in tokens.
     layers : sequence of int
         Layers that the file holds.
     wanted : sequence of int
         Layers to return.
+    exact : bool
+        Whether the file must end with the last text's states: texts may have been removed since.
     """
-    starts = list(accumulate((length - 1 for length in lengths), initial=0))
-    there = file.stat().st_size if file.exists() else 0
-    # Another size means that answers were removed since, and states would belong to other texts.
-    if not set(wanted) <= set(layers) or there != starts[-1] * len(layers) * width * BYTES:
+    size = len(layers) * width * BYTES
+    there = file.stat().st_size // size if size and file.exists() else 0
+    end = max(end for _, end in spans)
+    if not set(wanted) <= set(layers) or there < end or (exact and there > end):
         return None
-    values = np.memmap(file, np.int16, "r", shape=(starts[-1], len(layers), width))
+    values = np.memmap(file, np.int16, "r", shape=(there, len(layers), width))
     places = [list(layers).index(layer) for layer in wanted]
 
     def of(text: int) -> Tensor:
-        part = torch.from_numpy(values[starts[text] : starts[text + 1]][:, places])
-        return part.view(torch.bfloat16).float()
+        begin, end = spans[text]
+        return torch.from_numpy(values[begin:end][:, places]).view(torch.bfloat16).float()
 
     return of
 
@@ -70,12 +80,29 @@ def states_of_answers(
     settings: Settings,
 ) -> Callable[[int], Tensor]:  # fmt: skip
     """Lookup of states by row of the answers: those stored with them, or else computed (`compute_states`)."""
-    if (kept := answers.states(layers)) is not None:
+    kept, file = answers.states(layers), states_of(answers.path)
+    if kept is not None and _alike(net, pairs, layers, kept):
         return kept
+    if file.exists():
+        settings.say(
+            f"{file} does not hold these answers' states of layers {', '.join(map(str, layers))}: the target "
+            "reads the answers again"
+        )
     texts = [[*pair.prompt, *pair.answer] for pair in pairs]
     place = {pair.row: number for number, pair in enumerate(pairs)}
     of = compute_states(net, texts, layers, partial / FILE, settings)
     return lambda row: of(place[row])
+
+
+def _alike(
+    net: PreTrainedModel, pairs: Sequence[Pair], layers: Sequence[int], kept: Callable[[int], Tensor]
+) -> bool:
+    """Whether stored states are those of the texts: a few are read again; only rounding may differ."""
+    for pair in random.Random(0).sample(pairs, min(SAMPLE, len(pairs))):
+        want = _read(net, [[*pair.prompt, *pair.answer]], layers)[0].float()
+        if ((kept(pair.row) - want).norm(dim=-1) / want.norm(dim=-1)).median() > ROUNDING:
+            return False
+    return True
 
 
 def digest(net: torch.nn.Module) -> str:
@@ -157,7 +184,8 @@ def compute_states(
                 each = (now - began) / max(1, ends[done - 1] - before)
                 spoken, left = now, each * (ends[-1] - ends[done - 1]) / 60
                 settings.say(f"the target reads {done:,} of {len(texts):,} texts  {left:.1f} min left")
-    there = states_in(file, lengths, layers, width, layers)
+    spans = list(zip([0, *(end // size for end in ends)], (end // size for end in ends)))
+    there = states_in(file, spans, layers, width, layers)
     assert there is not None, "the file is whole"
     return lambda text: there(place[text])
 

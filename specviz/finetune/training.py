@@ -15,17 +15,21 @@ import shutil
 import sys
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import read_json, replacing, temporary, write_text
+from specviz.finetune import checkpoint
 from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint, writing
 from specviz.finetune.optimizer import Optimizer
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from specviz.models.torch_model import TorchModel
 
 Say = Callable[[str], None]
+P = ParamSpec("P")
+Made = TypeVar("Made")
 HELD_OUT = 10  # every tenth prompt is held out for measurement
 MEASURED = 400  # held-out answers to measure at most: more would take longer than a short training
 CHECKPOINT = "checkpoint.safetensors"
@@ -150,6 +156,29 @@ def vacant(out: str | Path, force: bool) -> Path:
     return path
 
 
+def alone(train: Callable[P, Made]) -> Callable[P, Made]:
+    """Decorate a training that has a parameter `out`: no other process may work in the same ``OUT.partial``.
+
+    Raises
+    ------
+    ModelError
+        If another process does.
+    """
+
+    @wraps(train)
+    def run(*args: P.args, **options: P.kwargs) -> Made:
+        out = expanded(signature(train).bind(*args, **options).arguments["out"], ModelError)
+        with checkpoint.alone(unfinished(out)):
+            return train(*args, **options)
+
+    return run
+
+
+def unfinished(path: Path) -> Path:
+    """The folder of unfinished work on `path`."""
+    return path.with_name(path.name + ".partial")
+
+
 def encoded(target: TextModel, prompts: Sequence[Prompt]) -> list[list[int]]:
     """Encode the prompts as token ids.
 
@@ -197,7 +226,7 @@ def begun(path: Path, settings: Sequence[Any], force: bool) -> Path:
     ModelError
         If it was left by a run with other settings, or cannot be written.
     """
-    partial = path.with_name(path.name + ".partial")
+    partial = unfinished(path)
     mark = hashlib.blake2b(json.dumps(settings).encode(), digest_size=8).hexdigest()
     file = partial / "settings"
     own = file.is_file() and file.read_text(encoding="utf-8") == mark
@@ -287,6 +316,15 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     return learnt, held if len(held) <= MEASURED else random.Random(0).sample(held, MEASURED)
 
 
+def draft_tokens(eos: Sequence[int], counts: Counter[int], number: int, say: Say) -> list[int]:
+    """Tokens that a draft can write: the target's end tokens and the most common ones of `counts`, sorted."""
+    common = (token for token, _ in counts.most_common())
+    tokens = list(dict.fromkeys((*eos, *common)))[:number]  # end tokens first: texts must end
+    if len(tokens) < number:
+        say(f"the answers have {len(tokens):,} different tokens: the draft can write these, not {number:,}")
+    return sorted(tokens)
+
+
 def digest(pairs: Sequence[Pair]) -> str:
     """Hash of these prompts and answers."""
     content = json.dumps([[list(pair.prompt), list(pair.answer)] for pair in pairs])
@@ -318,7 +356,7 @@ def some(pairs: Sequence[Pair], tokens: int | None, seed: int) -> list[Pair]:
     return kept
 
 
-def batches(sizes: Sequence[int], batch: int, seed: str) -> list[list[int]]:
+def batches(sizes: Sequence[tuple[int, ...]], batch: int, seed: str) -> list[list[int]]:
     """Group places of answers into batches of similar size, in an order drawn by `seed`; each place once."""
     draw, order = random.Random(seed), list(range(len(sizes)))
     draw.shuffle(order)
@@ -358,12 +396,15 @@ def scores(pairs: Sequence[Pair], runs: Sequence[Sequence[int]], tokens: int) ->
     return Card(tokens=tokens) if math.isnan(tau) else Card(tokens=tokens, tau=round(tau, 3))
 
 
-def kinds_table(pairs: Sequence[Pair], runs: Sequence[Sequence[int]]) -> list[str]:
-    """Card lines with first-guess accuracy and τ on greedy held-out answers, in all and by kind of work."""
+def kinds_table(pairs: Sequence[Pair], runs: Sequence[Sequence[int]], chain: int = CHAIN) -> list[str]:
+    """Card lines with first-guess accuracy and τ on greedy held-out answers, in all and by kind of work.
+
+    `chain` is the number of guesses per chain.
+    """
     greedy = [(pair.kind, run) for pair, run in zip(pairs, runs) if not pair.drawn and len(run)]
     kinds = sorted({kind for kind, _ in greedy if kind})
     lines = [
-        "", f"Greedy held-out answers: the first guess, and τ of chains of {CHAIN}.", "",
+        "", f"Greedy held-out answers: the first guess, and τ of chains of {chain}.", "",
         "| kind of work | answers | first guess right | τ |", "| --- | ---: | ---: | ---: |",
     ]  # fmt: skip
     for kind in ["all", *kinds]:
@@ -382,7 +423,7 @@ def learn(
     pairs: Sequence[Pair],
     partial: Path,
     settings: Settings,
-    size: Callable[[Pair], int] = lambda pair: len(pair.prompt) + len(pair.answer),
+    size: Callable[[Pair], tuple[int, ...]] = lambda pair: (len(pair.prompt) + len(pair.answer),),
 ) -> Curve:
     """Train `net` in place on the answers, continuing from the checkpoint in `partial` if there is one.
 
@@ -398,7 +439,7 @@ def learn(
     settings : Settings
         Its seed determines the order of the answers and the random draws of each update.
     size : callable
-        Size of an answer; answers of similar size share a batch.
+        Size of an answer, as numbers to sort by; answers of similar size share a batch.
     """
     batch, say = settings.batch, settings.say
     each = -(-len(pairs) // batch)
@@ -454,9 +495,9 @@ def learn(
     return curve
 
 
-def measured(held: Sequence[Pair], runs: Sequence[Sequence[int]], curve: Curve) -> str:
+def measured(held: Sequence[Pair], runs: Sequence[Sequence[int]], curve: Curve, chain: int = CHAIN) -> str:
     """Card lines on the held-out answers and the training."""
-    return "".join(line + "\n" for line in (*kinds_table(held, runs), *curve_table(curve)))
+    return "".join(line + "\n" for line in (*kinds_table(held, runs, chain), *curve_table(curve)))
 
 
 def curve_table(curve: Curve) -> list[str]:

@@ -103,6 +103,11 @@ def check_content(config: Config, name: str, content: str) -> None:
         )
 
 
+def content_of(target: Model) -> str:
+    """Hash of a target's weights in float32; those of a GGUF file as read, in any format."""
+    return target.content if target.path is not None else hashed(target.net, target.tokenizer, torch.float32)
+
+
 def check_shapes(target: Model, tensors: dict[str, Tensor], name: str) -> None:
     """Raise `ModelError` if the adapter's layers or shapes do not match the target's."""
     net: Net = target.net
@@ -159,8 +164,9 @@ def save(folder: Path, tensors: dict[str, Tensor], target: Model, load: str, mas
     """Write an adapter's folder, with matrices in eight bits."""
     rank = next(value.shape[0] for key, value in tensors.items() if key.endswith(".down"))
     config = Config(
-        model_type=TYPE, target=target.name, content=target.content, load=load, rank=rank, mask_token_id=mask
-    )
+        model_type=TYPE, target=target.name, content=content_of(target), load=load, rank=rank,
+        mask_token_id=mask,
+    )  # fmt: skip
     stored = {key: value.detach().float().cpu().contiguous() for key, value in tensors.items()}
     save_file(pack(stored), folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -191,7 +197,7 @@ def load_adapter(
     in_file = spec.startswith(GGUF) or spec in DOWNLOADS  # hashed as read, in any format
     for each in (number,) if in_file else ("stored", "float32"):  # a config may name too narrow a format
         target = base(load(spec, device, each, kernels="plain", invariant=False, backend="torch"))
-        content = target.content if in_file else hashed(target.net, target.tokenizer, torch.float32)
+        content = content_of(target)
         if content == config["content"]:
             break
     check_content(config, name, content)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -20,10 +20,11 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
 )
-from transformers.utils import logging
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError, install, one_line
+from specviz.files import read_json
 from specviz.models import adapters, choices, diffusion_checkpoints, ranks
 from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion
@@ -31,7 +32,7 @@ from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder
 from specviz.models.loading import CONVERT, find
 from specviz.models.model import Model
 from specviz.models.schema import FILES, check_files
-from specviz.models.torch_model import move, unserved
+from specviz.models.torch_model import TorchModel, move, unserved
 from specviz.models.zoo import bundled
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ DTYPES = {
     "float64": torch.float64,
 }
 
+Loaded = TypeVar("Loaded", bound=TorchModel)
 Words: TypeAlias = "PreTrainedTokenizerBase | str | Path | None"  # a tokenizer, or its location
 
 
@@ -122,7 +124,8 @@ def fetch(
         move(net, name, target)
     with _as_model_error(source, name):
         net = net.eval().requires_grad_(False)
-        return _model(net if device_map else _chosen(net, dtype, kernels), words, name, kernels)
+        model = _model(net if device_map else _chosen(net, dtype, kernels), words, name, kernels)
+    return _identified(model, source, local, revision)
 
 
 def _check_json(folder: Path) -> None:
@@ -190,7 +193,26 @@ def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision:
     # All ranks locate the files first: if one failed later, the others would wait for it while loading.
     source, name, local = group.tried(place)
     net, words = group.tried(read)
-    return _probed(Model(net, words, name))
+    return _identified(_probed(Model(net, words, name)), source, local, revision)
+
+
+def _identified(model: Loaded, source: str, local: bool, revision: str | None) -> Loaded:
+    """Identify a model by its files: its weights in memory depend on the format in which it was loaded."""
+    names = SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME
+    files = _files(source, local, revision, names)
+    if (index := files.get(SAFE_WEIGHTS_INDEX_NAME)) and SAFE_WEIGHTS_NAME not in files:
+        files = _files(source, local, revision, sorted({*read_json(index, dict)["weight_map"].values()}))
+    files.pop(SAFE_WEIGHTS_INDEX_NAME, None)
+    if files:
+        model.keep_files(list(files.values()))
+    return model
+
+
+def _files(source: str, local: bool, revision: str | None, names: Iterable[str]) -> dict[str, Path]:
+    """Those of a model's files that are in its folder or in the hub's cache."""
+    if not local:
+        return _cached(source, revision, names)
+    return {name: Path(source) / name for name in names if (Path(source) / name).is_file()}
 
 
 def _source(text: str, path: Path | None) -> tuple[str, str, bool]:

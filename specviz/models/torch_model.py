@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,10 @@ class TorchModel(TokenizedModel):
     invariant: bool = False  # whether each row of a pass is bit-identical to the row computed alone
     source: str | None = None  # description of the source format, for weights converted from another format
     path: Path | None = None  # of the file that was read
-    _content: tuple[list[tuple[int, int]], str] | None = None  # fingerprint of the weights, and their hash
+    _content: tuple[list[tuple[int, int]], str | Callable[[], str]] | None = (
+        None  # weights' fingerprint, hash
+    )
+    _stored: list[tuple[int, int]] | None = None  # fingerprint of the weights that `keep_content` identified
 
     def __init__(
         self, net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str,
@@ -128,23 +132,43 @@ class TorchModel(TokenizedModel):
 
     @property
     def content(self) -> str:
-        """SHA-256 of weights and tokenizer, in hexadecimal; dequantised files are hashed as read."""
+        """SHA-256 of weights and tokenizer, in hexadecimal; weights read from files are hashed as stored."""
         now = stamp(self.net)
         if self._content is None or self._content[0] != now:
             self._content = now, hashed(self.net, self.tokenizer)
-        return self._content[1]
+        digest = self._content[1]
+        if not isinstance(digest, str):
+            digest = digest()
+            self._content = now, digest
+        return digest
 
     @property
     def identity(self) -> dict[str, str]:
-        """The entry that identifies this target in a drafter's config: its name and, for a file, the content.
+        """Entry that identifies this target in a drafter's config: its name and, if from files, its content.
 
-        The content of other models depends on the number format in which they are loaded.
+        The content of a model in memory depends on its number format.
         """
-        return {"target": self.name} | ({} if self.path is None else {"content": self.content})
+        return {"target": self.name} | ({"content": self.content} if self._stored == stamp(self.net) else {})
 
-    def keep_content(self, digest: str) -> None:
-        """Set `digest` as the hash of the current weights."""
-        self._content = stamp(self.net), digest
+    def keep_content(self, digest: str | Callable[[], str]) -> None:
+        """Set the hash of the current weights, or a function that computes it when it is first needed."""
+        self._stored = stamp(self.net)
+        self._content = self._stored, digest
+
+    def keep_files(self, files: Sequence[Path]) -> None:
+        """Set the hash of the current weights to that of the files from which they were read."""
+        states = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+        def digest() -> str:
+            if states != [(file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]:
+                return hashed(self.net, self.tokenizer)  # they were replaced since
+            made = hashlib.sha256()
+            for file in files:
+                with file.open("rb") as stream:
+                    hashlib.file_digest(stream, lambda: made)
+            return _with_tokenizer(made, self.tokenizer)
+
+        self.keep_content(digest)
 
 
 def hashed(
@@ -159,6 +183,10 @@ def hashed(
         values = whole(weight.detach()).cpu().to(dtype).contiguous()
         digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
         digest.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
+    return _with_tokenizer(digest, tokenizer)
+
+
+def _with_tokenizer(digest: hashlib._Hash, tokenizer: PreTrainedTokenizerBase | None) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         digest.update(backend.to_str().encode("utf8", "surrogatepass"))

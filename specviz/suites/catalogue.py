@@ -297,6 +297,11 @@ def cached_questions() -> Iterator[Suite]:
                 yield Suite(entry.load(get, part), name, entry.licence)
 
 
+def bundled() -> list[str]:
+    """Names of the suites that come with the package."""
+    return [name for name, entry in CATALOGUE.items() if entry.load is None and name != "multi-sources"]
+
+
 def list_suites() -> pd.DataFrame:
     """List the available suites.
 
@@ -312,7 +317,7 @@ def list_suites() -> pd.DataFrame:
             "name": name,
             "parts": ", ".join(entry.parts),
             "licence": entry.licence,
-            "bundled": entry.load is None and name != "multi-sources",
+            "bundled": name in bundled(),
             "about": entry.about,
         }
         for name, entry in CATALOGUE.items()

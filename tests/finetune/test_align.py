@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import align as module
 from specviz.finetune import answers, checkpoint, target_states, training
 from specviz.finetune.align import align
+from specviz.finetune.heads import train_heads
 from specviz.models import Model
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -287,6 +290,57 @@ def test_a_training_that_fails_says_so_in_one_line(tmp_path: Path, monkeypatch: 
 
 def _stop() -> float:
     raise KeyboardInterrupt
+
+
+def test_only_one_process_works_in_a_folder(tmp_path: Path) -> None:
+    target, draft = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,))
+    prompts: Any = [[3 + i, 5] for i in range(6)]
+    held: list[str] = []
+
+    def repeat(line: str) -> None:
+        with pytest.raises(ModelError, match=r"new\.partial is being written by another run: wait") as error:
+            align(target, draft, prompts, tmp_path / "new", force=True, say=_quiet)
+        held.append(str(error.value))
+
+    align(target, draft, prompts, tmp_path / "new", epochs=1, max_new_tokens=4, say=repeat)
+    assert held and [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_replaces_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *given, n=name, real=real: [calls.append(n), real(*given)][1])
+    net = torch.nn.Linear(2, 2)
+    checkpoint.write_checkpoint(tmp_path / "a", checkpoint.Optimizer(net, 0.1, 0.1), {"updates": 3})
+    assert calls == ["fsync", "replace"]
+
+
+def test_a_drafter_of_a_folder_is_bound_to_its_weights(tmp_path: Path) -> None:
+    own, moved, other = (tmp_path / name / "my-model" for name in ("a", "moved", "b"))
+    for folder, seed in ((own, 0), (other, 1)):
+        _save(folder, "causal", seed)
+    given = {"heads": 1, "inner": 8, "epochs": 1, "max_new_tokens": 4, "say": _quiet}
+    heads = train_heads(own, PROMPTS[:4], tmp_path / "heads", **given).path
+    shutil.copytree(own, moved.with_name("elsewhere"))
+    specviz.load(heads).on(specviz.load(moved.with_name("elsewhere"), dtype="bfloat16"))
+    with pytest.raises(ModelError, match=r"trained on my-model .* and this my-model has different weights"):
+        specviz.load(heads).on(specviz.load(other))
+    config = json.loads((heads / "config.json").read_text(encoding="utf-8"))
+    del config["content"]  # as drafters of before
+    (heads / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    specviz.load(heads).on(specviz.load(other))
+
+
+def test_answers_without_room_are_reported(tmp_path: Path) -> None:
+    target, draft = llama(3, 4, eos=()), llama(4, 4, eos=(), max_length=12)
+    prompts = [[3 + i] * (9 if i == 2 else 2) for i in range(6)]
+    made = answers.answer(target, prompts, tmp_path / "a", answers.AnswerOptions(6), say=_quiet)
+    said: list[str] = []
+    assert align(target, draft, made, tmp_path / "new", epochs=1, say=said.append).learnt == 4
+    assert said[0] == "left out, as a model has no room: 1 answer"
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

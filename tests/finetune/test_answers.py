@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from tiny import llama
 import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.finetune import answers
+from specviz.finetune import answers, target_states, training
 from specviz.finetune.answers import AnswerOptions, answer, read, states_of
 from specviz.metrics.loops import cut_loop
-from specviz.models import Model
+from specviz.models import Model, zoo
+from specviz.models.torch_model import hashed
 from specviz.suites import fetching
 
 PROMPTS = [[3 + i, 5 + i % 7, *range(9, 9 + i % 4)] for i in range(12)]
@@ -60,13 +62,117 @@ def test_a_long_prompt_ends_its_own_answer_alone(tmp_path: Path) -> None:
     assert first == own[: len(first)]
 
 
-def test_states_of_answers_that_were_taken_out_are_not_taken_for_the_others(
-    target: Model, tmp_path: Path
+@pytest.mark.parametrize("bound", [True, False])
+def test_states_belong_to_their_row_whatever_its_place(
+    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: bool
 ) -> None:
-    answer(target, PROMPTS, tmp_path / "a", BOTH, say=_quiet)
-    lines = (tmp_path / "a").read_text(encoding="utf8").splitlines(keepends=True)
-    (tmp_path / "a").write_text("".join([*lines[:2], *lines[3:]]), encoding="utf8")
-    assert read(tmp_path / "a").states(LAYERS) is None
+    """Files of before bind states by order alone: a few are compared with the target's."""
+    monkeypatch.setattr(target_states, "has_bfloat16", lambda device: False)
+    file = tmp_path / "a"
+    made = answer(target, PROMPTS, file, BOTH, say=_quiet)
+    kept = made.states(LAYERS)
+    assert kept is not None
+    rows = [
+        {key: value for key, value in row.items() if bound or key not in ("offset", "hash")}
+        for row in made.rows
+    ]
+
+    def rewrite(order: list[int]) -> answers.Answers:
+        lines = [made.header, *(rows[place] for place in order)]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf8")
+        return read(file)
+
+    for order in (list(range(24)), list(range(24))[::-1], list(range(5, 20))):
+        said: list[str] = []
+        given = training.Settings(1, 0.1, 4, 8, 0, 60, said.append)
+        net, changed = target_states.twin(target.net), rewrite(order)
+        pairs = training.pairs_of(changed)
+        of = target_states.states_of_answers(net, changed, pairs, LAYERS, tmp_path, given)
+        assert (len(said) == 0) == (bound or order == list(range(24)))
+        assert all("does not hold these answers' states of layers 1, 4" in line for line in said)
+        for place, old in enumerate(order):
+            assert torch.allclose(of(place), kept(old), atol=0.1, rtol=0.1)
+        (tmp_path / target_states.FILE).unlink(missing_ok=True)
+    assert (rewrite([0, *range(2, 24)]).states(LAYERS) is None) == (not bound)
+    rows[3]["answer"][0] ^= 1
+    assert rewrite(list(range(24))).states(LAYERS) is None or not bound
+
+
+def test_a_file_that_was_filtered_is_continued(target: Model, tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    kept = answer(target, PROMPTS, file, BOTH, say=_quiet).states(LAYERS)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([lines[0], *lines[:4:-1]]))
+    again = answer(target, PROMPTS, file, BOTH, say=_quiet)
+    states = again.states(LAYERS)
+    assert kept is not None and states is not None and len(again.rows) == 24
+    for place, line in enumerate(lines[:0:-1]):
+        at = next(i for i, row in enumerate(again.rows) if row["hash"] == json.loads(line)["hash"])
+        assert torch.allclose(states(at), kept(23 - place), atol=0.1, rtol=0.1)
+
+
+def test_only_one_process_writes_a_file(target: Model, tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    held: list[str] = []
+
+    def repeat(line: str) -> None:
+        with pytest.raises(ModelError, match="a is being written by another run: wait until it ends") as told:
+            answer(target, PROMPTS, file, AnswerOptions(4), say=_quiet)
+        held.append(str(told.value))
+
+    answer(target, PROMPTS, file, AnswerOptions(4), say=repeat)
+    assert held and "\n" not in held[0] and [each.name for each in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_folders_answers_fit_it_in_any_format(tmp_path: Path) -> None:
+    """Training loads float32, whatever the answers were made in; a file of before has the hash of then."""
+    net = llama(seed=3, eos=(47,)).net
+    net.save_pretrained(tmp_path / "one")
+    shutil.copytree(zoo.bundled()["town"], tmp_path / "words")
+    words = tmp_path / "words"
+    half = {"dtype": "bfloat16"}, {"kernels": "fp16"}, {}
+    models = [specviz.load(tmp_path / "one", tokenizer=words, invariant=False, **each) for each in half]
+    assert len({model.content for model in models}) == 1
+    assert len({hashed(model.net, model.tokenizer) for model in models}) == 3
+    for number, model in enumerate(models):
+        made = answer(model, PROMPTS, tmp_path / str(number), AnswerOptions(4), say=_quiet)
+        made.check(models[2])
+        made.header["content"] = hashed(model.net, model.tokenizer)
+        if model is models[2]:
+            made.check(model)
+    for number, key in ((0, "dtype"), (1, "kernels")):
+        with pytest.raises(ModelError, match=f"was made with a different {key}"):
+            answer(models[2], PROMPTS, tmp_path / str(number), AnswerOptions(4), say=_quiet)
+    old = (tmp_path / "2").read_text(encoding="utf8").splitlines()
+    header = {key: value for key, value in json.loads(old[0]).items() if key not in ("dtype", "kernels")}
+    header["content"] = hashed(models[2].net, models[2].tokenizer)
+    (tmp_path / "2").write_text("\n".join([json.dumps(header), *old[1:5]]) + "\n", encoding="utf8")
+    assert len(answer(models[2], PROMPTS, tmp_path / "2", AnswerOptions(4), say=_quiet).rows) == 12
+
+
+def test_a_header_without_its_end_of_line_is_kept(target: Model, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    answer(target, PROMPTS, whole, AnswerOptions(4), say=_quiet)
+    cut.write_bytes(whole.read_bytes().splitlines()[0])
+    answer(target, PROMPTS, cut, AnswerOptions(4), say=_quiet)
+    assert cut.read_bytes() == whole.read_bytes()
+
+
+def test_a_text_that_loops_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = llama(seed=3, layers=1, name="tiny", eos=(), max_length=400)
+    with torch.no_grad():  # without attention and MLP the next token depends on the last one alone
+        for part in target.net.model.layers:
+            part.self_attn.o_proj.weight.zero_()
+            part.mlp.down_proj.weight.zero_()
+    lengths: list[int] = []
+    real = answers.cut_loop
+    monkeypatch.setattr(answers, "cut_loop", lambda text: lengths.append(len(text)) or real(text))
+    made = answer(target, PROMPTS, tmp_path / "a", AnswerOptions(300), say=_quiet)
+    monkeypatch.setattr(answers, "LOOKS", 1000)
+    assert made.rows and max(lengths) < 300
+    late = answer(target, PROMPTS, tmp_path / "b", AnswerOptions(300), say=_quiet)
+    rows = [sorted((row["number"], row["answer"]) for row in each.rows) for each in (made, late)]
+    assert rows[0] == rows[1] and max(lengths) == 300
 
 
 def test_the_states_are_those_of_reading_the_text(target: Model, tmp_path: Path) -> None:
@@ -192,6 +298,14 @@ def test_questions_of_suites_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     given = ["models", "answers", "town", "--prompts", str(asked), "--out", str(tmp_path / "a"), "-n", "4"]
     assert run(given) == 2
     assert "prompt 2 is a question of the suite everyday: remove it" in capsys.readouterr().err
+    inside = f"Read this.\tThen answer: {known.replace(' ', '  ')} Be brief."
+    asked.write_text(f"Something else?\n{' '.join(inside.split())}\n", encoding="utf-8")
+    assert run(given) == 2
+    assert "prompt 2 contains a question of the suite everyday: remove it" in capsys.readouterr().err
+    own = specviz.suite("multi-town")[7]["turns"][0].replace("\n", " ")
+    asked.write_text(f"Something else?\n{own}\n", encoding="utf-8")
+    assert run(given) == 2
+    assert "prompt 2 is a question of the suite multi-town" in capsys.readouterr().err
     asked.write_text("Something else?\nMy own question.\n", encoding="utf-8")
     local.write_text(json.dumps({"prompt": "my own  question."}) + "\n", encoding="utf-8")
     assert run([*given, "--apart-from", str(local)]) == 2

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tiny import llama
+from torch import nn
 
 import specviz
 from specviz.cli import run
@@ -15,7 +17,7 @@ from specviz.finetune import eagle_loss
 from specviz.finetune.check import DraftCheck, _chains, _depth_table, check_draft, verdict, write_card
 from specviz.finetune.check import check_head as check
 from specviz.finetune.eagle import train_eagle
-from specviz.finetune.heads import train_heads
+from specviz.finetune.heads import HeadsLoss, train_heads
 from specviz.models import Model
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import LAYERS
@@ -105,7 +107,7 @@ def test_a_draft_model_is_checked_by_depth() -> None:
 
 
 def test_heads_are_checked_by_depth(target: Model, tmp_path: Path) -> None:
-    given = {"heads": 3, "inner": 32, "epochs": 60, "batch": 9, "max_new_tokens": 14}
+    given = {"heads": 3, "inner": 64, "epochs": 200, "batch": 9, "max_new_tokens": 14}
     made = train_heads(target, LEARNT, tmp_path / "heads", **given, **QUIET)
     told = check_draft(made.path, target, PROMPTS[:9], 14)
     depths = told.depths
@@ -113,6 +115,48 @@ def test_heads_are_checked_by_depth(target: Model, tmp_path: Path) -> None:
     assert depths["begun places"][1] == depths["looped places"][1] > 0
     assert depths["begun"][1] == depths["looped"][1] > 0, "the same places, the same guesses"
     assert depths["forced places"].is_monotonic_decreasing
+    assert "none of these changes makes it better" in told.verdict
+    assert "reading layer 5" in told.variations.index and "reading layer 7" not in told.variations.index
+    further = specviz.load(made.path)  # its first head guesses the token after the next
+    for name in ("up", "down", "offset"):
+        setattr(further.net, name, nn.Parameter(getattr(further.net, name)[1:]))
+    further.config["heads"] = 2
+    told = check_draft(further, target, PROMPTS[:9], 14)
+    assert told.verdict.startswith("taking its guess as one token further on would make")
+    other = llama(seed=4, layers=6, name="tiny", eos=())
+    told = check_draft(made.path, other, PROMPTS[:9], 14)
+    assert "none of these changes helps: its weights are for another target" in told.verdict
+
+
+def test_heads_of_another_layer_are_named(
+    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, guesses = HeadsLoss._states, HeadsLoss._guesses
+
+    def remembered(self, pairs):
+        self.read = []
+        for pair in pairs:
+            ids = torch.tensor([[*pair.prompt, *pair.answer]])
+            layers = target.net.get_decoder()(ids, output_hidden_states=True).hidden_states
+            self.read.append(layers[5][0, len(pair.prompt) - 1 : -1].detach())
+        return states(self, pairs)
+
+    monkeypatch.setattr(HeadsLoss, "_states", remembered)
+    monkeypatch.setattr(HeadsLoss, "_guesses", lambda self, _, rows: guesses(self, self.read, rows))
+    given = {"heads": 2, "inner": 64, "epochs": 200, "batch": 9, "max_new_tokens": 14}
+    made = train_heads(target, LEARNT, tmp_path / "heads", **given, **QUIET)
+    told = check_draft(made.path, target, PROMPTS[:9], 14)
+    assert told.verdict.startswith("reading layer 5 would make its first guess right")
+
+
+def test_heads_without_the_template_are_named(tmp_path: Path) -> None:
+    town = specviz.load("town")
+    asked = ["1 + 2 = 3", "On Monday", "Tell me a story", "My friend"]
+    raw = [town.text.encode(prompt, raw=True) for prompt in asked]
+    given = {"heads": 2, "inner": 64, "batch": 4, "max_new_tokens": 16, "epochs": 60, "draft_vocabulary": 200}
+    made = train_heads(town, [*raw, raw[1]], tmp_path / "heads", **given, **QUIET)
+    told = check_draft(made.path, town, asked, 16)
+    assert told.verdict.startswith("texts without the chat template would make its first guess right")
 
 
 def test_chains_are_counted_from_where_they_begin() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -144,9 +145,16 @@ def test_greedy_and_drawn_answers_are_told_apart(target: Model, learnt: Answers,
     begin = specviz.load(cut(target, learnt, tmp_path / "cut", layers=1, vocabulary=40))
     few = {**FAST, "epochs": 1}
     for drawn, words in ((False, "greedy answers"), (True, "drawn at a temperature")):
-        made = align(target, begin, learnt, tmp_path / f"new{drawn}", drawn=drawn, **few)
+        said: list[str] = []
+        made = align(
+            target, begin, learnt, tmp_path / f"new{drawn}", drawn=drawn, **{**few, "say": said.append}
+        )
         assert (made.learnt, made.held_out) == (11, 1)
-        assert words in (made.path / "README.md").read_text(encoding="utf-8")
+        card = (made.path / "README.md").read_text(encoding="utf-8")
+        assert words in card and "| all | 1 | " in card, "measured on a greedy answer"
+        assert "tau" in json.loads((made.path / "scores.json").read_text(encoding="utf-8"))
+        other, remedy = ("greedy", "drop") if drawn else ("sampled", "use")
+        assert said[0] == f"left out: 12 {other} answers ({remedy} --drawn to learn them)"
 
 
 def test_what_is_refused(target: Model, learnt: Answers, tmp_path: Path) -> None:
@@ -164,6 +172,10 @@ def test_what_is_refused(target: Model, learnt: Answers, tmp_path: Path) -> None
         cut(target, learnt, tmp_path / "new", 5, 20)
     with pytest.raises(ParameterError, match="vocabulary must lie in"):
         cut(target, learnt, tmp_path / "new", 1, 49)
+    said: list[str] = []
+    cut(target, learnt, out, 1, 48, force=True, say=said.append)
+    tokens = len(specviz.load(out).on(target).tokens)
+    assert said == [f"the answers have {tokens} different tokens: the draft can write these, not 48"]
     with pytest.raises(ModelError, match="cannot be cut"):
         cut("town-t5", learnt, tmp_path / "new", 1, 20)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cut"]

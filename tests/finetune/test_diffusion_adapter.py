@@ -233,7 +233,7 @@ def test_a_target_stored_in_a_wider_format_than_its_config_names_is_recognised(
     folder = retrained(tmp_path, made.path, torch.float32)
     own = json.loads((tmp_path / "town/config.json").read_text())
     assert own.get("dtype", own.get("torch_dtype")) == "float16"
-    content = specviz.load(tmp_path / "town", dtype="float32").content
+    content = adapters.content_of(specviz.load(tmp_path / "town", dtype="float32"))
     config = json.loads((folder / "config.json").read_text()) | {"content": content}
     (folder / "config.json").write_text(json.dumps(config))
     assert specviz.load(folder, dtype="bfloat16").dtype == torch.bfloat16

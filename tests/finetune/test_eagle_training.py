@@ -147,6 +147,36 @@ def test_a_drafter_learns_what_its_target_says(
     assert len(trace.cycles) < len(alone.cycles)
 
 
+def test_a_head_without_rows_of_its_own_has_the_targets_bias(target: Model) -> None:
+    torch.manual_seed(0)
+    net, out = target_states.twin(target.net), torch.randn(5, 32)
+    net.lm_head.bias = torch.nn.Parameter(torch.randn(48))
+    whole, rows = (
+        Eagle(target.config, 3, number, variant=Variant(head=False)).eval() for number in (None, 48)
+    )
+    scores = [eagle_loss.EagleLoss(net)._words(model, out) for model in (whole, rows)]
+    normed = whole.norm(out)
+    assert torch.allclose(scores[0], F.linear(normed, net.lm_head.weight, net.lm_head.bias), atol=1e-4)
+    assert torch.allclose(scores[1], F.linear(normed, net.lm_head.weight), atol=1e-4)  # as drafting computes
+
+
+def test_a_batch_has_prompts_of_one_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise most of a batch is padding: answers of one length have prompts of any."""
+    target = llama(seed=3, layers=4, name="tiny", eos=())
+    batches: list[set[int]] = []
+
+    def learn(net: Any, others: Any, loss: Any, pairs: Any, partial: Any, settings: Any, size: Any) -> None:
+        order = training.batches(list(map(size, pairs)), 3, "seed")
+        batches.extend({len(pairs[place].prompt) for place in batch} for batch in order)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "learn", learn)
+    prompts = [[5 + i] * (40 if i % 3 else 2) for i in range(19)]
+    with pytest.raises(KeyboardInterrupt):
+        train_eagle(target, prompts, tmp_path / "new", **FAST)
+    assert len(batches) == 6 and sum(len(lengths) > 1 for lengths in batches) <= 1
+
+
 def test_a_target_in_packed_matrices_teaches(target: Model, tmp_path: Path) -> None:
     if kernels.ONEDNN not in kernels.candidates(torch.device("cpu"), torch.float32):
         pytest.skip("oneDNN's layout does not serve this processor")

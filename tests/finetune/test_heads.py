@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -14,8 +15,8 @@ import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import target_states
 from specviz.finetune.answers import AnswerOptions, answer
-from specviz.finetune.heads import HeadsLoss, train_heads
-from specviz.finetune.training import Pair
+from specviz.finetune.heads import HeadsLoss, measure, train_heads
+from specviz.finetune.training import Pair, chain_tau, pairs_of
 from specviz.models import Model
 from specviz.models.heads import BlockwiseHeads
 
@@ -47,6 +48,43 @@ def test_heads_learn_what_the_target_says_further_on(target: Model, tmp_path: Pa
     assert len(trace.cycles) < 0.7 * len(own.cycles)
 
 
+def test_the_cards_tau_is_that_of_a_run(tmp_path: Path) -> None:
+    target = llama(seed=3, layers=4, name="tiny", eos=())
+    learnt = answer(
+        target, PROMPTS, tmp_path / "a", AnswerOptions(8, (0.0, 0.7), (4,)), ["qa"] * 12, FAST["say"]
+    )
+    made = train_heads(target, learnt, tmp_path / "new", **FAST)
+    net = specviz.load(made.path)
+    states = learnt.states((4,))
+    assert states is not None
+    loss, pairs = HeadsLoss(target, net.on(target).net, states), pairs_of(learnt, drawn=False)
+    _, runs = measure(loss, pairs)
+    texts = [pair.prompt for pair in pairs]
+    trace = specviz.generate(target, texts, "blockwise", draft=net, k=4, max_new_tokens=8)
+    cycles = int((trace.cycles["cycle"] > 1).sum())  # the first writes a token without a state to draft from
+    assert chain_tau(runs) == pytest.approx(sum(len(pair.answer) - 1 for pair in pairs) / cycles)
+    assert chain_tau(runs) > 1.1
+    card = (made.path / "README.md").read_text(encoding="utf-8")
+    held = [run for pair, run in zip(pairs, runs) if pair.number == 9]
+    assert (
+        f"| qa | 1 | {sum(run > 0 for run in held[0]) / len(held[0]):.3f} | {chain_tau(held):.2f} |" in card
+    )
+    assert "τ of chains of 3." in card and "150 times, peak rate 0.01 |" in card
+    scores = json.loads((made.path / "scores.json").read_text(encoding="utf-8"))
+    assert scores == {"tokens": made.tokens, "tau": round(chain_tau(held), 3)}
+
+
+def test_end_tokens_come_first_and_a_small_vocabulary_is_reported(target: Model, tmp_path: Path) -> None:
+    lines: list[str] = []
+    for rows in (3, 48):
+        given = {**FAST, "epochs": 1, "max_new_tokens": 4, "say": lines.append, "draft_vocabulary": rows}
+        made = train_heads(target, PROMPTS, tmp_path / str(rows), **given)
+        tokens = load_file(made.path / "model.safetensors")["tokens"].tolist()
+        assert 47 in tokens and tokens == sorted(tokens)
+        words = [line for line in lines if "different tokens: the draft can write these, not" in line]
+        assert len(words) == (rows == 48) and len(tokens) == (3 if rows == 3 else int(words[0].split()[3]))
+
+
 def test_a_token_that_the_heads_lack_is_no_right_guess(target: Model) -> None:
     """The target chooses among all tokens. In equal states an untrained head repeats its choice."""
     torch.manual_seed(0)
@@ -55,7 +93,8 @@ def test_a_token_that_the_heads_lack_is_no_right_guess(target: Model) -> None:
     others = torch.tensor([token for token in range(48) if token != first])
     for tokens, hits in ((None, [7, 6]), (torch.tensor([first]), [7, 6]), (others, [0, 0])):
         loss = HeadsLoss(target, BlockwiseHeads(2, 32, 8, tokens), lambda row: states)
-        assert loss.right([pair]) == (hits, [7, 6])
+        (right,) = loss.hits([pair])
+        assert ([int(head.sum()) for head in right], [len(head) for head in right]) == (hits, [7, 6])
 
 
 def test_answers_without_states_do(target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ from specviz.models import available, bundled, choices, devices, fetching, load
 from specviz.models.downloads import DOWNLOADS
 from specviz.models.llamacpp.writer import write_gguf
 from specviz.models.model import Model
+from specviz.models.torch_model import hashed
 
 torch.set_num_threads(1)
 TINY = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)  # noqa: C408
@@ -348,6 +349,30 @@ def test_a_layout_is_refused_if_transformers_runs_the_model(
     assert load(str(tmp_path), "cpu", "float32", kernels="plain").content == before
     monkeypatch.setenv("SPECVIZ_KERNELS", "fp16")  # models without such a layout ignore it
     assert load(str(tmp_path), "cpu", "float32").content == before
+
+
+def test_the_content_of_files_is_that_of_their_bytes(tmp_path: Path) -> None:
+    folder, parts = tmp_path / "whole", tmp_path / "parts"
+    for path, more in ((folder, {}), (parts, {"max_shard_size": "20KB"})):
+        make("llama").save_pretrained(path, **more)
+    files = [*folder.glob("*.safetensors"), *parts.glob("*.safetensors")]
+    assert len(files) == 3
+    words = str(bundled()["town"])
+    for each in (folder, parts):
+        models = [load(each, tokenizer=words, dtype=dtype) for dtype in ("float32", "bfloat16", "float64")]
+        assert len({model.content for model in models}) == 1 and len(models[0].content) == 64
+        model, late = models[0], load(each, tokenizer=words)
+        before = model.content
+        file = sorted(each.glob("*.safetensors"))[-1]
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+        assert model.content == before != load(each, tokenizer=words).content
+        assert late.content == hashed(late.net, late.tokenizer)  # the files are no longer its own
+        with torch.no_grad():
+            model.net.model.norm.weight[0] += 1
+        assert model.content == hashed(model.net, model.tokenizer)
+        assert "content" not in model.identity and "content" in models[1].identity
 
 
 def test_unknown_characters_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
