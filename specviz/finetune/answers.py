@@ -12,7 +12,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain, product
@@ -23,7 +23,7 @@ import torch
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.errors import ModelError, ParameterError, PromptError, plural
 from specviz.files import checked, parsed, replacing
 from specviz.finetune.checkpoint import alone
 from specviz.finetune.target_states import states_in, states_of
@@ -31,7 +31,6 @@ from specviz.methods.sampling import Sampling
 from specviz.metrics.loops import cut_loop
 from specviz.models.context import NOTHING, Context
 from specviz.models.kernels import rounding
-from specviz.models.torch_model import hashed
 from specviz.paths import expanded
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ FORMAT = "specviz answers 1"
 ROWS = 64  # texts per batch
 SHARE = 1024  # prompts sorted by length at a time, so that an unfinished run has answers of all kinds
 RUN = 8  # words of a question that a prompt must not contain; shorter ones occur by chance
-WORD = re.compile(r"\w+")
+WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]|\w+")  # a character, where words have no spaces
 LOOKS = 16  # tokens after which a text is searched for a loop
 Say = Callable[[str], None]
 
@@ -117,7 +116,7 @@ class Answers:
         if not _made_by(content, target):
             raise ModelError(
                 f"{self.path} holds answers of {model} ({content[:8]}), but the target is {target.name} "
-                f"({target.content[:8]}): make its answers with specviz models answers"
+                f"({target.file_content[:8]}): make its answers with specviz models answers"
             )
         for line, row in enumerate(self.rows, 2):
             if (largest := max(*row["prompt"], *row["answer"])) >= target.vocabulary:
@@ -206,7 +205,7 @@ def answer(
     options = options or AnswerOptions()
     _check_answers(target, options)
     header = Header(
-        format=FORMAT, model=target.name, content=target.content, max_new_tokens=options.max_new_tokens,
+        format=FORMAT, model=target.name, content=target.file_content, max_new_tokens=options.max_new_tokens,
         temperatures=list(options.temperatures), seed=options.seed, layers=list(options.layers),
         width=target.config.hidden_size if options.layers else 0,
         dtype=str(target.dtype).removeprefix("torch."), kernels=rounding(target.kernels),
@@ -302,19 +301,33 @@ def check_apart(prompts: Sequence[Prompt], names: Sequence[str] = ()) -> None:
             whole.setdefault(_alike(text), questions.name)
             if len(words := WORD.findall(text.casefold())) >= RUN:
                 begins.setdefault(" ".join(words[:RUN]), {}).setdefault(" ".join(words), questions.name)
-    for number, text in (
-        (number, text) for number, each in enumerate(prompts, 1) for text in _texts_of(each)
-    ):
-        verb, name, words = "is", whole.get(_alike(text)), WORD.findall(text.casefold())
-        for at in range(len(words) - RUN + 1 if name is None else 0):
-            for question, questions_name in begins.get(" ".join(words[at : at + RUN]), {}).items():
-                if f"{' '.join(words[at:])} ".startswith(f"{question} "):
-                    verb, name = "contains", questions_name
-        if name is not None:
-            raise PromptError(
-                f"prompt {number} {verb} a question of the suite {name}: remove it, or drafters will be "
-                "measured on memorised answers"
-            )
+    wrong: dict[int, str] = {}
+    for number, each in enumerate(prompts, 1):
+        for text in _texts_of(each):
+            if what := _question_in(text, whole, begins):
+                wrong.setdefault(number, what)
+    if wrong:
+        first, *others = wrong
+        listed = ", ".join(map(str, others[:8])) + ", …" * (len(others) > 8)
+        more = f" (likewise {plural(len(others), 'other prompt')}: {listed})" if others else ""
+        raise PromptError(
+            f"prompt {first} {wrong[first]}{more}: remove {'them' if others else 'it'}, or drafters will be "
+            "measured on memorised answers"
+        )
+
+
+def _question_in(text: str, whole: Mapping[str, str], begins: Mapping[str, Mapping[str, str]]) -> str:
+    """What a prompt is or contains, in words; empty if no suite's question."""
+    if name := whole.get(_alike(text)):
+        return f"is a question of the suite {name}"
+    words = WORD.findall(text.casefold())
+    for at in range(len(words) - RUN + 1):
+        if some := begins.get(" ".join(words[at : at + RUN])):
+            rest = " ".join(words[at:]) + " "
+            for question, name in some.items():
+                if rest.startswith(f"{question} "):
+                    return f"contains a question of the suite {name}"
+    return ""
 
 
 def _texts_of(prompt: Prompt) -> list[str]:
@@ -371,7 +384,7 @@ def _hash(row: Row) -> str:
 
 def _made_by(content: str, target: Target) -> bool:
     """Whether a file's hash is the target's; before, files had that of the weights in the format in use."""
-    return content == target.content or content == hashed(target.net, target.tokenizer)
+    return content in (target.file_content, target.content)
 
 
 def _decoded(

@@ -18,7 +18,7 @@ import torch
 from ..methods.base import Method
 from ..models.choices import large
 from ..models.downloads import DOWNLOADS, local_path
-from ..models.kernels import AUTO, FP16, processor
+from ..models.kernels import AUTO, processor
 from ..models.loading import HUB_ID
 from ..models.protocols import Model
 from ..models.ranks import holding, whole
@@ -207,13 +207,15 @@ def calibrate_options(model: Model, method: Method, drafter: Model | None = None
         options += ["--device", device if device != "cpu" else "cuda"]
     if device == "cpu":
         options += ["--threads", str(thread_count(model))]
-    # Format, layout and invariance of a large model are chosen if none is named.
-    chosen = isinstance(model, TorchModel) and large(model.net)
-    options += ["--dtype", dtype] if chosen or dtype != "float32" else []
-    if isinstance(model, TorchModel) and device == "cpu":
-        options += ["--kernels", model.kernels] if model.requested_kernels or model.kernels == FP16 else []
-        if model.invariant or chosen:
-            options += ["--invariant" if model.invariant else "--no-invariant"]
+    if isinstance(model, TorchModel) and large(model.net):  # a dtype is chosen if none is named
+        options += ["--dtype", "auto" if model.chosen_format else dtype]
+    elif dtype != "float32":
+        options += ["--dtype", dtype]
+    # On the command line the next two also hold for the drafter, so they are named only if they were given.
+    if kernels := getattr(model, "requested_kernels", None):
+        options += ["--kernels", kernels]
+    if (invariant := getattr(model, "requested_invariant", None)) is not None:
+        options += ["--invariant" if invariant else "--no-invariant"]
     for p in method.parameters:
         if p.name != method.size and method.values[p.name] != p.default:
             options += ["--set", f"{p.name}={method.values[p.name]}"]

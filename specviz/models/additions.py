@@ -121,7 +121,7 @@ class Addition:
             raise self._unfit(self.trained_on, f"{target.name} is a different model")
         raise self._unfit(
             f"{self.trained_on} ({content[:8]})",
-            f"this {target.name} has different weights ({target.content[:8]})",
+            f"this {target.name} has different weights ({target.file_content[:8]})",
         )
 
     targets: tuple[str, ...] = ("encoder-decoder",)

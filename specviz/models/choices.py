@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specviz.models.model import Model
     from specviz.models.torch_model import TorchModel
 
-COST = 1.10  # what exact texts may cost by default: time of an invariant pass in ordinary ones
+COST = 1.10  # time ratio, invariant pass to ordinary pass, up to which a model is invariant by default
 FLOAT32, BFLOAT16, HALVES = "float32", "bfloat16", "float16 weights"  # formats of a large model
 NODES = (0, 8)  # draft sizes with which the cost is measured: passes of one row and of nine
 LENGTH = 128  # tokens before the draft
@@ -160,8 +160,8 @@ def convert(net: PreTrainedModel, layout_name: str | None = None, auto: bool = T
 def _format(net: PreTrainedModel, allowed: Sequence[str]) -> str:
     """The fastest allowed format that can be invariant; all available formats are measured once.
 
-    Instead of rounded weights in float32, bfloat16 is taken if it costs at most `COST`: a model in it is
-    always made invariant.
+    Instead of rounded weights in float32, bfloat16 is taken if its ordinary passes cost at most `COST`: a
+    model in it is always made invariant.
     """
     formats = [FLOAT32] + [BFLOAT16] * has_bfloat16(net.device)
     if kernels.takes_halves(net) and kernels.fits(net) and kernels.in_reach(net):

@@ -70,7 +70,7 @@ def load_heads(folder: Path) -> tuple[BlockwiseHeads, Settings]:
 def whose(config: Settings, target: TorchModel) -> bool:
     """Whether a config names this target: by content hash if it has one, else by name."""
     content = config.get("content")
-    return target.name == config["target"] if content is None else target.content == content
+    return target.name == config["target"] if content is None else target.file_content == content
 
 
 def loaded(folder: Path, kind: Callable[..., Weights], sizes: Sequence[str]) -> tuple[Weights, Settings]:

@@ -210,6 +210,8 @@ def load(
             except ModelError as error:  # the variable applies only to models that can be invariant
                 if _format(dtype, kernels) == "auto" and str(model.dtype) == "torch.bfloat16":
                     print(f"specviz: {error} to accept this, or with dtype='float32'", file=sys.stderr)
+    if isinstance(spec, (str, Path)) and hasattr(model, "requested_invariant"):
+        model.requested_invariant, model.chosen_format = invariant, dtype in (None, "auto")
     _warn_of_slow(model, dtype)
     return model
 

@@ -42,14 +42,15 @@ class TorchModel(TokenizedModel):
     kind: str
     kernels: str  # the layout in use
     requested_kernels: str | None  # the layout that `load` was given
+    requested_invariant: bool | None = None  # likewise
+    chosen_format: bool = False  # whether `load` was free to choose the number format
     layers: int
     invariant: bool = False  # whether each row of a pass is bit-identical to the row computed alone
     source: str | None = None  # description of the source format, for weights converted from another format
     path: Path | None = None  # of the file that was read
-    _content: tuple[list[tuple[int, int]], str | Callable[[], str]] | None = (
-        None  # weights' fingerprint, hash
-    )
-    _stored: list[tuple[int, int]] | None = None  # fingerprint of the weights that `keep_content` identified
+    _content: tuple[list[tuple[int, int]], str] | None = None  # fingerprint of the weights, and their hash
+    # The same for weights that are as read from files.
+    _stored: tuple[list[tuple[int, int]], str | Callable[[], str]] | None = None
 
     def __init__(
         self, net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str,
@@ -132,14 +133,21 @@ class TorchModel(TokenizedModel):
 
     @property
     def content(self) -> str:
-        """SHA-256 of weights and tokenizer, in hexadecimal; weights read from files are hashed as stored."""
+        """SHA-256 of weights and tokenizer, in hexadecimal; dequantised files are hashed as read."""
         now = stamp(self.net)
         if self._content is None or self._content[0] != now:
             self._content = now, hashed(self.net, self.tokenizer)
-        digest = self._content[1]
+        return self._content[1]
+
+    @property
+    def file_content(self) -> str:
+        """As `content`, but the same in each number format that a model is loaded in from its files."""
+        if self._stored is None or self._stored[0] != stamp(self.net):
+            return self.content
+        now, digest = self._stored
         if not isinstance(digest, str):
             digest = digest()
-            self._content = now, digest
+            self._stored = now, digest
         return digest
 
     @property
@@ -148,27 +156,29 @@ class TorchModel(TokenizedModel):
 
         The content of a model in memory depends on its number format.
         """
-        return {"target": self.name} | ({"content": self.content} if self._stored == stamp(self.net) else {})
+        from_files = self._stored is not None and self._stored[0] == stamp(self.net)
+        return {"target": self.name} | ({"content": self.file_content} if from_files else {})
 
-    def keep_content(self, digest: str | Callable[[], str]) -> None:
-        """Set the hash of the current weights, or a function that computes it when it is first needed."""
-        self._stored = stamp(self.net)
-        self._content = self._stored, digest
+    def keep_content(self, digest: str) -> None:
+        """Set the hash of the current weights."""
+        self._content = self._stored = stamp(self.net), digest
 
     def keep_files(self, files: Sequence[Path]) -> None:
-        """Set the hash of the current weights to that of the files from which they were read."""
+        """Let `file_content` be the hash of these files, from which the current weights were read."""
         states = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        words = _words(self.tokenizer)  # now: encoding a text can change the tokenizer's settings
 
         def digest() -> str:
             if states != [(file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]:
-                return hashed(self.net, self.tokenizer)  # they were replaced since
+                return self.content  # they were replaced since
             made = hashlib.sha256()
             for file in files:
                 with file.open("rb") as stream:
                     hashlib.file_digest(stream, lambda: made)
-            return _with_tokenizer(made, self.tokenizer)
+            made.update(words)
+            return made.hexdigest()
 
-        self.keep_content(digest)
+        self._stored = stamp(self.net), digest
 
 
 def hashed(
@@ -183,16 +193,16 @@ def hashed(
         values = whole(weight.detach()).cpu().to(dtype).contiguous()
         digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
         digest.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
-    return _with_tokenizer(digest, tokenizer)
-
-
-def _with_tokenizer(digest: hashlib._Hash, tokenizer: PreTrainedTokenizerBase | None) -> str:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        digest.update(backend.to_str().encode("utf8", "surrogatepass"))
-    elif tokenizer is not None:
-        digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
+    digest.update(_words(tokenizer))
     return digest.hexdigest()
+
+
+def _words(tokenizer: PreTrainedTokenizerBase | None) -> bytes:
+    """A tokenizer as bytes, to be hashed."""
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        text: str = backend.to_str()
+        return text.encode("utf8", "surrogatepass")
+    return b"" if tokenizer is None else json.dumps(sorted(tokenizer.get_vocab().items())).encode()
 
 
 def eos(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:

@@ -400,7 +400,7 @@ class Judge:
         of = wrong or outcomes
         counts = f"{len(right)} of {len(outcomes)} clearly so, {len(wrong)} clearly not"
         if steady and not wrong and len(right) < len(outcomes):
-            of = [each for each in outcomes if frozenset((each[3].figure, each[4].figure)) in ends]
+            of = [each for each in outcomes if frozenset(map(self.measurement, each[3:5])) in ends]
             counts += "; these are the ends, and neighbours may be level"
         shown = min(of, key=lambda each: each[0])
         numbers = f"{shown[2]}: {number(shown[3])} and {number(shown[4])} ({shown[1].turned(shown[5])})"

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.arguments import check_threads, checked
-from specviz.errors import ModelError, ParameterError, SpecvizError, loading, one_line
+from specviz.errors import ParameterError, SpecvizError, loading, one_line
 from specviz.measure.report import Settings, Tick, Values
 from specviz.replays import setups
 from specviz.replays.published import published
@@ -476,17 +476,12 @@ def refuse_older(path: Path, models: Sequence[str]) -> None:
     ------
     SpecvizError
     """
-    from specviz.models.loading import find as find_model
-
     made = (path / FILE).stat().st_mtime
-    for name in filter(None, models):
-        place = Path(name)
-        with suppress(ModelError):  # it may have been deleted since
-            place = find_model(name) or place
+    for place in map(Path, filter(None, models)):
         files = [each for each in place.iterdir() if each.is_file()] if place.is_dir() else [place]
         if any(each.stat().st_mtime > made for each in files if each.exists()):
             raise OtherSettings(
-                f"{name} was written after {path} was measured: give another folder, or delete this one to "
+                f"{place} was written after {path} was measured: give another folder, or delete this one to "
                 "measure again"
             )
 

@@ -132,7 +132,7 @@ def test_a_folders_answers_fit_it_in_any_format(tmp_path: Path) -> None:
     words = tmp_path / "words"
     half = {"dtype": "bfloat16"}, {"kernels": "fp16"}, {}
     models = [specviz.load(tmp_path / "one", tokenizer=words, invariant=False, **each) for each in half]
-    assert len({model.content for model in models}) == 1
+    assert len({model.file_content for model in models}) == 1
     assert len({hashed(model.net, model.tokenizer) for model in models}) == 3
     for number, model in enumerate(models):
         made = answer(model, PROMPTS, tmp_path / str(number), AnswerOptions(4), say=_quiet)
@@ -302,6 +302,16 @@ def test_questions_of_suites_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     asked.write_text(f"Something else?\n{' '.join(inside.split())}\n", encoding="utf-8")
     assert run(given) == 2
     assert "prompt 2 contains a question of the suite everyday: remove it" in capsys.readouterr().err
+    asked.write_text(f"{known}\nMine.\n{known} Be brief.\n{known}\n", encoding="utf-8")
+    assert run(given) == 2
+    whole = "prompt 1 is a question of the suite everyday (likewise 2 other prompts: 3, 4): remove them"
+    assert whole in capsys.readouterr().err
+    unspaced = next(
+        e["turns"][0] for e in specviz.suite("multi-town", language="ja") if "。" in e["turns"][0]
+    )
+    asked.write_text(f"Mine.\n前置き。{' '.join(unspaced.split())}\n", encoding="utf-8")
+    assert run(given) == 2
+    assert "prompt 2 contains a question of the suite multi-town" in capsys.readouterr().err
     own = specviz.suite("multi-town")[7]["turns"][0].replace("\n", " ")
     asked.write_text(f"Something else?\n{own}\n", encoding="utf-8")
     assert run(given) == 2

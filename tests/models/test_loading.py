@@ -40,7 +40,6 @@ from specviz.models import available, bundled, choices, devices, fetching, load
 from specviz.models.downloads import DOWNLOADS
 from specviz.models.llamacpp.writer import write_gguf
 from specviz.models.model import Model
-from specviz.models.torch_model import hashed
 
 torch.set_num_threads(1)
 TINY = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)  # noqa: C408
@@ -357,21 +356,30 @@ def test_the_content_of_files_is_that_of_their_bytes(tmp_path: Path) -> None:
         make("llama").save_pretrained(path, **more)
     files = [*folder.glob("*.safetensors"), *parts.glob("*.safetensors")]
     assert len(files) == 3
-    words = str(bundled()["town"])
+    words = tmp_path / "words"  # whose tokenizer pads and cuts until it first encodes a text
+    shutil.copytree(bundled()["town"], words)
+    fields = json.loads((words / "tokenizer.json").read_text("utf8"))
+    fields["padding"] = {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None}
+    fields["padding"] |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"}
+    fields["truncation"] = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    (words / "tokenizer.json").write_text(json.dumps(fields), "utf8")
     for each in (folder, parts):
         models = [load(each, tokenizer=words, dtype=dtype) for dtype in ("float32", "bfloat16", "float64")]
-        assert len({model.content for model in models}) == 1 and len(models[0].content) == 64
+        assert len({model.file_content for model in models}) == 1 and len(models[0].file_content) == 64
         model, late = models[0], load(each, tokenizer=words)
-        before = model.content
+        encoded = load(each, tokenizer=words)
+        encoded.tokenizer("The baker sells bread.")
+        assert encoded.file_content == models[0].file_content
+        before = model.file_content
         file = sorted(each.glob("*.safetensors"))[-1]
         data = bytearray(file.read_bytes())
         data[-1] ^= 1
         file.write_bytes(data)
-        assert model.content == before != load(each, tokenizer=words).content
-        assert late.content == hashed(late.net, late.tokenizer)  # the files are no longer its own
+        assert model.file_content == before != load(each, tokenizer=words).file_content
+        assert late.file_content == late.content  # the files are no longer its own
         with torch.no_grad():
             model.net.model.norm.weight[0] += 1
-        assert model.content == hashed(model.net, model.tokenizer)
+        assert model.file_content == model.content
         assert "content" not in model.identity and "content" in models[1].identity
 
 
