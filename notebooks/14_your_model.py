@@ -513,7 +513,8 @@ for part in order:
 # - It is about these prompts, this machine, one thread, one text at a time. A batch leaves less room for drafts, on a CPU
 #   often none (`specviz bench batches`; [15](15_should_i_draft.ipynb) says where some is left).
 # - It is greedy. At a temperature fewer drafts are accepted; run the same plan with `temperature=1.0`.
-# - So few prompts per group give only a sketch. `specviz bench run PLAN.toml` takes hundreds, keeps every
+# - So few prompts per group give only a sketch: the whole range of six speedups misses the true median in 3 % of cases,
+#   and the rule wants about 1 %. `specviz bench run PLAN.toml` takes hundreds, keeps every
 #   row, and resumes where it was stopped; `specviz bench report RUN --html` shows it to others.
 # - Draft lengths and sizes were defaults. `sv.calibrate(model, "unispec")` ([08](08_calibrate.ipynb)) finds better
 #   ones.

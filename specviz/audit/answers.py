@@ -170,12 +170,23 @@ def sampling_of(answer: Answer) -> Sampling:
     if not answer.temperature:
         return Sampling()
     settings = answer.temperature, answer.top_k, answer.top_p
-    last = _order_matters(answer) and _runs_llama_cpp(answer.engine)
+    last = _order_matters(answer) and _tempers_last(answer.engine)
     return TemperatureLast(*settings) if last else Sampling(*settings)
+
+
+def _tempers_last(engine: str) -> bool:
+    """Whether an engine samples in llama.cpp's order; Ollama's own engine does not."""
+    return _runs_llama_cpp(engine) and not _named(engine, ("ollama",))
 
 
 def _order_matters(answer: Answer) -> bool:
     return answer.temperature not in (0, 1) and answer.top_p < 1
+
+
+def order_unknown(answer: Answer) -> bool:
+    """Whether it matters which of temperature and top-p came first, and the engine's name does not say."""
+    known_order = _tempers_last(answer.engine) or _named(answer.engine, TEMPER_FIRST)
+    return _order_matters(answer) and not known_order
 
 
 @dataclass
@@ -538,8 +549,7 @@ class _Judge:
 def _uncomputed(answer: Answer) -> str:
     """Why an answer's settings prevent a verdict; empty if they do not."""
     if not answer.altered:
-        known_order = _runs_llama_cpp(answer.engine) or _named(answer.engine, TEMPER_FIRST)
-        if known_order or not _order_matters(answer):
+        if not order_unknown(answer):
             return ""
         return (
             f"whether {answer.engine or 'its engine'} applies the temperature before or after top-p is not "

@@ -241,9 +241,11 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
     ids, others = (sorted(map(str, each.requests["id"])) for each in (counts, plain))
     lengths = [sorted(each.column("prompt_tokens").tolist()) for each in (counts, plain)]
     alike = lengths[0] == lengths[1]  # NaN, an unknown length, is not equal to itself
-    same = alike and ids == others and not any(map(NUMBERED.fullmatch, ids))
+    unknown = all(length != length for each in lengths for length in each)
+    named = ids == others and not any(map(NUMBERED.fullmatch, ids))
+    same = alike and named
     which = "requests with the same prompt lengths" if alike else "other requests"
-    which = "the same requests" if same else which
+    which = "the same requests" if same else "requests of the same names" if named and unknown else which
     nan = float("nan")
     badge = "exact" if same else "modelled"
     return Plain(costs.cycle, nan, nan, badge, f"{plain.where}, {which} without speculation")

@@ -404,13 +404,15 @@ def test_llama_cpp_applies_the_temperature_last(town):
         end = "stop" if tokens[-1] in town.eos else "length"
         lines.append({"prompt": ids, "token_ids": tokens, "finish_reason": end} | options)
     verdict = {}
-    for engine in ("llama.cpp", "vllm", "", "mlx-lm"):
+    for engine in ("llama.cpp", "vllm", "", "mlx-lm", "ollama"):
         result = audit([line | {"engine": engine} for line in lines], town)
         verdict[engine] = [test.verdict for test in result.drawn]
         assert engine == "vllm" or OTHER not in {text.verdict for text in result.texts}
-    assert verdict == {"llama.cpp": [OWN], "vllm": [OTHER], "": [], "mlx-lm": []}
+    assert verdict == {"llama.cpp": [OWN], "vllm": [OTHER], "": [], "mlx-lm": [], "ollama": []}
     assert "before or after top-p is not known" in result.texts[0].reason
-    settings = [sampling_of(answer_files.read([lines[0] | {"engine": each}])) for each in ("vllm", "ollama")]
+    settings = [
+        sampling_of(answer_files.read([lines[0] | {"engine": each}])) for each in ("vllm", "llamafile")
+    ]
     assert settings == [Sampling(2.0, 0, 0.7), TemperatureLast(2.0, 0, 0.7)]
 
 

@@ -282,7 +282,8 @@ def judged(rows, claim, checks=(QUIET,), compare=("method",)):
     """The verdict on a claim; a row is (keys, metric, printed value, values by text, task, other fields)."""
     cells, figures = [], []
     for number, (keys, metric, printed, values, task, more) in enumerate(rows):
-        made, name = mean(values), " ".join(str(v) for k, v in keys.items() if k in compare)
+        own = " ".join(str(v) for k, v in keys.items() if k in compare)
+        made, name, more = mean(values), more.get("name", own), {k: v for k, v in more.items() if k != "name"}
         source = Provenance(model="m", method=name, task=task, texts=len(values), date="2026")
         figures.append(shared.Figure(keys, metric, made.median, made.low, made.high, len(values), made.values,
                                      source, **more))  # fmt: skip
@@ -385,6 +386,16 @@ def test_a_series_with_level_neighbours_shows_its_ends():
     assert (
         steady.reason == "2 of 4 clearly so, 0 clearly not; these are the ends, and neighbours may be level"
     )
+    last = (
+        {"beta": "4"},
+        "a_d",
+        "54",
+        *rows[-1][3:5],
+        {"name": "3"},
+    )  # shows the measurement of the row before
+    copied = judged([*rows, last], claim, compare=("beta",))
+    assert (copied.verdict, copied.reason) == (steady.verdict, steady.reason)
+    assert copied.numbers == steady.numbers.replace("3 against", "4 against")
     rows[1][3][:] -= 0.1  # a step clearly goes the other way
     assert judged(rows, claim, compare=("beta",)).numbers.startswith("1 against 0: ")
 

@@ -342,16 +342,6 @@ def test_a_finished_replay_of_weights_that_were_written_later_is_not_given(run, 
         run(model=str(tmp_path / "model"))
 
 
-def test_files_of_a_named_model_are_looked_up(done, monkeypatch, tmp_path):
-    (tmp_path / "named").mkdir()
-    weights = tmp_path / "named" / "model.safetensors"
-    weights.touch()
-    os.utime(weights, (time.time() + 60, time.time() + 60))
-    monkeypatch.setattr("specviz.models.loading.find", lambda name: tmp_path / name)
-    with pytest.raises(SpecvizError, match="named was written after"):
-        running.refuse_older(done.path, ["named"])
-
-
 def test_a_resumed_replay_has_the_dates_and_the_seconds_of_its_rows(done, run):
     rows = [json.loads(file.read_text("utf8")) for file in (done.path / "run" / "rows").iterdir()]
     for file, row in zip((done.path / "run" / "rows").iterdir(), rows):

@@ -16,6 +16,7 @@ import numpy as np
 from specviz.arguments import SEED, check, check_int
 from specviz.audit import answer_files
 from specviz.audit.answer_files import Answer
+from specviz.audit.answers import order_unknown
 from specviz.errors import ParameterError, PromptError, plural
 from specviz.files import write_text
 from specviz.loop import generate
@@ -209,6 +210,7 @@ class Request:
                 find_model(str(each))  # refuse an unknown name
         self.lines: list[Answer] = []
         self.left_out: dict[str, str] = {}
+        self.order_unknown = False
         if self.answers is not None:
             self._read_answers(Path(self.answers))
         if self.confirm is not False and not self.sampling.greedy:
@@ -231,6 +233,7 @@ class Request:
                 "the lines of answers say how they were sampled: drop top_k and top_p, or pass a temperature"
             )
         self.sampling = reading.sampling_of(self.lines)
+        self.order_unknown = any(map(order_unknown, self.lines))
 
     def advise(
         self, target: Model, given_as: str | None = None, *, revision: str | None = None,
@@ -270,7 +273,7 @@ class Request:
         job = Job(
             target, drafters, chosen, ids, texts, others, self.most, self.sampling, self.seed, self.batches,
             self.contexts, self.elsewhere, self.stores, names, revision, list(options),
-            self.left_out,
+            self.left_out, self.order_unknown,
         )  # fmt: skip
         shown = bar() if tick is None else nullcontext(tick)
         with shown as progress:
@@ -333,6 +336,7 @@ class Job:
     revision: str | None = None  # of the target on the hub
     options: list[str] = field(default_factory=list)  # of a command that decodes as here
     left_out: dict[str, str] = field(default_factory=dict)  # answers that are not used, and why
+    order_unknown: bool = False  # whether answers do not say which of temperature and top-p came first
 
     @property
     def unchecked(self) -> bool:
@@ -774,6 +778,11 @@ class Work:
             lines.append(
                 f"whether {self.job.model.name} wrote these sampled answers was not checked: τ is for these "
                 "texts, and for the target's own only if it did (specviz audit --answers tests that)"
+            )
+        if self.job.order_unknown:
+            lines.append(
+                "the answers' engine is not named, or its order of temperature and top-p is not known: the "
+                "temperature is taken first"
             )
         close = sum(each.close for each in readings)
         if close:
