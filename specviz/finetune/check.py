@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
@@ -31,6 +32,7 @@ from specviz.models.loading import find
 
 if TYPE_CHECKING:
     from specviz.loop.drafters import Loadable
+    from specviz.models.eagle import Eagle
     from specviz.models.model import Model
     from specviz.models.protocols import Model as Drafter
     from specviz.models.protocols import Prompt
@@ -328,10 +330,15 @@ class EagleReading(Reading):
 
     drafter: EagleModel
 
+    @cached_property
+    def widened(self) -> tuple[Eagle, EagleLoss]:
+        """The head in float32, and what computes its scores."""
+        return copy.deepcopy(self.drafter.net).float(), EagleLoss(self.target.net)
+
     @torch.no_grad()
     def guesses(self, layers: Sequence[int], steps: int) -> list[list[np.ndarray]]:
         """See `Reading.guesses`."""
-        net, loss = copy.deepcopy(self.drafter.net).float(), EagleLoss(self.target.net)
+        net, loss = self.widened
         table, of = embeddings(self.target.net), words(net)
         every = []
         for (_, text), states in zip(self.texts, self.states):
