@@ -105,12 +105,19 @@ class Addition:
 
     def _check(self, target: Target) -> None:
         own, width = self.config["target"], self.config["width"]
-        if target.kind not in self.targets:
-            raise self._unfit(f"an encoder-decoder, {own}", f"{target.name} is {target.kind}")
+        self._check_kind(target, f"an encoder-decoder, {own}")
         self._check_whose(target)
         size = target.net.get_output_embeddings().weight.shape[1]
         if size != width:
             raise self._unfit(f"{own} of width {width}", f"this one's is {size}")
+
+    def _check_kind(self, target: Target, trained_on: str) -> None:
+        """Raise `ModelError` if the target is of another kind or provides no hidden states."""
+        if target.kind not in self.targets:
+            raise self._unfit(trained_on, f"{target.name} is {target.kind}")
+        if not hasattr(target, "net"):
+            why = f"{target.name} runs on llama.cpp, which provides no hidden states"
+            raise self._unfit(self.trained_on, why)
 
     def _check_whose(self, target: Target) -> None:
         """Raise `ModelError` if this is another target, even one of the same name."""
@@ -219,11 +226,7 @@ class EagleHead(Addition):
 
     def _check(self, target: Target) -> None:
         own, size, vocabulary = self.config.get("target"), self.net.target_size, self.net.config.vocab_size
-        if target.kind not in self.targets:
-            raise self._unfit(self.trained_on, f"{target.name} is {target.kind}")
-        if not hasattr(target, "net"):
-            why = f"{target.name} runs on llama.cpp, which provides no hidden states"
-            raise self._unfit(self.trained_on, why)
+        self._check_kind(target, self.trained_on)
         if getattr(target, "places", None):
             raise self._unfit(self.trained_on, f"{target.name}'s layers are on several devices")
         words, width = embeddings(target.net).shape
