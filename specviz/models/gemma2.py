@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from specviz.models import llama, ordered
 from specviz.models.attention import attend
 from specviz.models.context import PassInput, States, Store
+from specviz.models.kernels import padded
 from specviz.models.layers import RMSNorm, activation, turn
 
 if TYPE_CHECKING:
@@ -86,12 +87,12 @@ class Gemma2(llama.Llama):
         cos, sin = (table[given.positions] for table in self.rotary(store.reach))
         x = F.embedding(ids, self.embedding) * self.root
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
-        x = x.view(-1, self.size)
+        x, tokens = padded(x.view(-1, self.size), self.least), rows * n
         masks = (given.mask, self._near(given, store))
         sights = self._sights(given, masks)
         for i, (before, qkv, _, o, after, gate_up, down) in enumerate(self.weights):
             entered = x
-            y = qkv(norm(x, before)).view(rows, n, turning + self.groups, self.dim)
+            y = qkv(norm(x, before))[:tokens].view(rows, n, turning + self.groups, self.dim)
             turned = turn(y.narrow(2, 0, turning), cos, sin)
             new = y.narrow(2, self.heads, 2 * self.groups).view(rows, n, 2, self.groups, self.dim)
             keys, values = store.write_both(i, new.permute(2, 0, 3, 1, 4))
@@ -103,14 +104,15 @@ class Gemma2(llama.Llama):
                 out = attend(
                     queries.transpose(1, 2), keys, values, masks[near], self.scale, self.cap, window
                 ).transpose(1, 2).reshape(rows * n, -1)  # fmt: skip
-            x = norm(o(out), self.closing[i][0]).add_(x)
+            x = norm(o(padded(out, self.least)), self.closing[i][0]).add_(x)
             gate, up = gate_up(norm(x, after)).chunk(2, -1)
             x = norm(down(self.act(gate).mul_(up)), self.closing[i][1]).add_(x)
             if i + 1 in hidden:
-                wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
-            if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
-                self.propagate(i + 1, x, cos, sin, store)
+                wanted[i + 1] = x[:tokens].view(rows, n, -1)[:, -keep:]
+            if leave is not None and i + 1 < depth and leave.asks(i + 1, entered[:tokens], x[:tokens]):
+                self.propagate(i + 1, x[:tokens], cos, sin, store)
                 break
+        x = x[:tokens]
         if keep < n and not (keep == 0 and depth in hidden):
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
         last = norm(x, self.last).view(rows, -1, self.size)

@@ -55,7 +55,7 @@ VARIABLE = "SPECVIZ_KERNELS"
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)  # formats with more layouts than the plain one
 PADDED = 160  # rows up to which a product with float16 weights is padded
 LEAST = 4  # rows of a padded oneDNN product: on some processors fewer rows cost more than four
-ROWS = (1, 5, 9)  # rows of the timed passes: plain decoding, a short draft and a longer one
+ROWS = (1, 2, 5, 9)  # rows of the timed passes: plain decoding, short drafts and a longer one
 SAMPLE = 96 << 20  # bytes of matrices timed in each layout, enough that they evict each other from the caches
 ROUNDS = 5  # timed rounds, after one warm-up round
 CALM = 1.5  # ratio of median to least time above which other work disturbed the measurement
@@ -82,11 +82,8 @@ Place: TypeAlias = dict[str, str | int | list[str] | list[tuple[int, ...]]]
 
 
 def padded(x: torch.Tensor, least: int) -> torch.Tensor:
-    """`x` padded to at least `least` rows; the contents of added rows are arbitrary."""
-    rows = len(x)
-    if rows >= least:
-        return x
-    return x.expand(least, -1) if rows == 1 else F.pad(x, (0, 0, 0, least - rows))  # expanding avoids a copy
+    """`x` padded to at least `least` rows."""
+    return x if len(x) >= least else F.pad(x, (0, 0, 0, least - len(x)))
 
 
 class Product:
@@ -151,7 +148,7 @@ class OneDNN(Product):
         self.unpadded = unpadded or Unpadded(weights)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.unpadded(padded(x, LEAST))[: len(x)]
+        return self.unpadded(x) if len(x) >= LEAST else self.unpadded(padded(x, LEAST))[: len(x)]
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
         return self.unpadded.add(x, to) if len(x) >= LEAST else self(x).add_(to)
@@ -663,6 +660,7 @@ def about(net: PreTrainedModel) -> Place:
         "dtype": str(net.dtype).removeprefix("torch."),
         "shapes": sorted({tuple(p.shape) for p in net.parameters() if p.ndim == 2}),
         "parameters": sum(p.numel() for p in net.parameters()),
+        "rows": str(ROWS),
     }
 
 
@@ -709,6 +707,9 @@ def measure(
 ) -> dict[str, dict[int, list[float]]]:
     """Milliseconds that products with `matrices` take on one thread, by layout and number of rows.
 
+    Layouts take turns in changing order, because one that follows another with the same weights finds some of
+    them in the caches. From `LEAST` rows on, oneDNN's two layouts are the same product, which is timed once.
+
     Parameters
     ----------
     matrices : list of lists of tensor [out, in]
@@ -723,12 +724,18 @@ def measure(
     try:
         for turn in range(1 + ROUNDS):
             for n in rows:
-                for layout in layouts:
+                shared = n >= LEAST and ONEDNN in layouts and UNPADDED in layouts
+                for at in range(len(layouts)):
+                    layout = layouts[(at + turn) % len(layouts)]
+                    if shared and layout == UNPADDED:
+                        continue
                     begin = time.perf_counter()
                     for product, x in zip(products[layout], inputs[n]):
                         product(x)
                     if turn:  # the first round is warm-up
                         spent[layout][n].append(1e3 * (time.perf_counter() - begin))
+                if shared:
+                    spent[UNPADDED][n] = list(spent[ONEDNN][n])
             if turn and time.perf_counter() - start > MOST:
                 break
     finally:

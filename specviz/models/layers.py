@@ -85,7 +85,7 @@ class Lines:
         if rows > self.cut.most:
             y = torch.cat([self._in_order(part) for part in x.split(self.cut.most)])
             return y if to is None else y.add_(to)
-        y = self.product(padded(x, self.cut.least))[:rows]
+        y = self.product(x) if rows >= self.cut.least else self.product(padded(x, self.cut.least))[:rows]
         return y if to is None else y.add_(to)
 
     def divide(self, cut: ordered.Cut) -> None:
@@ -199,17 +199,20 @@ class RMSNorm:
     def __init__(self, eps: float, like: torch.Tensor, invariant: bool = False) -> None:
         self.eps, self.invariant = eps, invariant
         # The CPU has no fused RMSNorm: torch composes it from eight kernels.
-        self.composed = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
-        shape = (1, 1) if invariant else (1, 1, 1)
-        self.ground = torch.full(shape, eps, dtype=like.dtype, device=like.device)
+        self.composed = like.device.type == "cpu"
+        self.short = like.dtype.itemsize == 2
+        shape = (1, 1) if invariant or self.short else (1, 1, 1)
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        self.ground = torch.full(shape, eps, dtype=dtype, device=like.device)
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if not self.composed:
             return F.rms_norm(x, weight.shape, weight, self.eps)
-        if self.invariant:  # the product below sums a single row in a different order
-            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        if self.invariant or self.short:  # the product below sums a single row in a different order
+            wide = x.to(self.ground.dtype)
+            length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
             square = torch.addcmul(self.ground, length, length, value=1 / len(weight))
-            return (x * square.rsqrt_()).mul_(weight)
+            return (wide * square.rsqrt_()).mul_(weight).to(x.dtype)
         # eps + x.x / size in one kernel: a batched product of each row with itself.
         square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / len(weight))
         return (x * square.rsqrt_().view(-1, 1)).mul_(weight)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from specviz.models import ordered
 from specviz.models.attention import attend
 from specviz.models.context import PassInput, States, Store
+from specviz.models.kernels import LEAST, ONEDNN, padded
 from specviz.models.layers import Lines, PlainFunction, Rest, RMSNorm, Rotary, activation, hooked, turn
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Llama(PlainFunction):
         first = net.model.layers[0].self_attn
         self.embedding = net.model.embed_tokens.weight.detach()
         self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
+        self.least = LEAST if layout == ONEDNN else 0  # rows of a pass's products
         self.heads = net.config.num_attention_heads
         self.groups = net.config.num_key_value_heads
         self.dim = first.head_dim
@@ -121,7 +123,8 @@ class Llama(PlainFunction):
         x = F.embedding(ids, self.embedding)
         columns = slice(None) if isinstance(keep, torch.Tensor) else slice(-keep, None)
         wanted = {0: x[:, columns]} if 0 in hidden else {}
-        x = x.view(-1, self.size)
+        # Short passes are padded once here, not in every product; attention sees the real rows alone.
+        x, tokens, least = padded(x.view(-1, self.size), self.least), rows * n, self.least
         depth = len(self.weights)
         seen, windows = None, given.windows
         # In the last layer, places that are not kept only need their keys and values written.
@@ -132,7 +135,7 @@ class Llama(PlainFunction):
         own = [(each, each.sight(heads, groups, self.sums)) for each in windows]
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
             entered = x
-            y = qkv(norm(x, before)).view(rows, n, turning + groups, dim)
+            y = qkv(norm(x, before))[:tokens].view(rows, n, turning + groups, dim)
             turned = self._rotated(y, norms, cos, sin)
             if norms is None:  # keys and values are still contiguous
                 new = y.narrow(2, heads, 2 * groups).view(rows, n, 2, groups, dim).permute(2, 0, 3, 1, 4)
@@ -142,7 +145,8 @@ class Llama(PlainFunction):
                 keys, values = store.write(i, key.transpose(1, 2), value.transpose(1, 2))
             queries = turned.narrow(2, 0, heads)
             if i + 1 == depth and last_kept is not None:
-                queries, x = queries.index_select(1, last_kept), x.index_select(0, last_kept)
+                queries, x = queries.index_select(1, last_kept), padded(x.index_select(0, last_kept), least)
+                tokens = len(last_kept)
                 if isinstance(mask, torch.Tensor):
                     kept = mask.view(1, -1, n, mask.shape[-1]).index_select(2, last_kept)
                     mask = kept.view(1, 1, -1, kept.shape[-1])
@@ -157,15 +161,16 @@ class Llama(PlainFunction):
             else:
                 out = attend(queries.transpose(1, 2), keys, values, mask, self.scale)
                 out = out.transpose(1, 2).reshape(-1, heads * dim)
-            x = o.add(out, x)
+            x = o.add(padded(out, least), x)
             gate, up = gate_up(norm(x, after)).chunk(2, -1)
             x = down.add(self.act(gate).mul_(up), x)
             if i + 1 in hidden:
-                wanted[i + 1] = x.view(rows, n, -1)[:, columns]
-            if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
+                wanted[i + 1] = x[:tokens].view(rows, n, -1)[:, columns]
+            if leave is not None and i + 1 < depth and leave.asks(i + 1, entered[:tokens], x[:tokens]):
                 assert isinstance(store, Store)
-                self.propagate(i + 1, x, cos, sin, store)
+                self.propagate(i + 1, x[:tokens], cos, sin, store)
                 break
+        x = x[:tokens]
         if isinstance(keep, torch.Tensor):
             return norm(x if last_kept is not None else x.index_select(0, keep), self.last), wanted
         if keep < n and not (keep == 0 and depth in hidden):

@@ -167,10 +167,10 @@ class Model(TorchModel):
         return self.function(self.kernels)
 
     def _weigh(self) -> None:
-        """Record in the geometry how many bytes a weight takes in the layout."""
+        """Record in the geometry how many bytes a weight takes in the layout, and an element of the cache."""
         if self.geometry is not None:
-            size = layouts.width(self.kernels, self.dtype)
-            self.geometry = {**self.geometry, "weight_bytes": size}
+            size, cached = layouts.width(self.kernels, self.dtype), self.attention_dtype.itemsize
+            self.geometry = {**self.geometry, "weight_bytes": size, "cache_bytes": cached}
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -211,8 +211,12 @@ class Model(TorchModel):
         return first
 
     def shape(self, rows: int, slots: int) -> StorageShape:
-        """Shape of the storage for a context of `rows` x `slots` tokens."""
-        return StorageShape(self.layers, rows, self.heads, slots, self.dim, self.dtype, self.device)
+        """Shape of the storage for a context of `rows` x `slots` tokens, in attention's format.
+
+        An invariant model of 16 bits stores float32: converting the cache in every pass costs more.
+        """
+        dtype = self.attention_dtype
+        return StorageShape(self.layers, rows, self.heads, slots, self.dim, dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Logits in float32 from final hidden states [..., size] (logits given instead pass through)."""

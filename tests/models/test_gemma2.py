@@ -155,7 +155,7 @@ def test_in_half_precision_small_norm_weights_keep_their_digits():
     weight.data.fill_(1e-3)
     assert (1.0 + weight).eq(1).all()
     half = Model(net, name="half")
-    function, state = half.function("plain"), torch.arange(1.0, 17.0)
+    function, state = half.function("plain"), torch.arange(1.0, 17.0)[None]
     want = net.model.norm(state)
     torch.testing.assert_close(function.norm(state, function.last), want, rtol=1e-4, atol=0)
     rows = half.open([[1, 2, 3]], 8).forward(TREE).logits[0]

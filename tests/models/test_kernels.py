@@ -23,7 +23,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError
 from specviz.loop.machine import drafter_identity
 from specviz.models import choices, kernels, ordered
-from specviz.models.layers import Lines
+from specviz.models.layers import Lines, RMSNorm
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
@@ -559,6 +559,44 @@ def test_the_first_layers_share_what_is_laid_out() -> None:
     first = model.first(1)
     assert first._llama.head.product is model._llama.head.product
     assert first._llama.weights[0][1].product is model._llama.weights[0][1].product
+
+
+def test_onednns_layouts_are_timed_fairly(unpinned: Path, monkeypatch) -> None:
+    """Products that follow others with the same weights find them in a cache, so layouts take turns."""
+    calls: list[tuple[str, int]] = []
+
+    def lay(weights, layout):
+        return lambda x: calls.append((layout, len(x)))
+
+    monkeypatch.setattr(kernels, "lay", lay)
+    times = kernels.measure([[torch.randn(8, 8)]], kernels.LAYOUTS, rows=(1, 5))
+    first = [layout for layout, n in calls if n == 1][:: len(kernels.LAYOUTS)]
+    assert set(first) == set(kernels.LAYOUTS)
+    assert ("onednn-unpadded", 5) not in calls  # from four rows on it is the same product as onednn
+    assert times["onednn-unpadded"][5] == times["onednn"][5]
+    assert times["onednn-unpadded"][1] != times["onednn"][1]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_short_pass_is_padded_once_and_not_in_every_product(family, monkeypatch) -> None:
+    model = Model(make(family), kernels="onednn")
+    unpadded = Model(model.net, kernels="onednn-unpadded")
+    filled, padded = [], kernels.padded
+    monkeypatch.setattr(kernels, "padded", lambda x, least: filled.append(len(x)) or padded(x, least))
+    for tokens in ([1], [1, 2], [1, 2, 3], [1, 2, 3, 4, 5]):
+        chain = Draft.chain(np.array(tokens[1:], int))
+        one, two = (each.open([tokens[:1]], 8).forward(chain) for each in (model, unpadded))
+        torch.testing.assert_close(one.logits[0], two.logits[0], rtol=1e-4, atol=1e-5)
+    assert filled == [1, 2, 3]  # the head's rows
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+def test_a_norm_in_16_bits_is_computed_in_float32(invariant) -> None:
+    x, weight = torch.randn(5, 64).bfloat16(), torch.randn(64).bfloat16()
+    want = torch.nn.functional.rms_norm(x.float(), (64,), weight.float(), 1e-5).bfloat16()
+    made = RMSNorm(1e-5, weight, invariant)(x, weight)
+    assert made.dtype == torch.bfloat16
+    torch.testing.assert_close(made, want, rtol=2**-8, atol=0)
 
 
 def test_layouts_that_lost_are_freed(unpinned: Path) -> None:

@@ -339,6 +339,19 @@ def test_what_was_committed_is_read_like_text(length, seed):
     assert torch.equal(context.forward(Draft.empty()).logits[0][0], row(target, text))
 
 
+def test_a_model_of_16_bits_keeps_its_cache_as_attention_reads_it():
+    target = model(dtype=torch.bfloat16)
+    context = target.open([[1, 2]], 4)
+    context.forward(Draft.empty())
+    kept = context.store.data
+    assert kept.dtype == torch.float32 and kept.any()
+    assert torch.equal(kept, kept.bfloat16().float())  # the same numbers as in 16 bits
+    assert target.geometry["cache_bytes"] == 4
+    ordinary = Model(target.net, kernels="plain")
+    assert ordinary.open([[1, 2]], 4).store.data.dtype == torch.bfloat16
+    assert ordinary.geometry["cache_bytes"] == 2
+
+
 @pytest.mark.parametrize("length", [3, 63, 64, 130])
 def test_bfloat16(length):
     target = model(dtype=torch.bfloat16)
