@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -90,6 +91,27 @@ def test_there_is_something_to_run():
 def test_readme_stays_short_and_its_pictures_light():
     assert len(README.read_text("utf8").splitlines()) < 200
     assert (ROOT / "docs" / "decode.gif").stat().st_size < 2e6
+
+
+def batch_mark(kind):
+    from specviz.errors import ParameterError
+    from specviz.loop.checks import check_batchable
+
+    for mark, parameters in (("✓", {}), ("(✓)", {"keep": "prompt"})):
+        with suppress(ParameterError):
+            check_batchable(kind(**parameters), [])
+            return mark
+    return "–"
+
+
+def test_the_table_of_methods_is_that_of_the_code():
+    pytest.importorskip("torch", reason="needs the run extra")
+    from specviz import methods
+
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\S+) \| (\S+) \|$", README.read_text("utf8"), re.M)
+    kinds = {name: methods.find(name) for name in methods.names()}
+    marks = {name: ("–" if kind.only_greedy else "✓", batch_mark(kind)) for name, kind in kinds.items()}
+    assert {name: given for name, *given in rows} == {name: [*given] for name, given in marks.items()}
 
 
 FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,9 +1,10 @@
 """The soak: audits of random settings, one after another, for any length of time.
 
 An entry is one small audit: a model with one layout of its matrices, some methods with random parameters,
-some prompts (bundled ones and odd ones), greedy and sampled. An entry's setting depends only on the seed and
-its number. Its result is a line of the ledger, with the setting that repeats it. The ledger is rewritten
-after each entry, completely or not at all, so a kill loses only the entry in progress.
+some prompts (bundled ones and odd ones), greedy and sampled. An entry's setting depends on the seed, its
+number, and the models and layouts that this machine has. Its result is a line of the ledger, with the setting
+that repeats it. The ledger is rewritten after each entry, completely or not at all, so a kill loses only the
+entry in progress.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ..loop.drafters import load_drafter
 from ..loop.machine import number_format
 from ..methods.base import Method, Parameter
 from ..models import available, kernels, load
+from ..models.llamacpp.library import library
 from ..models.protocols import Model
 from ..streams import fixed_lag
 from ..suites.frozen import frozen
@@ -125,7 +127,8 @@ def soak(
     ledger : str or path
         A file of JSON lines; an existing one is continued.
     models : sequence of str, optional
-        What `specviz.load` takes. Default: the bundled targets, and SmolLM2 if it was downloaded.
+        What `specviz.load` takes. Default: six bundled targets (five without llama.cpp), and SmolLM2 if it
+        was downloaded. Another list gives other entries.
     minutes : float, optional
         No entry begins later than this. Default: until interrupted.
     seed : int
@@ -156,7 +159,7 @@ def soak(
     with _locked(path):
         entries = read_ledger(path) if path.exists() else []
         number = max((entry["number"] + 1 for entry in entries if entry["seed"] == seed), default=0)
-        targets = models or [*TARGETS, *({"smollm2"} & available().keys())]
+        targets = models or _targets()
         while time.monotonic() < end:
             setting = draw(Random(f"{seed} {number}"), targets, drafts, {"device": device, "dtype": dtype})
             entry: Entry = {"number": number, "seed": seed, **_audited(setting)}
@@ -255,6 +258,16 @@ def draw(
     if setting["audit"] == "streams":
         setting["prompts"] = [" ".join(text.split()[:8])[:120] for text in setting["prompts"][:2]]
     return setting
+
+
+def _targets() -> list[str]:
+    """The default targets that this machine can run."""
+    targets = [*TARGETS, *({"smollm2"} & available().keys())]
+    try:
+        library()
+    except ModelError:  # llama.cpp is not installed
+        return [name for name in targets if not name.startswith("gguf:")]
+    return targets
 
 
 def _kind(random: Random, target: Model) -> str:
@@ -393,6 +406,7 @@ def _loaded(setting: Setting) -> tuple[Model, list[Model]]:
 @lru_cache(maxsize=4)
 def _model(name: str, device: str | None, dtype: str | None, layout: str | None) -> Model:
     given = layout if not name.startswith("gguf:") else None
+    dtype = dtype or "float32"  # not auto: the layouts are those of float32
     try:
         return load(name, device, dtype, kernels=given)
     except ModelError:  # a model that runs through transformers' modules has no other layout

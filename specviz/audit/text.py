@@ -80,7 +80,7 @@ def run(
         default, and every lossy one with the parameters that it declares exact; the result names the others.
     max_new_tokens : int
     dtype, device : str, optional
-        For models that are not yet loaded. Default: float32 on the CPU.
+        For models that are not yet loaded; see `specviz.load`. Default: ``auto`` on the CPU.
     threads : int, optional
         Threads of the backend during the audit.
     sampled : int

@@ -115,7 +115,7 @@ def run(
     max_new_tokens : int
         Maximum number of new tokens per update.
     dtype, device : str, optional
-        For a model that is not yet loaded. Default: float32 on the CPU.
+        For a model that is not yet loaded; see `specviz.load`. Default: ``auto`` on the CPU.
     threads : int, optional
         Threads of the backend during the audit.
     sampled : int

@@ -13,10 +13,10 @@ import typer
 
 from specviz.cli.arguments import Values, entries_of, loaded, writable
 from specviz.cli.options import (
+    DTYPE,
     MODEL,
     Device,
     Drafts,
-    Dtype,
     Force,
     Invariant,
     Json,
@@ -54,7 +54,12 @@ ORDER = ("not the target's", "cannot tell", "within the noise", "the target's ow
 
 Target = Annotated[
     str | None,
-    option(f"{MODEL}. Default: town; for a soak, every bundled target.", "--model", "-m"),
+    option(
+        f"{MODEL}. Default: town; for a soak, six bundled targets (one of them on llama.cpp, if that is "
+        "installed), and SmolLM2 if it was downloaded.",
+        "--model",
+        "-m",
+    ),
 ]
 Number = Annotated[
     int | None,
@@ -62,7 +67,12 @@ Number = Annotated[
 ]
 Methods = Annotated[
     list[str] | None,
-    option("NAME or NAME:parameter=value,...; may be repeated. Default: every exact method.", "--method"),
+    option(
+        "NAME or NAME:parameter=value,...; may be repeated. Default: every exact method, and lossy ones with "
+        "parameters that make them exact; with --batch, every method that can share a batch; for a "
+        "diffusion model, every method.",
+        "--method",
+    ),
 ]
 Sampled = Annotated[int, option("How many prompts to decode again with sampling.", min=0)]
 Streams = Annotated[
@@ -72,6 +82,7 @@ Batch = Annotated[
     int | None,
     option("Instead: check that each row of batches of this size equals its prompt's single run.", min=1),
 ]
+AuditDtype = Annotated[str, option(f"{DTYPE}. With --soak and --answers, auto is float32.", "--dtype")]
 Seed = Annotated[int, option("Which of the bundled prompts to use: another seed selects others.")]
 Soak = Annotated[bool, option("Instead: audit random settings, one after another, until Ctrl-C.", "--soak")]
 Ledger = Annotated[
@@ -118,7 +129,7 @@ def audit(
     seed: Seed = 0,
     threads: OneThread = 1,
     device: Device = "cpu",
-    dtype: Dtype = "auto",
+    dtype: AuditDtype = "auto",
     kernels: Kernels = None,
     invariant: Invariant = None,
     json: Json = None,

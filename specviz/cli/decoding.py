@@ -66,7 +66,8 @@ def demo(
     max_new_tokens: Annotated[
         int | None,
         option(
-            "Maximum number of tokens per prompt. Default: 36, fewer on a slow machine; bundled models: 96.",
+            "Maximum number of tokens per prompt. Default: 36, on a slow machine fewer, of fewer prompts (at "
+            "least five); bundled models: 96.",
             "--max-new-tokens",
             "-n",
             min=1,
@@ -82,8 +83,8 @@ def demo(
     """Decode a few prompts of each kind of task by several methods. Write a table, traces and a page.
 
     SmolLM2 (specviz models get smollm2) runs the methods that need no training, and others with the drafters
-    in this package, in about three minutes on two cores. --model town runs every method on a toy model that
-    comes with the package.
+    in this package, in about three minutes on two cores. --model town runs the methods that continue a
+    prompt on a toy model that comes with the package (not blockwise, for which it has no heads).
     """
     if out is None:
         out = Path("specviz-demo")

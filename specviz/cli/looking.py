@@ -184,7 +184,9 @@ def explain(
 
 
 def import_counts(
-    path: Annotated[Path, argument("A file of JSON lines, one request per line, or a page of counters.")],
+    path: Annotated[
+        Path, argument("A file of JSON lines, one request per line, a page of counters, or a log.")
+    ],
     origin: Annotated[
         str,
         option(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specviz.cli.arguments import entries_of, hint, listed, on_threads, writable
-from specviz.cli.options import Device, Dtype, Force, Model, NewTokens, Threads, argument, option
+from specviz.cli.options import FILE, Device, Dtype, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, PromptError, TraceError, loading, plural
 from specviz.files import checked, parsed, read_json
@@ -139,7 +139,8 @@ def gguf(
     print(hint("generate", "autoregressive", "--model", f"gguf:{out}", "--prompt", "..."))
 
 
-Prompts = Annotated[str | None, option("A file: plain lines, or JSON lines with prompt or turns.")]
+TRAINING = f"A file: {FILE}. Or a validation split, such as wmt14:de-en:validation."
+Prompts = Annotated[str | None, option(TRAINING)]
 AnswersFile = Annotated[
     Path | None, option("Answers made by specviz models answers, used instead of prompts.", "--answers")
 ]
@@ -152,7 +153,7 @@ Tokens = Annotated[
 @models_app.command()
 def answers(
     target: Annotated[str, argument("The model that answers.")],
-    prompts: Annotated[str, option("A file: plain lines, or JSON lines with prompt or turns.")],
+    prompts: Annotated[str, option(TRAINING)],
     out: Annotated[Path, option("The file to write or to continue.", "--out", "-o")],
     temperatures: Annotated[
         str,

@@ -34,10 +34,8 @@ Drafts = Annotated[
     list[str] | None, option("Draft model; may be repeated. Default: all bundled ones.", "--draft", "-d")
 ]
 Device = Annotated[str, option("cpu, cuda, cuda:1 or mps.")]
-Dtype = Annotated[
-    str,
-    option("float32, float16, bfloat16, float64, stored (the weights' own), or auto (the fastest here)."),
-]
+DTYPE = "float32, float16, bfloat16, float64, stored (the weights' own), or auto (the fastest here)"
+Dtype = Annotated[str, option(f"{DTYPE}.")]
 
 
 def _pin(context: typer.Context, variable: str, value: str) -> None:
@@ -100,11 +98,14 @@ OneThread = Annotated[int, option("Threads on the CPU.", min=1, callback=checked
 Threads = Annotated[
     int | None, option("Threads on the CPU; default: every physical core.", min=1, callback=checked_threads)
 ]
+FILE = (
+    "JSON lines (.jsonl) or a list (.json) with prompt, messages or turns, a table (.csv, .tsv) with a "
+    "column prompt, or plain lines (.txt); each also as .gz"
+)
 Prompts = Annotated[
     str | None,
     option(
-        "A suite (specviz suites lists them), NAME=FILE for a local copy of one, or a file: JSON lines "
-        "with prompt or turns, or plain lines.",
+        f"A suite (specviz suites lists them), NAME=FILE for a local copy of one, or a file: {FILE}.",
     ),
 ]
 Number = Annotated[int | None, option("Use only the first N of --prompts; default: all.", min=1)]

@@ -54,9 +54,11 @@ def suites(
             parts_text = (
                 f"{parts[0]}, {parts[1]} and {len(parts) - 2} more" if len(parts) > 7 else row["parts"]
             )
-            rows.append([row["name"], parts_text, row["about"], row["licence"]])
+            origin = "bundled" if row["bundled"] else "fetched"
+            rows.append([row["name"], parts_text, row["about"], origin, row["licence"]])
         columns = [
-            Column("suite"), Column(":part", folds=14), Column("what", folds=30), Column("licence", folds=12)
+            Column("suite"), Column(":part", folds=14), Column("what", folds=24), Column("from"),
+            Column("licence", folds=12),
         ]  # fmt: skip
         print_table(screen(), columns, rows)
         return

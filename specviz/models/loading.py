@@ -129,9 +129,9 @@ def load(
     invariant : bool, optional
         Compute each row of a pass bit for bit as if it were alone (`specviz.models.ordered`): verification in
         one pass then gives the same result as decoding token by token. Supported on a CPU, for the Llama
-        family, encoder-decoders and masked-diffusion models on torch. Default: the environment variable
-        SPECVIZ_INVARIANT (1 or 0), for models that can be invariant; without it, on for large causal models
-        if it costs at most 10 %, measured once, or if ``auto`` chose bfloat16.
+        family, Gemma 2, encoder-decoders and masked-diffusion models on torch. Default: the environment
+        variable SPECVIZ_INVARIANT (1 or 0), for models that can be invariant; without it, on for large causal
+        models if it costs at most 10 %, measured once, or if ``auto`` chose bfloat16.
 
     Returns
     -------

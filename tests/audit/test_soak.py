@@ -226,6 +226,30 @@ def test_a_model_with_one_layout_is_loaded_in_it(monkeypatch):
     assert given == [setting["kernels"], None] and again["kernels"] is None
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_target_on_llama_cpp_is_drawn_only_if_it_can_run(monkeypatch, tmp_path, installed):
+    soak, drawn = sys.modules[draw.__module__], []
+
+    def library():
+        if not installed:
+            raise ModelError("llama.cpp is not installed")
+
+    monkeypatch.setattr(soak, "library", library)
+    monkeypatch.setattr(soak, "draw", lambda random, models, *rest: drawn.extend(models) or {"model": "a"})
+    monkeypatch.setattr(soak, "_audited", quick)
+    next(audit.soak(tmp_path / "l.jsonl"))
+    assert "town" in drawn and ("gguf:town-translator" in drawn) == installed
+
+
+def test_a_soak_computes_in_float32(monkeypatch):
+    """By default: a large model would be in the fastest format, for which the layouts are not drawn."""
+    soak, formats = sys.modules[draw.__module__], []
+    monkeypatch.setattr(soak, "load", lambda name, device, dtype, kernels: formats.append(dtype))
+    for dtype in (None, "float64"):
+        soak._model.__wrapped__("smollm2", None, dtype, "plain")
+    assert formats == ["float32", "float64"]
+
+
 def test_ctrl_c_is_the_usual_end_of_a_soak(tmp_path, capsys):
     with patch("specviz.audit.soak.soak", side_effect=KeyboardInterrupt):
         assert cli.run(["audit", "--soak", "--ledger", str(tmp_path / "l.jsonl")]) == 0

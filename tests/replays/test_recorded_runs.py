@@ -46,6 +46,13 @@ def run(tmp_path_factory, suite):
     return results, recorded.write(results, path / "own.parquet", "own")
 
 
+def test_the_page_of_the_runs_lists_every_column():
+    page = (folder("runs") / "README.md").read_text("utf8")
+    for path in folder("runs").glob("*.parquet"):
+        named = [name for name in pq.read_schema(path).names if not name.startswith("here_")]
+        assert named and not [name for name in named if f"`{name}`" not in page], path.name
+
+
 def test_a_recorded_run_has_the_tables_of_its_folder_and_no_text(run):
     results, path = run
     kept = sv.results(path)

@@ -205,6 +205,8 @@ def test_the_command_lists_and_shows(tmp_path, capsys):
     assert cli.run(["suites"]) == 0
     out, _ = capsys.readouterr()
     assert all(f"\n{name} " in out for name in ("town", "spec-bench", "flores", "xsum"))
+    origins = {line.split()[0]: "bundled" in line for line in out.splitlines() if line[:1].strip()}
+    assert origins["town"] and not origins["xsum"] and "fetched" in out
     hostile = {"question_id": 1, "category": "qa", "turns": ["\x1b[2JWho?" + " very" * 99]}
     path = write(tmp_path / "question.jsonl", hostile)
     assert cli.run(["suites", "spec-bench", str(path)]) == 0
