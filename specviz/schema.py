@@ -267,7 +267,7 @@ RUN_FIELDS: dict[str, str] = {
     "record": "What was kept: judged, all or dense.",
     "replayed": "For cycles that a what-if replayed: from which run, and what is left out; null for a run.",
     "timing": "How phase times were taken: host clock, device events or synchronised; and its stated cost.",
-    "peak_memory": "{process, device}: peak resident bytes; device is null where there is none.",
+    "peak_memory": "{process, device}: peak resident bytes of the process so far, earlier runs in it included; device is null where there is none.",
     "complete": "Whether the run ended by itself.",
     "stopped": "Why it did not, where it did not.",
 }

@@ -15,11 +15,12 @@ from tiny import TableModel, llama
 import specviz
 from specviz import metrics
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
-from specviz.loop import decode
+from specviz.loop import decode, reduce
 from specviz.loop.cycle import ending
 from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import calibration_setting, identity, machine_of
 from specviz.methods import find
+from specviz.trace import Recorder
 
 METHODS = ("autoregressive", "speculative", "bild")
 
@@ -228,18 +229,20 @@ def test_interrupted(table, method, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_interrupted_while_cycles_become_columns(pair, batch, monkeypatch, tmp_path):
-    from specviz.loop import reduce
+@pytest.mark.parametrize(
+    ("owner", "name", "expected"),
+    [(reduce.Batch, "columns", 4), (Recorder, "_convert", 4), (Recorder, "_new_pieces", 5)],
+)
+def test_interrupted_while_cycles_become_columns(pair, batch, owner, name, expected, monkeypatch, tmp_path):
+    calls, real = [], getattr(owner, name)
 
-    calls, real = [], reduce.Batch.columns
-
-    def columns(self):
-        calls.append(self)
+    def interrupted(*arguments):
+        calls.append(arguments)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(self)
+        return real(*arguments)
 
-    monkeypatch.setattr(reduce.Batch, "columns", columns)
+    monkeypatch.setattr(owner, name, interrupted)
     monkeypatch.setattr(reduce, "HELD_LOGITS", 48 * 40)  # so that there are many
     options = {"draft": pair[1], "max_new_tokens": 80, "batch": batch, "out": tmp_path / "run.parquet"}
     run, seen = specviz.stream(pair[0], [[3, 4, 5], [9]], **options), {}
@@ -247,7 +250,7 @@ def test_interrupted_while_cycles_become_columns(pair, batch, monkeypatch, tmp_p
         seen.setdefault(cycle.prompt, []).extend(cycle.tokens)
     texts = run.trace.outputs.groupby("prompt")["token"].agg(list).to_dict()
     assert run.trace.run["stopped"] == "interrupted"
-    assert len(calls) == 4
+    assert len(calls) == expected
     assert seen  # the values a caller received are in the record
     for prompt, tokens in seen.items():
         assert texts[prompt][: len(tokens)] == tokens

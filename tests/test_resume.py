@@ -19,7 +19,9 @@ from tiny import TableModel, llama
 import specviz
 from specviz import cli, schema
 from specviz.errors import ParameterError, TraceError
+from specviz.loop import machine
 from specviz.loop import run as loop
+from specviz.methods import find
 from specviz.trace import Recorder
 from specviz.trace.files import partial_of
 
@@ -237,6 +239,32 @@ def test_what_was_learnt_is_not_in_the_file(tmp_path):
     decode((model, None), PROMPTS[:2], "token_recycling", out=path)
     with pytest.raises(ParameterError, match="learns from prompt to prompt"):
         decode((model, None), PROMPTS, "token_recycling", out=path, resume=True)
+
+
+def test_a_prompt_starts_from_the_same_memory(tmp_path):
+    model, path = llama(seed=0), tmp_path / "a.parquet"
+    cold, full, warm = (find("unispec")(keep=keep) for keep in ("prompt", "run", "prompt"))
+    decode((model, None), PROMPTS[:2], full)
+    warm.load(full.save(tmp_path / "memory", model), model)
+    decode((model, None), PROMPTS[:2], cold, out=path)
+    with pytest.raises(ParameterError, match="memory's state cold, this run has the memory's state warm"):
+        decode((model, None), PROMPTS, warm, out=path, resume=True)
+    equal(decode((model, None), PROMPTS, cold, out=path, resume=True), decode((model, None), PROMPTS, cold))
+
+
+def test_times_of_another_machine_are_not_mixed_in_silence(pair, monkeypatch, tmp_path, capsys):
+    path = tmp_path / "a.parquet"
+    own = decode(pair, PROMPTS[:2], out=path).run["threads"]
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "thread_count", lambda model: 99)
+        equal(decode(pair, out=path, resume=True), decode(pair))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "timed" in line]
+    assert lines == [
+        f"specviz: {path} was timed with threads {own}, and this run is with threads 99: its trace will hold "
+        "times of both"
+    ]
+    decode(pair, out=path, resume=True)  # nothing is left to time
+    assert "timed" not in capsys.readouterr().err
 
 
 def test_a_file_is_named_and_not_replaced(pair, tmp_path):

@@ -144,13 +144,14 @@ class Batch:
         verified = self.mark()
         on = [text for text, verdict in zip(self.texts, verdicts) if text.goes_on(verdict)]
         kept = [text.place for text in on if drafts[text.place].read]
-        written = [text.place for text in on if verdicts[text.place].token is not None]
+        new = {text.place: text.unwritten(drafts[text.place], verdicts[text.place]) for text in on}
+        written = [place for place, tokens in new.items() if tokens]
         if on:
             context = on[0].target.shared.context
             if kept:
                 context.commit([verdicts[place].path for place in kept], kept)
             if written:  # empty if no verdict adds a token after its draft
-                context.extend([[verdicts[place].token] for place in written], written)
+                context.extend([new[place] for place in written], written)
         for text in on:
             text.method.learn(drafts[text.place], results[text.place], verdicts[text.place])
         marks = [begin, drafted, passed, verified, self.mark()]

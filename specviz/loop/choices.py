@@ -115,9 +115,13 @@ class Choices:
         return kind.idea() or kind.title
 
     def parameters(self, method: str) -> tuple[Parameter, ...]:
-        """A method's declared parameters, without those that name a file, which a page must not choose."""
-        kind = methods.find(method)
-        return tuple(p for p in kind.parameters if p.name not in kind.files)
+        """A method's declared parameters, without strings that may name a file: a page must not choose it."""
+        return tuple(p for p in methods.find(method).parameters if not p.any_string)
+
+    def _set(self, method: str, values: dict[str, Value]) -> dict[str, Value]:
+        """The values that were set: a drafter or a template may replace the others, the defaults."""
+        defaults = {p.name: p.default for p in self.parameters(method)} if values else {}
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
     def examples(self, model: str) -> list[tuple[str, str]]:
         """Prompts to choose from, each with its kind of task."""
@@ -147,9 +151,8 @@ class Choices:
         """
         target = self._load(model)
         make = methods.factory(method)
-        if isinstance(method, str) and values:
-            defaults = {p.name: p.default for p in self.parameters(method)}
-            make = partial(make, **{k: v for k, v in values.items() if v != defaults[k]})
+        if isinstance(method, str):
+            make = partial(make, **self._set(method, values))
         one = method if isinstance(method, Method) else make()
         prompt = text if text.strip() or self._prompt is None else self._prompt
         drafter = self._drafter(target, one)
@@ -188,7 +191,7 @@ class Choices:
         kind = methods.find(method)
         draft = self._draft_for(model, kind)
         names: Record = {"method": method} | ({} if draft is None else {"draft": draft})
-        names |= self._where | self._options | values
+        names |= self._where | self._options | self._set(method, values)
         prompt = text if text.strip() or self._prompt is None else self._prompt
         given = self._given if model == self.first else model
         arguments = [_named(given, "model"), repr(prompt)]

@@ -237,6 +237,12 @@ class Text(ABC):
         self.session.text += self.tokens[: self.count]
         return self.end is None
 
+    def unwritten(self, draft: Draft, verdict: Verdict) -> list[int]:
+        """The tokens that the target's context lacks once a draft that it read is committed."""
+        # A stream's context begins with the tokens that its method keeps unread (`carried`).
+        there = draft.read or self.method.streams
+        return self.tokens[len(verdict.path) :] if there else self.tokens
+
     def prefilled(self, marks: list[Mark]) -> Cycle:
         """Return cycle 0. The target runs before the drafter here; the marks still separate the phases."""
         cycle = self._cycle(marks)
@@ -323,8 +329,8 @@ class SingleText(Text):
         if self.goes_on(verdict):  # the context is not used after the last cycle
             if draft.read:
                 context.commit(verdict.path)
-            if verdict.token is not None:
-                context.extend([[verdict.token]])
+            if new := self.unwritten(draft, verdict):
+                context.extend([new])
             method.learn(draft, result, verdict)
         return self.cycle(draft, result, verdict, [begin, drafted, passed, verified, self.mark()])
 

@@ -147,7 +147,7 @@ def versions() -> dict[str, str]:
 
 
 def peak_memory(device: torch.device) -> dict[str, int | None]:
-    """Peak resident bytes of the process, and peak allocated bytes of a CUDA device."""
+    """Peak resident bytes of the process so far, and peak bytes that it allocated on a CUDA device."""
     process = None
     with suppress(ImportError):  # Windows
         import resource

@@ -116,7 +116,7 @@ class Reducer:
     def flush(self, count: int | None = None) -> None:
         """Hand the first `count` held cycles, or all of them, to the recorder.
 
-        They stay held until they are columns, so that Ctrl-C in between loses none of them.
+        They stay held until only the writing is left, so that Ctrl-C in between loses none of them.
         """
         held = self.held[:count]
         if not held:
@@ -131,8 +131,9 @@ class Reducer:
         if self.record is not None and self.clock is not None:
             columns |= self._times(batch, columns, self.clock)
             last = batch.marks[-5], float(columns["start"][-1])
+        write = self.recorder.prepare(columns, len(held))
         self.held, self.rows, self.last = self.held[len(held) :], 0, last
-        self.recorder.extend(columns, len(held))
+        write()
 
     def _times(self, batch: Batch, columns: Columns, clock: Clock) -> Columns:
         """Phase and pass times from the marks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAME = ("method", "parameters", "sampling", "record", "exactness", "canvas", "dtype")  # equal in both runs
-LAYOUT = ("kernels", "invariant")  # equal for both runs' backends
-WEIGHTS = ("name", "parameters", "content")  # equal for both runs' models
+WEIGHTS = ("name", "parameters", "content")
+PARTS = {  # fields of which these keys are equal in both runs
+    "backend": ("kernels", "invariant"), "model": WEIGHTS, "draft": WEIGHTS, "memory": ("state", "known"),
+}  # fmt: skip
 
 
 @dataclass
@@ -93,13 +96,23 @@ class SavedRun:
             )
         self.prompts = saved[: max(self.finished, default=-1) + 1]
         self._keep_finished()
+        there, now = _different("", *(_conditions(run) for run in (self.run, json.loads(dump(metadata)))))
+        if there and 0 < len(self.finished) < number:
+            print(
+                f"specviz: {self.path} was timed with {there}, and this run is with {now}: its trace will "
+                "hold times of both",
+                file=sys.stderr,
+            )
 
     def _check_same(self, metadata: Record) -> None:
         new = json.loads(dump(metadata))
-        for name in (*SAME, "backend", "model", "draft"):
+        for name in (*SAME, *PARTS):
             old, here = self.run[name], new[name]
-            if name not in SAME:
-                keys = LAYOUT if name == "backend" else WEIGHTS
+            if name == "memory":  # with keep="run", a run with finished texts is refused anyway
+                old, here = ((each or {}).get("start") for each in (old, here))
+                if (here or {}).get("keep") == "run":
+                    continue
+            if keys := PARTS.get(name):
                 old, here = ({key: (each or {}).get(key, False) for key in keys} for each in (old, here))
             elif name == "record" and (old, here) == ("judged", "dense"):
                 continue  # the dense record is added once all texts are decoded
@@ -187,6 +200,11 @@ def _file(path: Path) -> Path | None:
     return file
 
 
+def _conditions(run: Record) -> Record:
+    """What the times of a run depend on besides its settings; nothing if it has no times."""
+    return {"threads": run["threads"]} | (run["machine"] or {}) if run["timing"] else {}
+
+
 def _different(name: str, old: Record | str, new: Record | str) -> tuple[str, str]:
     """Describe the difference between two metadata values, as (the first's, the second's)."""
     if old == new:
@@ -194,9 +212,8 @@ def _different(name: str, old: Record | str, new: Record | str) -> tuple[str, st
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return f"{name} {old}", f"{name} {new}"
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    if name in ("model", "draft"):  # the first difference is enough: name, then size, then digest
-        keys, name = keys[:1], {"model": "the model's ", "draft": "the draft model's "}[name]
-    else:
-        name = ""
-    first, second = (", ".join(f"{name}{key} {each.get(key)}" for key in keys) for each in (old, new))
+    owner = {"model": "the model's ", "draft": "the draft model's ", "memory": "the memory's "}.get(name, "")
+    if owner:  # the first difference is enough: name, then size, then digest
+        keys = keys[:1]
+    first, second = (", ".join(f"{owner}{key} {each.get(key)}" for key in keys) for each in (old, new))
     return first, second

@@ -594,7 +594,8 @@ def generate(
         Whether an existing file may be replaced.
     resume : bool
         Continue a run that was interrupted or had fewer prompts: finished texts in the file `out` are kept,
-        and the others are decoded. Method, models, sampling and prompts must be the same. A target given by
+        and the others are decoded. Method, models, a saved memory, sampling and prompts must be the same;
+        another machine or number of threads gives a warning, because the times differ. A target given by
         name is loaded in the file's number format and layout, unless `dtype` or `kernels` name others.
     device, dtype, kernels : str, optional
         For models that are not loaded yet; see `specviz.load`. `kernels` applies to the target only.

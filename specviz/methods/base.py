@@ -237,7 +237,7 @@ class Method(Hooks):
     def again(self) -> Self:
         """A new instance with the same parameters and a copy of the memory, as each row of a batch needs."""
         other = type(self)(**self.values)
-        other.chosen = self.chosen
+        other.chosen, other.lowered = self.chosen, self.lowered
         other.like(self)
         return other
 

@@ -4,7 +4,8 @@ Sen, Dasgupta and Waghela 2025, "Confidence-Modulated Speculative Decoding for L
 III and Algorithm 1. The paper contradicts itself in three places; each reading is a value of a parameter:
 `entropy` (what counts as confidence), `gap` (in which direction uncertainty moves the threshold), and
 `controller` (the window needs the confidences of tokens that an autoregressive drafter must already have
-written). Lossy by design.
+written). It gives no values for α, γ, λ, k_min, k_max and β, and 0.1 as an example of τ_base: the defaults
+are ours. Lossy by design.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Kim et al. 2023, "Speculative Decoding with Big Little Decoder", section 4.4 and appendix 7.2. The policies
 are BiLD's. A drafted token has keys and values of the first layers only. When the whole model verifies the
-block, it computes those of every layer, so nothing that is kept comes from an early state.
+block, it computes those of every layer, so nothing that is kept comes from an early state. The defaults are
+`bild`'s: ``rollback=2`` lies outside [0.5, 1.5], the range of appendix 7.2.1 for early exits.
 """
 
 from __future__ import annotations

@@ -130,13 +130,19 @@ class Lookahead(Remembering):
         )  # fmt: skip
         if not len(cells) + sent:
             return Draft.empty("none")
+        shallow = tree.level.max(initial=0) == left - 1 < self.deepest
         return Draft(
             np.concatenate([cells, tree.tokens[:sent]]),
             np.concatenate([above, below[:sent]]),
             judge=np.arange(len(cells) + sent) >= len(cells),
             source=["window"] * len(cells) + origin[:sent],
-            stop="budget" if sent < len(tree) else "store" if sent else "none",
+            stop="budget" if sent < len(tree) else "room" if shallow else "store" if sent else "none",
         )
+
+    @property
+    def deepest(self) -> int:
+        """Length of the longest candidate, if the text has room for it."""
+        return self.ngram - 1
 
     def guess(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Candidates, best first: token sequences [m, longest] and the source of each."""

@@ -131,6 +131,7 @@ class Retranslate(StreamMethod):
         self.session = session
         self.proposed = False
         self.refused: int | None = None  # the rejected token, which the second pass must not draw
+        self.origin = "plain"  # of the next token without a draft: the second pass writes the draft's
 
     def draft(self, left: int) -> Draft:
         """Algorithm 1, line 1: draft the previous output once; then go token by token (lines 14 to 17)."""
@@ -138,13 +139,14 @@ class Retranslate(StreamMethod):
             return Draft.empty()
         self.proposed = True
         # An output of maximum length is drafted whole: the pass then judges its last token and adds none.
-        tokens = self._draft(self.session.previous)[:left]
+        tokens = self._draft(self.session.previous)
         if not tokens:
             return Draft.empty()
         return Draft.chain(
-            send(tokens, torch.device(self.session.target.device), torch.long),
+            send(tokens[:left], torch.device(self.session.target.device), torch.long),
             read=self.mode != "cd",
             source="previous",
+            stop="text" if len(tokens) <= left else "room",
         )
 
     def _draft(self, previous: list[int]) -> list[int]:
@@ -155,8 +157,9 @@ class Retranslate(StreamMethod):
         n = len(draft)
         if scores is None:
             return Verdict(list(range(n)), draft.tokens.tolist(), None, "", ["unreviewed"] * n)
+        origin, self.origin = self.origin, "plain"
         if n == 0 and self.session.sampling.greedy:
-            return Verdict([], [], int(scores[0].argmax()), "plain", [])
+            return Verdict([], [], int(scores[0].argmax()), origin, [])
         drafted = send(draft.tokens, scores.device)
         last = None
         u = np.empty(0)
@@ -181,14 +184,15 @@ class Retranslate(StreamMethod):
         chosen = torch.cat([kept[None], token[None], drafted])
         brought, *own = bring(chosen, *(() if p is None else (own_p,)))  # the synchronisation
         k, t, *tokens = brought.tolist()
-        origin = next_origin(n, k < n, "correction" if p is None else "resampled")
+        if n:
+            origin = next_origin(n, k < n, "correction" if p is None else "resampled")
         verdict = Verdict(list(range(k)), tokens, t, origin, chain_status(n, k))
         if p is not None:
             verdict.u = np.where(np.arange(n) <= k, u, np.nan)
             verdict.token_u, verdict.p, verdict.token_p = last, node_p, p[k, t]
             (verdict.own_p,) = own
         if self.second_pass and n:
-            verdict.token, self.refused = None, tokens[k] if k < n else None
+            verdict.token, self.refused, self.origin = None, tokens[k] if k < n else None, origin
         return verdict
 
 

@@ -17,6 +17,7 @@ many details are our reading:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,7 +43,8 @@ class Spectra(Lookahead):
     title = "SPECTRA"
     paper = "Le et al. 2025"
     parameters = (
-        DRAFT_SIZE, WINDOW, NGRAM, GUESSES,
+        replace(DRAFT_SIZE, meaning=f"{DRAFT_SIZE.meaning[:-1]}; 60 in UniSpec's Table 17."),
+        WINDOW, NGRAM, GUESSES,
         Parameter("run", 2, 1, 8, "tokens", "Number of last tokens by which the chain looks up the next "
             "one.", "n - 1"),
         Parameter("chain", 10, 0, 64, "tokens", "Maximum length of the chain; 0: none.", "G"),
@@ -101,6 +103,10 @@ class Spectra(Lookahead):
     def like(self, other: Self) -> None:
         super().like(other)
         self.external, self.opened_for = other.external, other.opened_for  # never written to
+
+    @property
+    def deepest(self) -> int:
+        return max(super().deepest, self.chain, self.reach if self.external else 0)
 
     def guess(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
         text = self.text[: self.length]

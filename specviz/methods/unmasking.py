@@ -32,7 +32,8 @@ BLOCK = Parameter(
 )
 CACHE = Parameter(
     "cache", "none", choices=("none", "dual"),
-    meaning="none: compute every position in every pass; dual: cache everything outside the current block.",
+    meaning="none: compute every position in every pass; dual, as SSD's paper runs it with refresh=8: cache "
+        "everything outside the current block.",
 )  # fmt: skip
 REFRESH = Parameter(
     "refresh", 8, 1, 1 << 20, "tokens", "With a cache: recompute every position after this many tokens."
@@ -47,7 +48,8 @@ CACHE_RULE = Parameter(
 # Such ties go to the leftmost cell.
 SURE = Parameter(
     "sure", 10.0, 0, 100, "nats",
-    "Cells with log-odds of at least this count as equally confident and are placed from left to right.",
+    "Cells with log-odds of at least this count as equally confident and are placed from left to right. The "
+        "value is ours, and another one can change the text.",
 )  # fmt: skip
 WHOLE = Parameter(
     "whole",

@@ -696,7 +696,11 @@ def learnt(trace: Trace) -> pd.DataFrame:
 
 
 def peak_memory(trace: Trace) -> float:
-    """Largest peak of resident bytes of the process over the runs; NaN if it was not measured."""
+    """Largest peak of resident bytes over the runs; NaN if it was not measured.
+
+    It is the peak of the process up to the run's end, earlier runs in it included: measure runs to compare in
+    processes of their own.
+    """
     recorded = [(part.run["peak_memory"] or {}).get("process") for part in trace.split()]
     values = [float(value) for value in recorded if isinstance(value, int | float)]
     return max(values, default=float("nan"))

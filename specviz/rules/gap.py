@@ -34,8 +34,6 @@ SPECDEC = (
         "How far the log probability of an accepted token may be below that of the target's own token.", "τ",
     ),
 )  # fmt: skip
-# The paper gives no values for α, γ, λ, k_min, k_max and β, and 0.1 as an example of τ_base: the defaults
-# are ours.
 CM_ASD = (
     Parameter("k_max", 10, 1, 64, "tokens", "Maximum number of tokens in a window; the size of a fixed "
         "window.", "k_max"),

@@ -73,9 +73,9 @@ class Parameter:
                 return bool(value)
             raise ParameterError(f"{self.name} must be True or False, got {value!r}")
         if kind is str:
-            if value in self.choices or (not self.choices and isinstance(value, str)):
+            if value in self.choices or (self.any_string and isinstance(value, str)):
                 return value
-            if not self.choices:
+            if self.any_string:
                 raise ParameterError(f"{self.name} must be a string, got {value!r}")
             raise ParameterError(f"{self.name} must be one of {', '.join(self.choices)}, got {value!r}")
         number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
@@ -90,12 +90,17 @@ class Parameter:
         return kind(value)
 
     @property
+    def any_string(self) -> bool:
+        """Whether any string is legal, such as the name of a file."""
+        return isinstance(self.default, str) and not self.choices
+
+    @property
     def range(self) -> str:
         """The legal values in words."""
+        if self.any_string:
+            return "be a string"
         if self.choices:
             return "be one of " + ", ".join(self.choices)
-        if isinstance(self.default, str):
-            return "be a string"
         if self.low is not None and self.high is not None:
             return f"lie in [{self.low:g}, {self.high:g}]"
         if self.low is not None:

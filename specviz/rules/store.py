@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..draft import ROOT, Draft
+from ..draft import ROOT, Draft, depths
 from .parameters import Parameter, Settings
 
 EMPTY = -1
@@ -21,7 +21,10 @@ GHOSTS = 12  # maximum number of unsent candidates that are recorded, best first
 
 SCORES = ("product", "least", "edge")
 UNISPEC = (
-    Parameter("draft_size", 24, 1, 512, "tokens", "Number of tree nodes sent, without the root.", "g"),
+    Parameter(
+        "draft_size", 24, 1, 512, "tokens",
+        "Number of tree nodes sent, without the root; the paper calibrates it (110 or 111 on an A100).", "g",
+    ),
     Parameter("depth", 10, 1, 64, "tokens", "Maximum number of tree levels.", "d"),
     Parameter("candidates", 10, 1, 64, "tokens", "Successors kept per token; nodes expanded per level.", "k"),
     Parameter(
@@ -135,6 +138,8 @@ class Growth:
         Whether the root's own token is dropped from the neighbours.
     neighbours : bool
         Whether the root's neighbours widen the first level.
+    stop : {"length", "room"}
+        What limits the depth: the setting, or what may still be emitted.
     """
 
     depth: int
@@ -144,6 +149,7 @@ class Growth:
     score: str = "product"
     drop_root: bool = True
     neighbours: bool = True
+    stop: str = "length"
 
     @classmethod
     def of(cls, values: Settings, left: int) -> Growth:
@@ -152,6 +158,7 @@ class Growth:
             min(values["depth"], left - 1), values["candidates"],
             values["threshold"] if values["scores"] else 0.0, values["scores"],
             values["score"], values["root_token"] == "drop", values["neighbours"],
+            "room" if left <= values["depth"] else "length",
         )  # fmt: skip
 
 
@@ -188,12 +195,18 @@ class Grown:
         place[np.concatenate([sent, rest])] = np.arange(len(best))
         place[ROOT] = ROOT
         source = np.where(self.near, "neighbour", "store")
+        if len(rest):
+            stop = "budget"
+        elif depths(self.parents).max(initial=0) == growth.depth:
+            stop = growth.stop
+        else:
+            stop = "store" if len(sent) else "none"
         draft = Draft(
             self.tokens[sent].astype(np.int64),
             place[self.parents[sent]],
             signals={"score": self.score[sent]},
             source=source[sent].tolist(),
-            stop="budget" if len(rest) else "store" if len(sent) else "none",
+            stop=stop,
         )
         parents = place[self.parents[rest]].tolist()
         return draft, Rest(self.tokens[rest].tolist(), parents, self.score[rest], source[rest].tolist())

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -165,7 +166,7 @@ class Recorder:
             self._begin(stream)
             if saved is not None:
                 for batch in saved.to_batches():
-                    self._write(batch)
+                    self._prepare(batch)()
                 os.replace(stream, self.partial)
         except OSError as error:
             self._abandon(stream)
@@ -234,8 +235,12 @@ class Recorder:
         TraceError
             If a column is invalid, or the file cannot be written (full disk).
         """
+        self.prepare(columns, cycles)()
+
+    def prepare(self, columns: Columns, cycles: int) -> Callable[[], None]:
+        """Convert the cycles of `extend`; return the function that writes them, to be called once."""
         self.flush()
-        self._write(self._convert(columns, cycles))
+        return self._prepare(self._convert(columns, cycles))
 
     def flush(self) -> None:
         """Write the cycles added so far."""
@@ -247,19 +252,23 @@ class Recorder:
             lists = {c.name for c in schema.COLUMNS if c.type.startswith("list<")} | (given - self._names)
             fixed = self._fixed()
             columns = {name: [row.get(name, fixed.get(name)) for row in rows] for name in given}
-            self._write(
-                self._convert({n: _flat(v) if n in lists else v for n, v in columns.items()}, len(rows))
-            )
+            batch = self._convert({n: _flat(v) if n in lists else v for n, v in columns.items()}, len(rows))
+            self._prepare(batch)()
             self._rows = []
 
-    def _write(self, batch: pa.RecordBatch) -> None:
+    def _prepare(self, batch: pa.RecordBatch) -> Callable[[], None]:
         prompts = (self.run["prompts"] or [])[self._prompts :]
         new = self._new_pieces(batch, prompts)
+        more = {b"pieces": dump(encode_pieces(new)), b"prompts": dump(prompts)}
+        return partial(self._write, batch, new, len(prompts), more)
+
+    def _write(
+        self, batch: pa.RecordBatch, new: dict[int, bytes], prompts: int, more: dict[bytes, bytes]
+    ) -> None:
         if self._file is None:
             self._batches.append(batch)
         else:
             try:
-                more = {b"pieces": dump(encode_pieces(new)), b"prompts": dump(prompts)}
                 self._writer.write_batch(batch, custom_metadata=more)
             except OSError as error:
                 self._failed = TraceError(
@@ -268,7 +277,7 @@ class Recorder:
                 unlock(self._lock)
                 raise self._failed from error
         self._pieces.update(new)
-        self._prompts += len(prompts)
+        self._prompts += prompts
         self.cycles += len(batch)
 
     def _fixed(self) -> Record:

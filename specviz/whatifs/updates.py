@@ -376,7 +376,7 @@ def _cycles(walks: list[StreamWalk], choice: Choice, own: str, prefix: int) -> I
             while start < len(update.record.text):
                 step = next(steps)
                 start += step.emitted
-                yield _cycle(update, step, start == len(update.record.text))
+                yield _cycle(update, step, start == len(update.record.text), choice.mode)
 
 
 def _head(update: ReplayedUpdate, choice: Choice, prefix: int) -> Row:
@@ -390,7 +390,7 @@ def _head(update: ReplayedUpdate, choice: Choice, prefix: int) -> Row:
     return row | ({"pass_model": ["target"], "pass_rows": [1], "pass_tokens": [fed]} if fed > 0 else {})
 
 
-def _cycle(update: ReplayedUpdate, step: Step, last: bool) -> Row:
+def _cycle(update: ReplayedUpdate, step: Step, last: bool, mode: str) -> Row:
     """A replayed cycle in the recorder's form."""
     record, start = update.record, step.start
     nodes, kept = (update.draft, update.kept) if step.cycle == 1 else ([], 0)
@@ -403,7 +403,10 @@ def _cycle(update: ReplayedUpdate, step: Step, last: bool) -> Row:
         p = [record.p(i).get(token, float("nan")) for i, token in enumerate(nodes[: kept + 1])]
         p += [float("nan")] * (n - len(p))
     if len(origins) < step.emitted:
-        origins.append(next_origin(n, kept < n))
+        # A second pass writes the token after the draft's.
+        second = mode != "cd" and step.cycle == 2 and start == update.kept
+        drafted = len(update.draft) if second else n
+        origins.append(next_origin(drafted, update.kept < drafted))
     places = [] if step.unreviewed else [i for i in range(kept + 1) if start + i in record.top]
     k = max((len(record.top[start + i]) for i in places), default=0)
     row: Row = {

@@ -82,6 +82,7 @@ STOPS = {
     "unsure": "uncertain",
     "budget": "budget spent",
     "store": "nothing more stored",
+    "text": "end of the copied text",
     "window": "confidence window",
 }
 # Why the text ended.

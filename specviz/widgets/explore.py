@@ -69,7 +69,8 @@ class Result:
         Its row in the table, counted from 1.
     method : str
     values : dict
-        The method's parameters.
+        The method's parameters as they were set; the trace has those it ran with (a drafter or a template may
+        replace a default).
     trace : Trace
     """
 
@@ -92,7 +93,7 @@ class Result:
         return {
             "run": self.number,
             "method": self.method,
-            **self.values,
+            **{name: (run["parameters"] or {}).get(name, value) for name, value in self.values.items()},
             "tokens": metrics.output(trace),
             "seconds": metrics.seconds(trace),
             "tokens_per_second": speed,
@@ -551,7 +552,7 @@ class Explorer(Decoding):
         result = self._result(run)
         if result.method in self.panel.methods:
             self.panel.method = result.method
-            self.set(**result.values)
+            self.set(**{name: value for name, value in result.values.items() if name in self._parameters})
 
 
 def _answer_words(question: WhatIf, values: Values, moved: list[str]) -> dict[str, str]:

@@ -80,7 +80,7 @@ def explore(
     values, given, where = _sorted("explore", kind, options)
     choices, text = _choices("explore", model, method, draft, prompt, given, where)
     name, values = settings_of(method, values)
-    if named := next((each for each in kind.files if each in values), None):
+    if named := next((p.name for p in kind.parameters if p.any_string and p.name in values), None):
         raise ParameterError(f"explore reads no files: drop {named}, or decode with specviz.generate")
     kind(**values)  # checks them
     if kind.needs_draft and draft is None and bundled_draft(kind, choices.first) is None:

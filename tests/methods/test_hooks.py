@@ -12,6 +12,7 @@ from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.methods import Method, Parameter, Verdict, find, names
 from specviz.methods.sampling import Sampling
+from specviz.trace import validate
 
 SAMPLED = Sampling(1.0)
 
@@ -42,6 +43,33 @@ class Repeats(Method):
         status += ["unjudged"] * (len(tokens) - len(status))
         self.last = best[kept]
         return Verdict(list(range(kept)), tokens, best[kept], "plain" if not tokens else "correction", status)
+
+
+class Unread(Method):
+    """Emit two tokens without a pass, in every second cycle."""
+
+    def guarantee(self, sampling, dtype):
+        return "lossy"
+
+    def draft(self, left):
+        return Draft.chain([9, 11], read=False) if self.session.cycle % 2 else Draft.empty()
+
+    def verify(self, draft, scores):
+        if scores is None:
+            return Verdict([0, 1], [9, 11], None, "", ["unreviewed"] * 2)
+        return super().verify(draft, scores)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_target_goes_on_after_tokens_that_it_has_not_read(batch):
+    model, prompts = llama(seed=0, eos=(), max_length=64, name="target"), [[3, 4, 5], [7], [8, 2]]
+    trace = specviz.generate(model, prompts, Unread, max_new_tokens=9, batch=batch)
+    validate(trace)
+    for prompt, tokens in zip(prompts, trace.outputs.groupby("prompt")["token"].agg(list)):
+        assert (tokens[0::3], tokens[1::3]) == ([9] * 3, [11] * 3)
+        for at in (2, 5, 8):
+            alone = specviz.generate(model, prompt + tokens[:at], "autoregressive", max_new_tokens=1)
+            assert alone.outputs["token"].tolist() == tokens[at : at + 1]
 
 
 def test_a_method_of_few_lines_decodes():

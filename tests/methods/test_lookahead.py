@@ -101,6 +101,8 @@ def test_it_is_lookahead_by_hand(prompt, limit, size, window, ngram, guesses, fr
             assert not cells
             assert not tried
         assert cycle.tokens == emitted
+        if tried and len(draft) < size:
+            assert draft.stop == ("room" if limit - cycle.keep < ngram else "store")
 
 
 @settings(max_examples=100, deadline=None)

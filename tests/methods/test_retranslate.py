@@ -180,6 +180,7 @@ def test_a_draft_longer_than_the_limit_is_cut():
     cycles = list(decode_stream(target, sources, Retranslate(beta=1.0), template=prompt, max_new_tokens=99))
     drafted = [len(cycle.verdict.tokens) for cycle in cycles if cycle.number == 1]
     assert drafted == [0, 14, 4]
+    assert [cycle.draft.stop for cycle in cycles if cycle.number == 1] == ["none", "room", "room"]
     assert [cycle.end for cycle in cycles if cycle.end] == ["context"] * 3
     texts, _ = outputs(target, ["abc", "abcd"], limit=1, eos=(), beta=0.2)
     assert [len(text) for text in texts] == [1, 1]
@@ -220,6 +221,9 @@ def test_the_second_pass_writes_the_same_with_a_pass_more_after_each_draft():
     two, more = outputs(target, sources, beta=0.0, second_pass=True)
     assert two == one
     assert len(more) == len(cycles) + added
+    origins = [[origin for cycle in each for origin in cycle.origins] for each in (cycles, more)]
+    assert origins[0] == origins[1] and {"correction", "bonus"} <= set(origins[0])
+    assert {cycle.draft.stop for cycle in drafted} == {"text"}
 
 
 def test_sampled_draft_tokens_are_kept_as_often_as_the_bias_says():

@@ -158,6 +158,10 @@ def test_a_lowered_block_is_whole_again_with_another_drafter(model) -> None:
     for draft, length in ((added.slots(model, seed=3), 7), (model, 10)):
         trace = specviz.generate(model, PROMPTS[:1], method, draft=draft, max_new_tokens=4)
         assert trace.run["parameters"]["draft_length"] == length
+        if length == 7:
+            copy = method.again()
+    trace = specviz.generate(model, PROMPTS[:1], copy, draft=model, max_new_tokens=4)
+    assert trace.run["parameters"]["draft_length"] == 10
 
 
 def test_a_block_beyond_the_slots_is_refused(model) -> None:

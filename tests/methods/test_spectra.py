@@ -47,6 +47,9 @@ def test_greedy_equals_autoregressive(prompt, size, run, chain, store, limit, eo
         if len(draft):
             above = draft.parents[draft.judge]
             assert not eos & set(draft.tokens[above[above >= 0]].tolist())  # nothing follows an end token
+            if len(draft) < size and draft.judge.any():
+                full = draft.depths[draft.judge].max() == left - 1
+                assert draft.stop == ("room" if full and left <= max(chain, method.reach) else "store")
         left -= len(cycle.tokens)
 
 

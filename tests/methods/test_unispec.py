@@ -80,6 +80,18 @@ def test_the_tree_is_algorithm_1(seed, depth, k, r, g, score, root):
         assert parent == ROOT or scores[i] <= scores[parent]
 
 
+@pytest.mark.parametrize(
+    ("size", "depth", "left", "stop"),
+    [(9, 3, 64, "length"), (9, 3, 4, "length"), (9, 3, 3, "room"), (9, 9, 64, "store"), (1, 3, 3, "budget")],
+)
+def test_it_says_why_a_tree_is_no_larger(size, depth, left, stop):
+    method = UniSpec(draft_size=size, depth=depth, candidates=1, neighbours=False)
+    method.session = type("S", (), {"control": {}})()
+    method.store, method.root, method.near = Store(V, 1), 0, (np.array([EMPTY]), np.zeros(1, np.float32))
+    method.store.learn(np.arange(4), np.arange(1, 5)[:, None], np.ones((4, 1)))  # 0 1 2 3 4
+    assert method.draft(left).stop == stop
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=8), g=st.integers(1, 20),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from pretended import Decoder
+from pretended import PARAMETERS, Decoder
 
 import specviz
 from specviz.errors import ParameterError, SpecvizError, TraceError
@@ -46,6 +46,28 @@ def test_the_code_line_evaluates_to_the_same_settings():
     assert "'What now?'" in one.panel.code
 
 
+def test_the_code_line_has_only_what_was_set():
+    """A default that is not passed may follow the drafter or a template."""
+    one = specviz.explore("eagle", "town", "Hello", tree="static", depth=2)
+    assert "method='eagle', draft='town-eagle', tree='static', depth=2)" in one.code
+
+
+def test_a_row_has_the_settings_that_the_run_had():
+    made, own = build("bild", hostile=False), {p.name: p.default for p in PARAMETERS} | {"length": 2}
+    made._stores[0].run["parameters"] = made.run["parameters"] | own
+    one = explorer(Decoder(made=made), "bild")
+    one.run()
+    assert one.wait(20) and one.panel.error == ""
+    (row,) = one.panel.rows
+    assert (row["length"], row["order"]) == (2, "best")
+    assert one.panel.answer["words"] == "", "no setting was moved"
+    one.panel.method = "speculative"
+    one.run("bild")  # with what it declares, which may be more than the panel offers
+    assert one.wait(20)
+    one._on_message(one.panel, {"do": "use", "run": 2}, [])
+    assert one.panel.error == "" and one.values["length"] == 2
+
+
 def test_illegal_settings_are_one_line():
     one = explorer()
     with pytest.raises(ParameterError, match="length must lie in"):
@@ -61,7 +83,7 @@ def test_illegal_settings_are_one_line():
 
 
 def test_a_decode_is_followed_and_becomes_a_row():
-    decoder = Decoder()
+    decoder = Decoder(made=build("speculative", parameters={"length": 5}))
     one = explorer(decoder)
     sent, states = [], []
     one.panel.send = lambda message, buffers=None: sent.append(message)
@@ -79,6 +101,7 @@ def test_a_decode_is_followed_and_becomes_a_row():
     assert row["length"] == 5 and row["run"] == 1 and row["complete"] and row["speedup"] is None
     trace = build("speculative")
     assert row["target_passes"] == len(trace.cycles) - 1
+    decoder.how.clear()
     one.run("autoregressive")
     assert one.wait(20)
     assert decoder.runs[1].name == "autoregressive" and decoder.runs[1].values == {}
@@ -147,8 +170,12 @@ def test_a_page_names_no_file_to_read(tmp_path):
     assert "spectra has no parameter 'datastore'" in one.panel.error
     one.run()
     assert one.panel.state == "idle" and not one.results
-    with pytest.raises(ParameterError, match=r"explore reads no files: drop datastore"):
-        specviz.explore("spectra", "town", "Hello", datastore=str(file))
+    for method, name in (
+        ("spectra", "datastore"), ("eagle", "template"), ("token_recycling", "template"),
+    ):  # fmt: skip
+        assert name not in specviz.explore(method, "town", "Hello").panel.values
+        with pytest.raises(ParameterError, match=f"explore reads no files: drop {name}"):
+            specviz.explore(method, "town", "Hello", **{name: str(file)})
 
 
 def test_options_of_a_decode_are_checked_first():
