@@ -24,8 +24,8 @@ from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models.gguf.header import read_header
 from specviz.models.gguf.reading import load_gguf
-from specviz.models.llamacpp import LlamaCpp
 from specviz.models.llamacpp.library import library
+from specviz.models.llamacpp.model import LlamaCpp
 from specviz.models.loading import load
 
 TEXT = [0, 2, 300, 41, 17, 999, 2048, 3071, 5, 77, 1234, 600]
