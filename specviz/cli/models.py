@@ -383,15 +383,12 @@ def check(
         find(model)
     entries = entries_of(None, prompts, number)
     with loading():
-        from specviz.finetune.check import check_draft, check_head, write_card
+        from specviz.finetune.check import check_draft, write_card
         from specviz.models import load
-        from specviz.models.additions import EagleHead
 
     with on_threads(threads):
         texts = [entry.get("prompt") or entry["turns"][0] for entry in entries]
-        loaded = load(drafter, device)
-        compare = check_head if isinstance(loaded, EagleHead) else check_draft
-        result = compare(loaded, load(target, device), texts, max_new_tokens)
+        result = check_draft(load(drafter, device), load(target, device), texts, max_new_tokens)
         print(result)
         if card:
             print(f"written: {write_card(result, drafter, prompts)}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import cross_entropy, linear
@@ -125,77 +125,52 @@ def align(
         If a value is out of range.
     """
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
-    kind = _Kind(soft, drawn)
-    return _align(target, draft, prompts, training.vacant(out, force), device, force, settings, kind)
-
-
-class _Kind(NamedTuple):
-    """Which answers are learnt, and whether from distributions (`soft`) or tokens."""
-
-    soft: bool
-    drawn: bool | None
-
-
-def _align(
-    target: Spec, draft: Spec, prompts: Sequence[Prompt] | Answers, path: Path, device: str, force: bool,
-    settings: training.Settings, kind: _Kind,
-) -> Aligned:  # fmt: skip
+    path = training.vacant(out, force)
     if not isinstance(prompts, Answers) and len(prompts) < 2:
         raise PromptError("alignment needs two prompts or more: one is held out for measuring")
-    if not isinstance(prompts, Answers) and kind.drawn:
+    if not isinstance(prompts, Answers) and drawn:
         raise ParameterError(
             "drawn answers must be given: make them with specviz models answers --temperatures, or drop "
             "--drawn"
         )
-    if isinstance(prompts, Answers) and prompts.rows and not training.pairs_of(prompts, kind.drawn):
-        which, remedy = ("sampled", "drop --drawn") if kind.drawn else ("greedy", "add --drawn")
+    if isinstance(prompts, Answers) and prompts.rows and not training.pairs_of(prompts, drawn):
+        which, remedy = ("sampled", "drop --drawn") if drawn else ("greedy", "add --drawn")
         raise PromptError(f"{prompts.path} holds no {which} answers: {remedy}")
     teacher, learner = _pair(target, draft, device)
     net = None  # only for a target whose distributions follow from its head and last states
-    if kind.soft and isinstance(teacher, Model) and not getattr(teacher, "prefix", None):
+    if soft and isinstance(teacher, Model) and not getattr(teacher, "prefix", None):
         net = twin(teacher.net)
         net = net if speaks_by_its_last_state(teacher, net) else None
     last = teacher.layers if net is not None else 0
-    epochs, rate, batch = settings.epochs, settings.rate, settings.batch
-    mark = [
-        *kind,
-        epochs,
-        rate,
-        batch,
-        settings.tokens,
-        settings.seed,
-        teacher.name,
-        learner.name,
-        learner.content,
-    ]
+    mark = [soft, drawn, epochs, rate, batch, tokens, seed, teacher.name, learner.name, learner.content]
     partial, answers = training.gather(
         teacher, (learner,), prompts, path, mark, force, settings, (last,) if last else ()
     )
-    every = training.pairs_of(answers)
+    answered = training.pairs_of(answers)
     fitting = [
         pair
-        for pair in every
+        for pair in answered
         if len(pair.answer) <= min(model.left(len(pair.prompt)) for model in (teacher, learner))
     ]
-    if len(fitting) < len(every):
-        settings.say(f"left out, as a model has no room: {plural(len(every) - len(fitting), 'answer')}")
-    drawn = kind.drawn if isinstance(prompts, Answers) else None
-    pairs = [pair for pair in fitting if drawn in (None, pair.drawn)]
+    if len(fitting) < len(answered):
+        settings.say(f"left out, as a model has no room: {plural(len(answered) - len(fitting), 'answer')}")
+    sampled = drawn if isinstance(prompts, Answers) else None
+    pairs = [pair for pair in fitting if sampled in (None, pair.drawn)]
     if len(pairs) < len(fitting):
-        which, remedy = ("greedy", "drop") if drawn else ("sampled", "use")
+        which, remedy = ("greedy", "drop") if sampled else ("sampled", "use")
         number = plural(len(fitting) - len(pairs), f"{which} answer")
         settings.say(f"left out: {number} ({remedy} --drawn to learn them)")
     if len(pairs) < 2:
         raise PromptError("alignment needs two answers or more: one is held out for measuring")
     learnt, held = training.parted(pairs)
-    if drawn:  # a draft is measured on greedy answers, as its τ is defined
+    if sampled:  # a draft is measured on greedy answers, as its τ is defined
         numbers = {pair.number for pair in held}
         held = [pair for pair in fitting if pair.number in numbers and not pair.drawn] or held
-    learnt = training.some(learnt, settings.tokens, settings.seed)
+    learnt = training.some(learnt, tokens, seed)
 
     student = Student(learner)
     judge = None
-    if kind.soft:
+    if soft:
         # Heads of one vocabulary may be padded to different sizes; nothing is learnt about the padding.
         shared = slice(min(teacher.vocabulary, learner.vocabulary))
         judge = Judge(teacher, shared if student.tokens is None else student.tokens, None)
@@ -219,7 +194,7 @@ def _align(
 
     result = Aligned(path, len(learnt), len(held), training.count(learnt), before, after)
     dtype = training.stored(draft, learner)
-    card = _card(result, teacher.name, learner.name, kind, epochs, rate)
+    card = _card(result, teacher.name, learner.name, soft, drawn, epochs, rate)
     runs = list(map(runs_of, right))
     card += training.measured(held, runs, curve)
     scores = training.scores(held, runs, result.tokens)
@@ -391,9 +366,11 @@ def _scores(
     return logits.float(), written[answers]
 
 
-def _card(result: Aligned, target: str, draft: str, kind: _Kind, epochs: float, rate: float) -> str:
-    which = {None: "answers", False: "greedy answers", True: "answers drawn at a temperature"}[kind.drawn]
-    how = "the target's distributions (distillation)" if kind.soft else "the target's tokens"
+def _card(
+    result: Aligned, target: str, draft: str, soft: bool, drawn: bool | None, epochs: float, rate: float
+) -> str:
+    which = {None: "answers", False: "greedy answers", True: "answers drawn at a temperature"}[drawn]
+    how = "the target's distributions (distillation)" if soft else "the target's tokens"
     return (
         f"# {result.path.name}\n\n`{draft}`, fine-tuned on the {which} of `{target}` (prediction alignment, "
         f"BiLD, section 3.5.1) by `specviz models align`.\n\n| | |\n| --- | --- |\n"

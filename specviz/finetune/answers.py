@@ -57,7 +57,7 @@ class Header(TypedDict):
     seed: int
     layers: list[int]  # layers whose states are kept: 0 is the embedding, the last is after the final norm
     width: int  # of a state; 0 if none are kept
-    dtype: NotRequired[str]  # of the passes; files of before do not have these two
+    dtype: NotRequired[str]  # of the passes; the repository's own files lack these two
     kernels: NotRequired[str | None]  # the layout of the target's matrices, if it rounds
 
 
@@ -113,7 +113,7 @@ class Answers:
         ModelError
         """
         model, content = self.header["model"], self.header["content"]
-        if not _made_by(content, target):
+        if content != target.file_content:
             raise ModelError(
                 f"{self.path} holds answers of {model} ({content[:8]}), but the target is {target.name} "
                 f"({target.file_content[:8]}): make its answers with specviz models answers"
@@ -127,11 +127,10 @@ class Answers:
 
     def states(self, layers: Sequence[int]) -> Callable[[int], torch.Tensor] | None:
         """Lookup of a row's states, float32 [tokens - 1, layers, width]; None if they were not kept."""
-        if any(row.get("hash", text) != text for row in self.rows for text in [_hash(row)]):
-            return None  # a text was edited
-        exact = not all("hash" in row for row in self.rows)  # only their order says whose states they are
-        own, width = self.header["layers"], self.header["width"]
-        return states_in(states_of(self.path), _spans(self.rows), own, width, layers, exact)
+        if any(row.get("hash") != _hash(row) or "offset" not in row for row in self.rows):
+            return None  # none were kept, or a text was edited
+        spans = [(row["offset"], _end(row)) for row in self.rows]
+        return states_in(states_of(self.path), spans, self.header["layers"], self.header["width"], layers)
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ def _answers(
     kinds: Sequence[str], say: Say, every: float,
 ) -> Answers:  # fmt: skip
     """Continue the file `out`; see `answer`."""
-    header, rows = _saved(out, header, target)
+    header, rows = _saved(out, header)
     for row in rows:
         if row["number"] >= len(prompts) or row["prompt"] != list(prompts[row["number"]]):
             raise PromptError(f"{out} answers different prompts: name another file or delete it")
@@ -228,8 +227,7 @@ def _answers(
     began = spoken = time.monotonic()
     earlier = sum(len(row["answer"]) for row in rows)
     tokens = done = 0  # of this run, whose speed is shown
-    bound = all("hash" in row for row in rows)  # in a file of before, all states are in the order of the rows
-    end = max((end for _, end in _spans(rows)), default=0)
+    end = max(map(_end, rows), default=0)
     with ExitStack() as stack:
         file = stack.enter_context(out.open("a", encoding="utf-8"))
         kept = stack.enter_context(_mended(out, header, rows)) if options.layers else None
@@ -237,9 +235,8 @@ def _answers(
             row["kind"] = kinds[row["number"]] if kinds else ""
             rows.append(row)
             if kept is not None:  # before the line: the next run cuts off states without one
-                if bound:
-                    row |= {"offset": end, "hash": _hash(row)}
-                    end += len(states)
+                row |= {"offset": end, "hash": _hash(row)}
+                end += len(states)
                 kept.write(states.view(torch.int16).numpy().tobytes())
                 kept.flush()
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
@@ -367,24 +364,14 @@ def states_count(row: Row) -> int:
     return len(row["prompt"]) + len(row["answer"]) - 1
 
 
-def _spans(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Where each row's states begin and end; those of rows without an offset follow one another."""
-    spans, end = [], 0
-    for row in rows:
-        begin = row.get("offset", end)
-        end = begin + states_count(row)
-        spans.append((begin, end))
-    return spans
+def _end(row: Row) -> int:
+    """Where a row's states end, in tokens; 0 if it has none."""
+    return row["offset"] + states_count(row) if "offset" in row else 0
 
 
 def _hash(row: Row) -> str:
     """Short hash of a row's text."""
     return hashlib.blake2b(json.dumps([row["prompt"], row["answer"]]).encode(), digest_size=8).hexdigest()
-
-
-def _made_by(content: str, target: Target) -> bool:
-    """Whether a file's hash is the target's; before, files had that of the weights in the format in use."""
-    return content in (target.file_content, target.content)
 
 
 def _decoded(
@@ -478,7 +465,7 @@ def _drawn(scores: torch.Tensor, texts: Sequence[_Text]) -> list[int]:
     return torch.searchsorted(mass, drawn, right=True)[:, 0].tolist()
 
 
-def _saved(out: Path, header: Header, target: Target) -> tuple[Header, list[Row]]:
+def _saved(out: Path, header: Header) -> tuple[Header, list[Row]]:
     """Load the header and answers of a file; create a missing file, and cut off an unfinished last line."""
     if not out.exists():
         try:
@@ -493,8 +480,7 @@ def _saved(out: Path, header: Header, target: Target) -> tuple[Header, list[Row]
     except OSError as error:
         raise ModelError(f"cannot read {out}: {error.strerror or error}") from error
     old = _header(first, out)  # before any repair: the file may be something else
-    wanted = header | ({"content": old["content"]} if _made_by(old["content"], target) else {})
-    different = [key for key, value in wanted.items() if key != "model" and old.get(key, value) != value]
+    different = [key for key, value in header.items() if key != "model" and old.get(key) != value]
     if different:
         raise ModelError(f"{out} was made with a different {different[0]}: name another file or delete it")
     if not whole.endswith(b"\n"):  # the run was killed in the middle of a line
@@ -509,7 +495,7 @@ def _saved(out: Path, header: Header, target: Target) -> tuple[Header, list[Row]
 def _mended(out: Path, header: Header, rows: Sequence[Row]) -> IO[bytes]:
     """Open the states file for appending, cut off after the last row's states."""
     path = states_of(out)
-    size = max((end for _, end in _spans(rows)), default=0) * len(header["layers"]) * header["width"] * 2
+    size = max(map(_end, rows), default=0) * len(header["layers"]) * header["width"] * 2
     if (path.stat().st_size if path.exists() else 0) < size:
         raise ModelError(f"{path} lacks the states of {out}: delete both")
     file = path.open("ab")

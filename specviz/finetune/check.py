@@ -25,7 +25,7 @@ from specviz.loop.run import generate
 from specviz.metrics.interval import LEAST as TEXTS
 from specviz.metrics.interval import RESAMPLES
 from specviz.models import load
-from specviz.models.additions import EagleHead, HeadModel
+from specviz.models.additions import HeadModel
 from specviz.models.eagle_model import EagleModel
 from specviz.models.layers import embeddings
 from specviz.models.loading import find
@@ -135,47 +135,16 @@ class HeadCheck(DraftCheck):
         return "\n\n".join([super().__str__(), self.variations.to_string(), self.verdict])
 
 
-def check_head(
-    head: Loadable, model: Loadable, prompts: Sequence[Prompt], max_new_tokens: int = 48
-) -> HeadCheck:
-    """Compare a head's guesses with the target's greedy texts, and test likely causes of a failure.
-
-    Parameters
-    ----------
-    head : EagleHead, or anything else that `specviz.load` takes
-    model : Model, or anything else that `specviz.load` takes
-    prompts : sequence
-        As `specviz.generate` takes them.
-    max_new_tokens : int
-
-    Raises
-    ------
-    ModelError
-        If it is not an EAGLE head, or does not fit the target; the message says why.
-    PromptError
-        If there are no prompts, or the texts are too short to guess in.
-    """
-    addition = load(head)
-    if not isinstance(addition, EagleHead):
-        raise ModelError(f"{addition.name} is not an EAGLE head")
-    target: Model = load(model)
-    drafter = addition.on(target)
-    texts = _greedy(target, prompts, max_new_tokens)
-    reading = EagleReading(drafter, target, texts)
-    begun, looped = _looped(target, drafter, texts, max_new_tokens)
-    guesses = [(2, best) for best in reading.guesses(drafter.layers, DEPTH)]
-    depths = _depth_table(_chains(texts, guesses), _chains(texts, guesses, begun), looped)
-    return _diagnosed(reading, depths, _texts(target, _raw(target, prompts), max_new_tokens))
-
-
 def check_draft(
     draft: Loadable, model: Loadable, prompts: Sequence[Prompt], max_new_tokens: int = 48
 ) -> DraftCheck:
     """Compare a drafter's guesses with the target's greedy texts, on finished texts and in the loop.
 
+    For an EAGLE head and for blockwise heads, likely causes of a failure are tested as well (`HeadCheck`).
+
     Parameters
     ----------
-    draft : draft model or blockwise heads, or anything else that `specviz.load` takes
+    draft : draft model, blockwise heads or EAGLE head, or anything else that `specviz.load` takes
     model : Model, or anything else that `specviz.load` takes
     prompts : sequence
         As `specviz.generate` takes them.
@@ -184,25 +153,31 @@ def check_draft(
     Raises
     ------
     ModelError
-        If it is neither a draft model nor heads, or does not fit the target, or the target is not causal.
+        If it is none of these, or does not fit the target, or the target is not causal.
     PromptError
         If there are no prompts, or the texts are too short to guess in.
     """
     target: Model = load(model)
     drafter = load_drafter(target, draft, None, None)
-    if target.kind != "causal" or drafter.kind not in ("causal", "heads"):
+    if target.kind != "causal" or drafter.kind not in ("causal", "heads", "eagle"):
         raise ModelError(
             f"{drafter.name} is {drafter.kind}, its target {target.kind}: only EAGLE heads, blockwise heads "
             "and draft models of causal targets are checked"
         )
     texts = _greedy(target, prompts, max_new_tokens)
     begun, looped = _looped(target, drafter, texts, max_new_tokens)
-    guesses = [_guesses(drafter, target, prompt, text) for prompt, text in texts]
+    reading: Reading | None = None
+    if isinstance(drafter, EagleModel):
+        reading = EagleReading(drafter, target, texts)
+        guesses = [(2, best) for best in reading.guesses(drafter.layers, DEPTH)]
+    else:
+        guesses = [_guesses(drafter, target, prompt, text) for prompt, text in texts]
+        if isinstance(drafter, HeadModel):
+            reading = HeadsReading(drafter, target, texts)
     depths = _depth_table(_chains(texts, guesses), _chains(texts, guesses, begun), looped)
-    if isinstance(drafter, HeadModel):
-        reading = HeadsReading(drafter, target, texts)
-        return _diagnosed(reading, depths, _texts(target, _raw(target, prompts), max_new_tokens))
-    return DraftCheck(drafter.name, target.name, len(texts), depths)
+    if reading is None:
+        return DraftCheck(drafter.name, target.name, len(texts), depths)
+    return _diagnosed(reading, depths, _texts(target, _raw(target, prompts), max_new_tokens))
 
 
 def _diagnosed(reading: Reading, depths: pd.DataFrame, bare: list[tuple[int, list[int]]]) -> HeadCheck:

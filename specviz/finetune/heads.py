@@ -6,7 +6,6 @@ computed once (`specviz.finetune.target_states`).
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from specviz.errors import ModelError, ParameterError, PromptError
@@ -28,6 +26,7 @@ from specviz.models.devices import has_bfloat16
 from specviz.models.heads import TYPE, BlockwiseHeads
 from specviz.models.layers import head_rows
 from specviz.models.model import Model
+from specviz.models.trimmed import write
 
 if TYPE_CHECKING:
     from specviz.models.protocols import Prompt, Spec
@@ -225,14 +224,9 @@ def _run(right: Sequence[bool]) -> int:
 
 
 def _save(net: BlockwiseHeads, target: Model, folder: Path) -> None:
-    tensors = {
-        name: value.to(torch.int32 if name == "tokens" else torch.float16).contiguous().cpu()
-        for name, value in net.state_dict().items()
-    }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     number, width, inner = net.up.shape
     fields = {"model_type": TYPE, **target.identity, "heads": number, "width": width, "inner": inner}
-    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+    write(net, fields, torch.float16, folder)
 
 
 def _card(result: OwnHeads, net: BlockwiseHeads, target: str, epochs: float, rate: float) -> str:

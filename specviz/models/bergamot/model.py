@@ -8,7 +8,7 @@ supported: each branch would need its own state, starting from its parent's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from specviz.models.bergamot import net as modules
 from specviz.models.context import Exit, Pass, StorageShape, Store
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
-from specviz.models.layers import Decoder, Function, Lines, PlainFunction, Sees, layer_norm
+from specviz.models.layers import Decoder, Function, Lines, Sees, layer_norm
 from specviz.models.torch_model import TorchModel
 
 if TYPE_CHECKING:
@@ -31,50 +31,22 @@ if TYPE_CHECKING:
 HALVES = 2  # a state is stored in two halves, in place of a key and a value
 
 
-class Layer(NamedTuple):
-    """A layer's norms and products."""
-
-    norms: tuple[Function, Function, Function]
-    gates: Lines  # of the recurrence: forget, candidate
-    q: Lines
-    c: Lines
-    wide: Lines
-    down: Lines
-
-
 class RecurrentDecoder(Decoder):
     """The decoder's pass over a chain of tokens, as a plain function over the modules' weights."""
 
+    products = 5  # per layer: the recurrence's forget gate and candidate are one
+
     def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
-        PlainFunction.__init__(self, net, invariant)
         config, blocks = net.config, net.decoder.layers[:layers]
-        self.size, self.heads = config.d_model, config.decoder_attention_heads
-        self.dim = self.size // self.heads
+        heads = config.decoder_attention_heads
         crossed = [part for b in blocks for part in (b.encoder_attn.k_proj, b.encoder_attn.v_proj)]
-        self.crossed = Lines(*crossed, layout=layout)
-        each = groups(net)
-        self.stack = [
-            Layer(
-                (layer_norm(b.rnn_norm), layer_norm(b.encoder_norm), layer_norm(b.ffn.norm)),
-                *(Lines(*next(each), layout=layout, invariant=invariant) for _ in range(5)),
-            )
-            for b in blocks
-        ]
+        norms = [(layer_norm(b.rnn_norm), layer_norm(b.encoder_norm), layer_norm(b.ffn.norm)) for b in blocks]
+        super().__init__(net, layout, heads, config.d_model // heads, crossed, norms, groups(net), invariant)
+        self.size = config.d_model
         self.embedding = net.get_input_embeddings().weight.detach()
         self.places = modules.places(config.max_position_embeddings, self.embedding)
         self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
         self.sigmoid: Function = ordered.steady(torch.sigmoid) if invariant else torch.sigmoid
-
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return len(self.stack)
-
-    def lines(self) -> Iterator[Lines]:
-        """See `PlainFunction.lines`."""
-        yield self.head
-        for layer in self.stack:
-            yield from layer[1:]
 
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
         """Embed tokens and positions; the start token is embedded as zeros."""
@@ -88,7 +60,7 @@ class RecurrentDecoder(Decoder):
 
     def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Layer `i`'s output; each part ends with its norm."""
-        (first, second, third), gates, q, c, wide, down = self.stack[i]
+        (first, second, third), (gates, q, c, wide, down) = self.weights[i]
         x = first(self.recur(i, gates(x), rows, store) + x)
         x = second(c.add(self.attend_source(i, q(x), rows, mask, store), x))
         return third(down.add(torch.relu_(wide(x)), x))

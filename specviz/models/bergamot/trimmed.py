@@ -96,7 +96,8 @@ class TrimmedBergamot(Bergamot):
 
     def save(self, net: Net, dtype: torch.dtype, folder: Path) -> None:
         """Write the trained part of `net`, a network of the same structure, to a folder."""
-        save(TrimmedDecoder(net.config, net.decoder.layers, self.tokens), self.drafts_for, dtype, folder)
+        fields = {"model_type": TYPE, **self.drafts_for, "shape": asdict(net.config)}
+        write(TrimmedDecoder(net.config, net.decoder.layers, self.tokens), fields, dtype, folder)
 
     def logits(self, last: Tensor) -> Tensor:
         """See `EncoderDecoder.logits`; tokens that the head lacks get −inf."""
@@ -108,11 +109,6 @@ def cut(target: Net, layers: int, tokens: Sequence[int]) -> TrimmedDecoder:
     config = replace(target.config, decoder_layers=layers)
     own = copy.deepcopy(target.decoder.layers[:layers]).float()
     return TrimmedDecoder(config, nn.ModuleList(own), torch.tensor(sorted(tokens)))
-
-
-def save(weights: TrimmedDecoder, target: dict[str, str], dtype: torch.dtype, folder: Path) -> None:
-    """Write the trained part and the identity of its target (`TorchModel.identity`)."""
-    write(weights, {"model_type": TYPE, **target, "shape": asdict(weights.config)}, dtype, folder)
 
 
 def load_trimmed(folder: Path) -> tuple[TrimmedDecoder, Settings]:

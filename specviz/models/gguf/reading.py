@@ -60,21 +60,6 @@ FAMILIES = {
     "qwen2": Family(Qwen2Config, Qwen2ForCausalLM, False),
     "qwen3": Family(Qwen3Config, Qwen3ForCausalLM, False),
 }
-# A layer's parts: GGUF names and transformers names.
-PARTS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 ROTARY = "rope_freqs.weight"  # frequency factors for Llama 3.1's longer context
 
 
@@ -260,23 +245,26 @@ def _fill(
     number: torch.dtype, digest: hashlib._Hash, name: str,
 ) -> None:  # fmt: skip
     """Dequantise the tensors one by one into the modules."""
+    from gguf import MODEL_ARCH, get_tensor_name_map
+
     wanted = dict(net.named_parameters())
     if config.tie_word_embeddings:
         wanted.pop("lm_head.weight", None)
     data = np.memmap(header.path, mode="r")
-    stored = {_name(key, header.path): key for key in header.tensors if key != ROTARY}
+    names = get_tensor_name_map(MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
+    stored = {key: names.get_name(key, try_suffixes=(".weight", ".bias")) or key for key in wanted}
+    if extra := sorted(header.tensors.keys() - {*stored.values(), ROTARY}):
+        raise ModelError(
+            f"{name} has {len(extra)} tensors that a {type(net).__name__} does not use (first "
+            f"{extra[0][:60]!r}): run it on llama.cpp"
+        )
     if (parts := header.fields.get("split.count", 1)) != 1:
         raise ModelError(
             f"{header.path} is one of {parts} parts of a model: run it on llama.cpp, which reads the others, "
             "or join them with llama-gguf-split --merge"
         )
-    if missing := sorted(wanted.keys() - stored.keys()):
+    if missing := sorted(key for key in wanted if stored[key] not in header.tensors):
         raise ModelError(f"{header.path} is damaged: it lacks {len(missing)} weights (first {missing[0]})")
-    if extra := sorted(stored.keys() - wanted.keys()):
-        raise ModelError(
-            f"{name} has {len(extra)} tensors that a {type(net).__name__} does not use (first "
-            f"{stored[extra[0]]}): run it on llama.cpp"
-        )
     order: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
     if family.turned:
         order = {
@@ -307,20 +295,6 @@ def _fill(
         digest.update(factors.cpu().numpy().data)
         rotary.inv_freq = rotary.inv_freq / factors
         rotary.original_inv_freq = rotary.inv_freq
-
-
-def _name(key: str, path: Path) -> str:
-    """A tensor's name in transformers."""
-    stem, _, kind = key.rpartition(".")
-    if stem in ENDS:
-        return f"{ENDS[stem]}.{kind}"
-    begin, _, rest = stem.partition(".")
-    number, _, part = rest.partition(".")
-    if begin == "blk" and number.isdecimal() and part in PARTS:
-        return f"model.layers.{number}.{PARTS[part]}.{kind}"
-    raise ModelError(
-        f"{path.name} has a tensor {key[:60]!r}, which the Llama family does not have: run it on llama.cpp"
-    )
 
 
 def halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
