@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from specviz.errors import ParameterError, PromptError
-from specviz.files import write_text
 from specviz.loop import generate
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
@@ -152,15 +151,10 @@ def bench(
     predictions = state.predictions(
         candidates, lambda: _advice(model, served, chosen, max_new_tokens, tick).predictions
     )
-    count = [0]
-
-    def done(what: str) -> None:
-        count[0] += 1
-        tick(count[0], (len(candidates) + 1) * (1 + number * rounds), what)
-
+    step = timing.counter(tick, (len(candidates) + 1) * (1 + number * rounds))
     rows, warnings = confirm_on(
         model, {each.name: each for each in served}, predictions, others, max_new_tokens, rounds,
-        state.content["rounds"], state.keep, done, [str(entry.get("kind") or "") for entry in chosen],
+        state.content["rounds"], state.keep, step, [str(entry.get("kind") or "") for entry in chosen],
     )  # fmt: skip
     for row, each in zip(rows, predictions):
         row |= {"cycle": each.cycle, "cycle_measured": row["tau_measured"] / row["measured"][0]}
@@ -262,27 +256,11 @@ def _loads(
             }  # fmt: skip
 
 
-class _State:
+class _State(speed.State):
     """Predictions and measurements so far, saved in a file if one is given."""
 
     def __init__(self, path: Path | None, plan: Settings) -> None:
-        self.path = path
-        self.content: Settings = {"plan": plan, "predictions": None, "rounds": [], "counted": None}
-        if path is not None and path.exists():
-            try:
-                stored = json.loads(path.read_text(encoding="utf8"))
-                same = stored["plan"] == json.loads(json.dumps(plan))
-            except (OSError, ValueError, KeyError, TypeError):
-                raise ParameterError(f"{path} holds no readable rounds: delete it") from None
-            if not same:
-                raise ParameterError(
-                    f"{path} holds rounds of another measurement, machine or version: delete it"
-                )
-            self.content = stored
-
-    def keep(self) -> None:
-        if self.path is not None:
-            write_text(self.path, json.dumps(self.content), force=True)
+        super().__init__(path, plan, predictions=None, counted=None)
 
     def predictions(
         self, candidates: Sequence[Candidate], make: Callable[[], list[Prediction]]
