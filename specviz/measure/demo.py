@@ -430,7 +430,7 @@ def _gallery(report: Report, traces: dict[str, Trace], chosen: list[int], count:
     above = [f"<h1>specviz demo</h1><p>{escape(ran)}. {escape(report.where)}.</p>"]
     above += [f'<p class="result">{escape(line)}</p>' for line in result[-2:-1]]
     above += [f'<p class="note">{escape(line)}</p>' for line in [*result[:-2], *result[-1:]]]
-    between = ["<h2>Exact methods, by speed</h2>", table(report.frame())]
+    between = ["<h2>Exact methods, by speed</h2>", table(report.table.frame())]
     for part in report.parts:
         inner = table(part.frame())
         between.append(f"<details><summary>{escape(part.title)}</summary>{inner}</details>")

@@ -214,7 +214,7 @@ def check(found, bars):
     assert f"{data['setting']['threads']} thread" in data["summary"]
     for row in data["rows"]:
         assert {key for key, *_ in found.columns} <= set(row)
-    assert all(len(cells) == len(found.columns) for cells in found.cells())
+    assert all(len(cells) == len(found.columns) for cells in found.table.cells())
     return data
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from specviz.errors import ParameterError, install, plural
 from specviz.escape import html, visible
-from specviz.files import write_text
-from specviz.measure.report import Part, Row, Settings, plain_data, print_lines
+from specviz.files import plain_data, write_text
+from specviz.measure.report import Part, Row, Settings, print_lines
 from specviz.metrics import Estimate
 from specviz.metrics.interval import LEAST
 from specviz.metrics.speedups import Drafter, PassTimes
@@ -491,7 +491,7 @@ class Advice(Page):
 
     def as_dict(self) -> Row:
         """Everything as plain data, ready for JSON: NaN becomes null."""
-        plain: Row = plain_data({
+        return plain_data({
             "schema": SCHEMA, "answer": self.answer, "sentence": self.sentence, "setting": self.setting,
             "advised": self.advised, "command": self.command, "best": self.best.as_dict(),
             "predictions": [each.as_dict() for each in self.predictions],
@@ -499,7 +499,6 @@ class Advice(Page):
             "flags": [asdict(each) | {"source": each.source} for each in self.flags],
             "warnings": self.warnings, "confirmed": self.confirmed, "notes": self.notes,
         })  # fmt: skip
-        return plain
 
     def write(self, path: str | Path, force: bool = False) -> Path:
         """Write the advice as JSON, whole or not at all.
