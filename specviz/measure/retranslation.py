@@ -17,7 +17,7 @@ import numpy as np
 from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
-from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
+from specviz.measure.claims import BootstrapEstimate, Quality, quotient, resampled
 from specviz.measure.phases import phases_of
 from specviz.measure.report import Settings, Values
 from specviz.measure.timing import clock_of, closing, finish, paired, synchroniser
@@ -124,16 +124,7 @@ class Decoded:
     def over(self, other: Decoded, prefill: bool = False) -> BootstrapEstimate:
         """Tokens per second relative to the other's."""
         names = ("emitted", "total" if prefill else "seconds")
-        return self._against(other, lambda e, s, f, t: (e / s) / (f / t), names)
-
-    def more(self, other: Decoded, above: str, below: str) -> BootstrapEstimate:
-        """How much larger a ratio of sums is than the other's."""
-        return self._against(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), (above, below))
-
-    def _against(
-        self, other: Decoded, function: Callable[..., Any], names: Sequence[str]
-    ) -> BootstrapEstimate:
-        return resampled(function, *(side.sums[name] for side in (self, other) for name in names))
+        return resampled(quotient, *(side.sums[name] for side in (self, other) for name in names))
 
 
 def measure(
