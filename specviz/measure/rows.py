@@ -40,11 +40,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 AGAIN = "delete it and run the same plan again"
 OURS = ("lock", "suites")  # left by a run that was killed before it wrote run.json
-# Fields of a row that may differ between two runs of one plan.
-TIMINGS = (
-    "prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "device_memory", "sitting", "started",
-    "environment", "clock", "phases",
-)  # fmt: skip
 CELL_COLUMNS = ("model", "method", "draft", "parameters", "suite", "temperature")
 ROW_COLUMNS = ("kind", "language", "seed", "round", "id")  # columns that a table may be broken down by
 MODELS = ("model", "drafts", "places")  # keys of an environment that say what ran, not where
