@@ -94,12 +94,12 @@ def bench(
     with timing.closing(runs):
         for side in ours:
             options: Settings = {"draft": named.get(side.draft or ""), "max_new_tokens": max_new_tokens}
-            timing.finish(Run(model, [ids[longest], ids[0]], side.decoder, **options))
+            Run(model, [ids[longest], ids[0]], side.decoder, **options).finish()
             runs[side] = Run(model, ids, side.decoder, **options)
         texts = {side: Texts(run) for side, run in runs.items()}
         step = timing.counter(tick, len(ids) * (len(texts) + len(theirs)))
         times = timing.paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
-        traces = {side: text.finish() for side, text in texts.items()}
+        traces = {side: run.finish() for side, run in runs.items()}
     times = {side: timed.each_once(prompts) for side, timed in times.items()}
     peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
     peers |= {Side("speculative", each.name): Side(ASSISTED, each.name) for each in whole}
