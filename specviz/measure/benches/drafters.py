@@ -16,7 +16,6 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import numpy as np
 import torch
 
 from specviz import methods, metrics, schema
@@ -274,25 +273,13 @@ def _tried(
         )
         for values in grid
     ]  # fmt: skip
-    seconds, totals = np.zeros(len(grid)), [Loss(0, 0, 0.0)] * len(grid)
-    wait = timing.synchroniser(model.device)
-    with timing.settled():
-        for text, ids in enumerate(prompts):
-            tick(text, len(prompts), f"choosing {contender.name}")
-            for number in np.roll(np.arange(len(grid)), -text).tolist():  # in turns
-                decode = decoders[number]
-                wait()
-                begin = clock()
-                answer = decode(text)
-                wait()
-                taken = clock() - begin - decode.phases[-1].prefill
-                if text:
-                    seconds[number] += taken
-                    totals[number] += Loss.of(model, ids, answer)
-    points: list[Row] = [
-        {"values": values, "speed": total.tokens / spent, "others": total.share}
-        for values, total, spent in zip(grid, totals, seconds.tolist())
-    ]
+    step, what = timing.counter(tick, len(prompts) * len(grid)), f"choosing {contender.name}"
+    times = timing.paired(dict(enumerate(decoders)), len(prompts), model.device, lambda _: step(what), clock)
+    points: list[Row] = []
+    for values, decode, timed in zip(grid, decoders, times.values()):
+        losses = [Loss.of(model, ids, answer) for ids, answer in zip(texts, timed.texts[1:])]
+        total, seconds = sum(losses, Loss(0, 0, 0.0)), sum(timed.seconds[1:]) - sum(decode.prefills[1:])
+        points.append({"values": values, "speed": total.tokens / seconds, "others": total.share})
     good = [point for point in points if point["others"] <= loss or not _lossy(contender.method)]
     best = max(good or points, key=lambda point: point["speed"] if good else -point["others"])
     return {"values": best["values"], "points": points, "within": bool(good)}
