@@ -86,6 +86,16 @@ def rate_words(value: float, low: float, high: float) -> str:
     return form.format(value) + bounds
 
 
+def compared(confirmed: Sequence[Row], texts: int = 0) -> list[Row]:
+    """Confirmed settings as rows of a table with the columns `CONFIRMED`."""
+    return [
+        row
+        | {name: Estimate(row[name][0], row[name][1], row[name][2], texts) for name in COMPARED}
+        | {"covered": {True: "yes", False: "no"}.get(row["covered"])}
+        for row in confirmed
+    ]
+
+
 def fastest_of(confirmed: Sequence[Row]) -> Row:
     """The confirmed setting with the highest measured speedup."""
     return max(confirmed, key=lambda row: row["measured"][0])
@@ -278,7 +288,7 @@ class Advice(Page):
             made.append(Part(title, LOADS, self.loads, ("1", "8")))
         if self.confirmed:
             made.append(Part(f"Confirmed on {self.setting['confirmed_on']} other prompts", CONFIRMED,
-                             self._confirmed()))  # fmt: skip
+                             compared(self.confirmed)))  # fmt: skip
         return made
 
     def _ranked_title(self) -> str:
@@ -317,14 +327,6 @@ class Advice(Page):
             method = " ".join(filter(None, each.candidate.family))
             rows.append({"method": method, "setting": each.candidate.setting or None} | row)
         return rows
-
-    def _confirmed(self) -> list[Row]:
-        return [
-            row
-            | {name: Estimate(row[name][0], row[name][1], row[name][2], 0) for name in COMPARED}
-            | {"covered": {True: "yes", False: "no"}.get(row["covered"])}
-            for row in self.confirmed
-        ]  # fmt: skip
 
     @property
     def notes(self) -> list[str]:

@@ -29,11 +29,11 @@ from specviz.measure.advice import readings as reading
 from specviz.measure.advice.advising import advise, confirm_on
 from specviz.measure.advice.grown import grow, settings
 from specviz.measure.advice.ranking import LOADS, Prediction
-from specviz.measure.advice.result import Advice
+from specviz.measure.advice.result import CONFIRMED, Advice, compared
 from specviz.measure.advice.simulation import BASELINE, BLOCKS, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches import speed
 from specviz.measure.prompts import first_turns
-from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick
+from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 from specviz.metrics import summary
@@ -45,12 +45,8 @@ from specviz.trace import Trace
 
 NEAR, SHARE, CLOSE = 0.1, 0.9, 0.95  # error of a speedup; share of settings; of the top speed
 TEMPERATURE = 0.8
-COLUMNS = [
-    ("label", "setting", ""), ("tau", "τ predicted", "{:.2f}"), ("tau_measured", "measured", "{:.2f}"),
-    ("cycle", "cycle predicted", "{:.2f}"), ("cycle_measured", "measured", "{:.2f}"),
-    ("predicted", "speedup predicted [95%]", ""), ("measured", "measured [95%]", ""),
-    ("off", "off by", "{:+.1%}"), ("covered", "in the interval", ""),
-]  # fmt: skip
+CYCLES = [("cycle", "cycle predicted", "{:.2f}"), ("cycle_measured", "measured", "{:.2f}")]
+COLUMNS = [*CONFIRMED[:3], *CYCLES, *CONFIRMED[3:]]
 COUNTED = [
     ("model", "model", ""), ("label", "setting", ""), ("temperature", "temperature", "{:g}"),
     ("badge", "τ is", ""), ("tau", "τ predicted", ""), ("tau_run", "of the run", "{:.4f}"),
@@ -176,17 +172,8 @@ def bench(
     parts = [Part("Cycles in float64: simulated and run", COUNTED, counted)]
     if decoded:
         parts.append(Part("Batches: tokens/s of all rows, predicted and run", BATCHES, decoded))
-    shown = [
-        row
-        | {
-            name: Estimate(row[name][0], row[name][1], row[name][2], number)
-            for name in ("predicted", "measured")
-        }
-        | {"covered": {True: "yes", False: "no"}.get(row["covered"])}
-        for row in rows
-    ]
-    return Report("advise", title, about, COLUMNS, shown, _bars(rows, counted), notes, (), parts,
-                  state.content["rounds"])  # fmt: skip
+    return Report("advise", title, about, COLUMNS, compared(rows, number), _bars(rows, counted), notes, (),
+                  parts, state.content["rounds"])  # fmt: skip
 
 
 def _advice(
