@@ -64,7 +64,7 @@ from specviz.metrics.cycles import (
 from specviz.metrics.definitions import DEFINITIONS, Definition
 from specviz.metrics.interval import Estimate, pooled
 from specviz.metrics.payoff import break_even, tau_difference
-from specviz.metrics.quality import comet, quality, relative_bleu
+from specviz.metrics.quality import comet, quality
 from specviz.metrics.rosetta import by_position, contenders, counts, rosetta
 from specviz.metrics.rouge import rouge
 from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signal_summary, signals
@@ -92,7 +92,7 @@ __all__ = [
     "fallback_share", "front", "lagging", "latency", "learnt", "limits_by_text", "mean_accepted",
     "mean_drafted", "mean_layers", "mean_sent",
     "normalized_erasure", "on_text", "output", "pass_costs", "peak_memory", "pooled", "quality",
-    "recheck", "relative_bleu", "relative_costs", "rollback_share", "rosetta", "rouge",
+    "recheck", "relative_costs", "rollback_share", "rosetta", "rouge",
     "seconds", "sent", "shared", "signal_summary", "signals", "speedup", "stable", "step_reduction", "steps",
     "summary", "target_passes", "target_share", "tau", "tau_difference", "tokenizer",
     "tokens_per_second", "valid_tokens_per_second",
