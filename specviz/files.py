@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -87,6 +89,19 @@ def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
 def write_text(path: Path, text: str, force: bool = False) -> Path:
     """Write text as `write_bytes`, in UTF-8; lone surrogates, which some models write, are kept."""
     return write_bytes(path, text.encode("utf8", "surrogatepass"), force)
+
+
+def plain_data(value: Any) -> Any:
+    """Data as JSON can hold it; NaN, which many parsers reject, and infinite numbers become None."""
+    if is_dataclass(value):  # an estimate, without the draws, which do not count in comparisons
+        value = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
+    if isinstance(value, dict):
+        return {str(k): plain_data(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_data(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # ---------------------------------------------------------------- reading

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, Required, TypeAlias, get_args
+from typing import Any, Literal, Required, TypeAlias, cast, get_args
 
 import torch
 from typing_extensions import TypedDict
@@ -385,11 +385,7 @@ def _audited(setting: Setting) -> Outcome:
 
 
 def _sums(row: Row) -> Sums:
-    return {
-        "method": row.method, "draft": row.draft, "sampling": row.sampling, "prompts": row.prompts,
-        "tokens": row.tokens, "equal": row.equal, "tie": row.tie, "noise": row.noise,
-        "reference_noise": row.reference_noise, "bug": row.bug,
-    }  # fmt: skip
+    return cast(Sums, {name: getattr(row, name) for name in Sums.__annotations__})
 
 
 def _bug(row: Row, reason: str) -> Bug:

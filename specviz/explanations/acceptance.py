@@ -31,7 +31,7 @@ def positions(source: Trace | Counts) -> pd.DataFrame | None:
         return None
 
 
-def _drafted(trace: Trace) -> pd.DataFrame:
+def draft_counts(trace: Trace) -> pd.DataFrame:
     """One row per cycle after the prefill, in order: ``context``, its draft's ``sent`` tokens and ``depth``,
     and how many were ``accepted``."""
     keys = ["run", "prompt", "cycle"]
@@ -58,7 +58,7 @@ def contexts(trace: Trace) -> pd.DataFrame:
 
     from specviz.explanations.costs import steps_of
 
-    steps = _drafted(trace)
+    steps = draft_counts(trace)
     columns = ["low", "high", "cycles", "first", "accepted", "forward"]
     if len(steps) < BINS * LEAST:
         return pd.DataFrame(columns=columns)
@@ -89,7 +89,7 @@ def starts(trace: Trace) -> pd.DataFrame:
     """
     import pandas as pd
 
-    steps = _drafted(trace)
+    steps = draft_counts(trace)
     # The last token shows how the draft ended. Its length does not: it includes other branches and tokens
     # cut at the text's end, none of which were rejected.
     last = trace.outputs.groupby(["run", "prompt", "cycle"], observed=True)["origin"].last().rename("last")
@@ -132,7 +132,7 @@ def by_length(trace: Trace) -> pd.DataFrame:
     """
     import pandas as pd
 
-    steps = _drafted(trace)
+    steps = draft_counts(trace)
     longest = int(steps["depth"].max()) if len(steps) else 0
     if longest < 2 or (steps["depth"] != steps["sent"]).any():
         return pd.DataFrame(columns=["k", "first", "tau"])

@@ -13,7 +13,7 @@ import numpy as np
 from specviz.errors import TraceError
 from specviz.escape import html, visible
 from specviz.explanations.costs import PARTS, Costs, Plain
-from specviz.files import write_bytes, write_text
+from specviz.files import plain_data, write_bytes, write_text
 from specviz.metrics import Estimate
 from specviz.trace.files import Record
 from specviz.view.axes import image, png
@@ -336,8 +336,7 @@ class Explanation:
         for table in ("factors", "positions", "contexts", "starts", "lengths", "worst"):
             frame = getattr(self, table)
             content[table] = None if frame is None else json.loads(frame.to_json(orient="records"))
-        finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
-        return json.dumps(finite, ensure_ascii=False, allow_nan=False)
+        return json.dumps(plain_data(content), ensure_ascii=False, allow_nan=False)
 
     def __str__(self) -> str:
         return self.text()

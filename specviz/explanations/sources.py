@@ -253,17 +253,10 @@ def _factors(own: Costs, plain: Plain | None) -> pd.DataFrame:
 
 def _worst(trace: Trace, plain: Plain | None) -> pd.DataFrame:
     """The cycles with the most time beyond their tokens' plain cost, or if unknown, the most per token."""
-    steps = costs.steps_of(trace)
-    outputs = trace.outputs
     keys = ["run", "prompt", "cycle"]
-    accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("hits")
-    steps = steps[[*keys, "emitted", "duration", "draft_time", "forward_time"]].merge(
-        accepted.reset_index(), how="left", on=keys
-    )
-    steps = steps.merge(drafts(trace).rename(columns={"drafted": "sent"}), how="left", on=keys)
-    steps["accepted"] = steps["hits"].fillna(0).astype(int)
-    names = {"duration": "seconds", "draft_time": "draft", "forward_time": "forward"}
-    steps = steps.drop(columns="hits").rename(columns=names)
+    times = {"duration": "seconds", "draft_time": "draft", "forward_time": "forward"}
+    steps = costs.steps_of(trace)[[*keys, "emitted", *times]].rename(columns=times)
+    steps = steps.merge(acceptance.draft_counts(trace).astype({"accepted": int}), how="left", on=keys)
     steps["lost"] = float("nan") if plain is None else steps["seconds"] - steps["emitted"] * plain.cycle
     order = steps["lost"] if plain is not None else steps["seconds"] / steps["emitted"].clip(lower=1)
     order = order.dropna() if plain is None else order[order > 0]  # a cycle that gained time lost none

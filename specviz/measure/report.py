@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from specviz.errors import plural
 from specviz.escape import visible
+from specviz.files import plain_data, write_text
 from specviz.measure.checkout import commit
 from specviz.metrics import Estimate
 
@@ -167,26 +166,18 @@ class Report:
         names = "; ".join(str(bar) for bar in missed)
         return f"{self.name}: {len(missed)} of {len(self.bars)} limits missed ({self.where}): {names}"
 
-    def cells(self) -> list[list[str]]:
-        """The first table's cells as text; a missing value is a dash."""
-        return self.table.cells()
-
-    def frame(self) -> pd.DataFrame:
-        """The table as it is printed."""
-        return self.table.frame()
-
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data, ready for JSON: NaN becomes null."""
         content = {
             "schema": SCHEMA, "bench": self.name, "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": commit(),
-            "title": self.title, "setting": self.setting, "rows": _rows(self.rows),
-            "parts": [{"title": part.title, "rows": _rows(part.rows)} for part in self.parts],
+            "title": self.title, "setting": self.setting, "rows": self.rows,
+            "parts": [{"title": part.title, "rows": part.rows} for part in self.parts],
             "bars": [asdict(bar) | {"held": bool(bar.held)} for bar in self.bars],
             "notes": self.notes, "held": bool(self.held), "summary": self.summary,
         }  # fmt: skip
         if self.measurements:
-            content["measurements"] = _rows(self.measurements)
+            content["measurements"] = self.measurements
         return plain_data(content)
 
     def write(self, path: Path, force: bool = False) -> Path:
@@ -197,8 +188,6 @@ class Report:
         TraceError
             If the file exists (unless `force`) or cannot be written.
         """
-        from specviz.files import write_text
-
         return write_text(path, json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n", force)
 
     def show(self, console: Console) -> None:
@@ -318,21 +307,3 @@ def _cell(value: Any, form: str) -> str:
         bounded = value.low == value.low
         return f"{value.median:.2f}" + (f" [{value.low:.2f}, {value.high:.2f}]" if bounded else "")
     return form.format(value) if form else str(value)
-
-
-def _rows(rows: list[Row]) -> list[Row]:
-    names = [each.name for each in fields(Estimate)]
-    return [
-        {k: {n: getattr(v, n) for n in names} if isinstance(v, Estimate) else v for k, v in row.items()}
-        for row in rows
-    ]
-
-
-def plain_data(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): plain_data(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_data(v) for v in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -17,10 +17,10 @@ import numpy as np
 from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
-from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
+from specviz.measure.claims import BootstrapEstimate, Quality, quotient, resampled
 from specviz.measure.phases import phases_of
 from specviz.measure.report import Settings, Values
-from specviz.measure.timing import clock_of, closing, finish, paired, synchroniser
+from specviz.measure.timing import clock_of, closing, paired, synchroniser
 from specviz.models.protocols import Model
 from specviz.streams import Stream
 from specviz.trace import Trace
@@ -124,16 +124,7 @@ class Decoded:
     def over(self, other: Decoded, prefill: bool = False) -> BootstrapEstimate:
         """Tokens per second relative to the other's."""
         names = ("emitted", "total" if prefill else "seconds")
-        return self._against(other, lambda e, s, f, t: (e / s) / (f / t), names)
-
-    def more(self, other: Decoded, above: str, below: str) -> BootstrapEstimate:
-        """How much larger a ratio of sums is than the other's."""
-        return self._against(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), (above, below))
-
-    def _against(
-        self, other: Decoded, function: Callable[..., Any], names: Sequence[str]
-    ) -> BootstrapEstimate:
-        return resampled(function, *(side.sums[name] for side in (self, other) for name in names))
+        return resampled(quotient, *(side.sums[name] for side in (self, other) for name in names))
 
 
 def measure(
@@ -159,11 +150,11 @@ def measure(
         runs: dict[str, Run] = {}
         with closing(runs):
             for each in chosen:
-                finish(Run(model, given[:1], METHOD, **shared, **each.values))  # warm-up
+                Run(model, given[:1], METHOD, **shared, **each.values).finish()  # warm-up
                 runs[each.label] = Run(model, given, METHOD, **shared, **each.values)
             followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
             timed = paired(followed[-1], len(given), model.device, tick, clock)
-            traces = {name: finish(run) for name, run in runs.items()}
+            traces = {name: run.finish() for name, run in runs.items()}
     references = sources.references
     if references is None:
         references = [[text] for text in last_texts(traces[RT])]

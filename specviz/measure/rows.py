@@ -26,9 +26,10 @@ from filelock import FileLock, Timeout
 from specviz.errors import ParameterError, SpecvizError, TraceError, plural
 from specviz.escape import line
 from specviz.files import checked, read_json, read_json_lines, temporary, write_text
-from specviz.measure.claims import resampled
+from specviz.measure.claims import quotient, resampled
 from specviz.measure.report import Entry, Row, Settings, Values
 from specviz.metrics import Estimate, pooled
+from specviz.metrics.cycles import ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 AGAIN = "delete it and run the same plan again"
 OURS = ("lock", "suites")  # left by a run that was killed before it wrote run.json
-# Fields of a row that may differ between two runs of one plan.
-TIMINGS = (
-    "prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "device_memory", "sitting", "started",
-    "environment", "clock", "phases",
-)  # fmt: skip
 CELL_COLUMNS = ("model", "method", "draft", "parameters", "suite", "temperature")
 ROW_COLUMNS = ("kind", "language", "seed", "round", "id")  # columns that a table may be broken down by
 MODELS = ("model", "drafts", "places")  # keys of an environment that say what ran, not where
@@ -402,11 +398,11 @@ def figures(rows: list[Row], base: list[Row], cell: Values) -> Row:
         "tokens": sum(map(written, good)),
         **named("tau", tau),
         "request_tau": mean([t / s for t, s in zip(tokens, steps) if s]),
-        "pooled_throughput": over(sum(map(written, timed)), sum(map(seconds, timed))),
+        "pooled_throughput": ratio(sum(map(written, timed)), sum(map(seconds, timed))),
         "request_throughput": mean(per_prompt(timed, speed)),
-        "decode_throughput": over(sum(map(written, timed)), sum(r["decode_seconds"] for r in timed)),
+        "decode_throughput": ratio(sum(map(written, timed)), sum(r["decode_seconds"] for r in timed)),
         **speedups([] if itself else pairs, itself and bool(timed)),
-        "prefill_share": over(sum(r["prefill_seconds"] for r in timed), sum(map(seconds, timed))),
+        "prefill_share": ratio(sum(r["prefill_seconds"] for r in timed), sum(map(seconds, timed))),
         "same": None,
         "peak_memory": most(good, "peak_memory"),
         "device_memory": most(good, "device_memory"),
@@ -457,14 +453,6 @@ def compared(pairs: list[tuple[Row, Row]]) -> list[Estimate]:
     ]
 
 
-def quotient(
-    tokens: np.ndarray, taken: np.ndarray, their_tokens: np.ndarray, their_taken: np.ndarray
-) -> np.ndarray:
-    """The ratio of two speeds."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (tokens / taken) / (their_tokens / their_taken)
-
-
 def seconds(row: Values) -> float:
     """Seconds of prefill and decoding."""
     return float(row["prefill_seconds"] + row["decode_seconds"])
@@ -504,10 +492,6 @@ def sums(rows: Iterable[Values], field: str) -> np.ndarray:
 
 def mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else float("nan")
-
-
-def over(above: float, below: float) -> float:
-    return above / below if below else float("nan")
 
 
 def most(rows: Iterable[Values], field: str) -> int | None:

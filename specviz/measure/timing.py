@@ -96,10 +96,6 @@ class Texts:
     def notice(self, cycle: Cycle) -> None:
         """Hook that is called with each finished cycle, including the prefill."""
 
-    def finish(self) -> Trace:
-        """End the run and return its trace."""
-        return finish(self.run)
-
 
 class Phased(Texts):
     """A `Texts` that records the seconds of each text's prefill and the number of cycles after it."""
@@ -121,14 +117,6 @@ class Phased(Texts):
         else:
             self.wait()
             self.prefills.append(self.clock() - self.begin)
-
-
-def finish(run: Run) -> Trace:
-    """Decode the rest of a run and return its trace."""
-    for _ in run:
-        pass
-    assert run.trace is not None
-    return run.trace
 
 
 def counter(tick: Tick, of: int) -> Callable[[str], None]:

@@ -3,9 +3,9 @@
 `cycles` (what the draft-verify cycles did), `payoff` (their output against their cost), `costs` (FLOPs and
 bytes of their passes), `updates` (streams: erasure, kept drafts, lagging), `quality` and `rouge` (texts
 against references), `signals` (does confidence predict acceptance), `canvases` (masked diffusion: passes
-saved, the limit of self-drafting, why chains fail), `sweeps` (many runs as points), `tables`
-(several at once: `summary`, `compare`), `definitions` and `rosetta` (the same terms as other tools define
-them); below them `tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
+saved, the limit of self-drafting, why chains fail), `tables` (several at once: `summary`, `compare`,
+`front`), `definitions` and `rosetta` (the same terms as other tools define them); below them `tokens` (texts
+as sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
 
 from specviz.metrics.canvases import (
@@ -64,12 +64,11 @@ from specviz.metrics.cycles import (
 from specviz.metrics.definitions import DEFINITIONS, Definition
 from specviz.metrics.interval import Estimate, pooled
 from specviz.metrics.payoff import break_even, tau_difference
-from specviz.metrics.quality import comet, quality, relative_bleu
+from specviz.metrics.quality import comet, quality
 from specviz.metrics.rosetta import by_position, contenders, counts, rosetta
 from specviz.metrics.rouge import rouge
 from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signal_summary, signals
-from specviz.metrics.sweeps import front, sweep
-from specviz.metrics.tables import compare, summary
+from specviz.metrics.tables import compare, front, summary
 from specviz.metrics.tokens import tokenizer
 from specviz.metrics.updates import (
     average_lagging,
@@ -93,8 +92,8 @@ __all__ = [
     "fallback_share", "front", "lagging", "latency", "learnt", "limits_by_text", "mean_accepted",
     "mean_drafted", "mean_layers", "mean_sent",
     "normalized_erasure", "on_text", "output", "pass_costs", "peak_memory", "pooled", "quality",
-    "recheck", "relative_bleu", "relative_costs", "rollback_share", "rosetta", "rouge",
+    "recheck", "relative_costs", "rollback_share", "rosetta", "rouge",
     "seconds", "sent", "shared", "signal_summary", "signals", "speedup", "stable", "step_reduction", "steps",
-    "summary", "sweep", "target_passes", "target_share", "tau", "tau_difference", "tokenizer",
+    "summary", "target_passes", "target_share", "tau", "tau_difference", "tokenizer",
     "tokens_per_second", "valid_tokens_per_second",
 ]  # fmt: skip

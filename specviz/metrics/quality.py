@@ -55,51 +55,6 @@ def quality(
     if isinstance(scores, str) or not set(scores) <= set(SCORES):
         raise ParameterError(f"scores must be a list of {' and '.join(SCORES)}, not {scores!r}")
     texts, references, _ = pairs(trace)
-    return _scored(texts, references, tokenizer(trace.run, tokenize).name, resamples, scores)
-
-
-def relative_bleu(
-    trace: Trace, greedy: Trace, tokenize: str | None = None, resamples: int = RESAMPLES
-) -> Estimate:
-    """BLEU of a run's final texts against another run's: how much of its wording was kept (CM-ASD, Table V).
-
-    100 means identical texts. It is not a measure of quality: a text that improves on the target's lowers it.
-
-    Parameters
-    ----------
-    trace, greedy : Trace
-        One run each, over the same prompts; `greedy` is the target's own greedy decoding.
-    tokenize, resamples
-        As in `quality`.
-
-    Returns
-    -------
-    Estimate
-        In percent.
-
-    Raises
-    ------
-    ParameterError
-        If sacrebleu is not installed.
-    TraceError
-        If the prompts differ.
-    """
-    ids = [[each.get("tokens") for each in run.run["prompts"] or []] for run in (trace, greedy)]
-    if ids[0] != ids[1] or trace.prompts["prompt"].tolist() != greedy.prompts["prompt"].tolist():
-        raise TraceError("relative BLEU compares texts of the same prompts in the same order; these differ")
-    name = tokenizer(trace.run, tokenize).name
-    kept = [[text] for text in greedy.texts]
-    bleu: Estimate = _scored(trace.texts, kept, name, resamples, ["bleu"])["bleu"]
-    return bleu
-
-
-def _scored(
-    texts: list[str],
-    references: list[list[str]],
-    name: str,
-    resamples: int,
-    scores: Sequence[str] = SCORES,
-) -> Scores:
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError:
@@ -108,7 +63,7 @@ def _scored(
     most = max(map(len, references))
     columns = [[each[i] if i < len(each) else None for each in references] for i in range(most)]
     results: Scores = {"texts": len(texts), "signature": {}}
-    metrics: Scores = {"bleu": BLEU(tokenize=name), "chrf": CHRF()}
+    metrics: Scores = {"bleu": BLEU(tokenize=tokenizer(trace.run, tokenize).name), "chrf": CHRF()}
     for key in scores:
         metric = metrics[key]
         drawn = resamples if len(texts) >= LEAST else 1

@@ -1,10 +1,13 @@
-"""Several metrics at once: of each run, and of several traces side by side."""
+"""Several metrics at once: of each run, and of several traces side by side; the front of many runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics import cycles
@@ -114,3 +117,22 @@ def compare(traces: Mapping[str, Trace], baseline: str) -> pd.DataFrame:
     for name in ("", "_with_prefill"):
         table[f"speedup{name}"] = table[f"tokens_per_second{name}"] / base[f"tokens_per_second{name}"]
     return table
+
+
+def front(quality: ArrayLike, speed: ArrayLike) -> np.ndarray:
+    """The Pareto front: points that no other point beats (at least as good in both, better in one).
+
+    Parameters
+    ----------
+    quality, speed : sequence of float
+        Values of each point; larger is better. A point with a NaN is on no front and beats none.
+
+    Returns
+    -------
+    array of bool
+    """
+    x, y = np.asarray(quality, np.float64), np.asarray(speed, np.float64)
+    at_least = (x[:, None] >= x) & (y[:, None] >= y)  # [i, j]: i is at least as good as j in both
+    beaten = (at_least & ~at_least.T).any(0)
+    unbeaten: np.ndarray = ~beaten & np.isfinite(x) & np.isfinite(y)
+    return unbeaten

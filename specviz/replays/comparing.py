@@ -15,7 +15,7 @@ import numpy as np
 from specviz.arguments import check_int
 from specviz.errors import ParameterError, SpecvizError, TraceError, plural
 from specviz.files import checked
-from specviz.measure.claims import resampled
+from specviz.measure.claims import quotient, resampled
 from specviz.measure.report import Column, Settings, Tick, Values, print_table
 from specviz.measure.rows import Results, fast, paired, seconds, words, written
 from specviz.measure.schema import ModelTable, RepeatableRun
@@ -329,11 +329,6 @@ def gains(
     return ours / ((theirs / their_taken) / (their_base / their_base_taken))
 
 
-def longer(mine: np.ndarray, steps: np.ndarray, theirs: np.ndarray, their_steps: np.ndarray) -> np.ndarray:
-    """Ratio of two contenders' tokens per cycle."""
-    return (mine / steps) / (theirs / their_steps)
-
-
 def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]) -> Comparison:
     """Compare the method with every recorded contender; by τ if it ran `elsewhere`."""
     sides = {side: by_cell(each) for side, each in (("ours", ours), ("theirs", theirs))}
@@ -348,7 +343,7 @@ def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]
         if not len(columns[0]):
             continue
         cycles = totals(mine, sides["theirs"][each["cell"]], value=steps_of)
-        ratio = resampled(longer, *cycles) if elsewhere else resampled(gains, *columns)
+        ratio = resampled(quotient, *cycles) if elsewhere else resampled(gains, *columns)
         logs = None if ratio.values is None else np.log(ratio.values)
         p = chance(math.log(ratio.median), logs, len((cycles if elsewhere else columns)[0]))
         tokens, taken, its_base, its_base_taken = (column.sum() for column in columns[4:])
@@ -442,7 +437,7 @@ def control(results: Results) -> float:
     columns = totals(cells[twin["cell"]], cells[twin["against"]])
     if not len(columns[0]):
         return math.inf
-    ratio = resampled(lambda a, b, c, d: (a / b) / (c / d), *columns)
+    ratio = resampled(quotient, *columns)
     ends = [end for end in (ratio.low, ratio.high) if end == end]
     return max((abs(math.log(end)) for end in ends), default=math.inf)
 

@@ -37,11 +37,6 @@ def bild(
     return Point(label, "bild", values, target, draft, group=group)
 
 
-def grid(target: Model, draft: Model, group: str) -> list[Point]:
-    """BiLD at every pair of thresholds."""
-    return [bild(target, draft, f, r, group) for r in ROLLBACKS for f in FALLBACKS]
-
-
 def without(
     target: Model,
     draft: Model,

@@ -142,8 +142,8 @@ def sweep(
     Parameters
     ----------
     points : DataFrame
-        As returned by `specviz.metrics.sweep`; a point can be opened if its column ``trace`` has a trace or
-        the name of a trace's file.
+        As in `specviz.view.sweep`; a point can be opened if its column ``trace`` has a trace or the name of a
+        trace's file.
     pages : path, optional
         A folder for the points' pages: each trace's player is written there, and so is this figure, as
         ``index.html``, whose points open them. Without it, a point only names its trace's file.

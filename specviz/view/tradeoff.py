@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-RT, CD = "RT", "CD"
-
 
 def sweep(
     points: pd.DataFrame,
@@ -30,8 +28,8 @@ def sweep(
     Parameters
     ----------
     points : DataFrame
-        As returned by `specviz.metrics.sweep`: ``quality``, ``speed``, and a column for each parameter;
-        ``base`` marks the rows that speed is relative to.
+        A row for each run or setting: ``quality``, ``speed``, and a column for each parameter; ``base``
+        marks the rows that speed is relative to.
     curve : str, optional
         Points with the same value in this column are joined; default ``rollback`` if present, else
         ``group``.

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from specviz import schema
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.files import plain_data
 from specviz.rules.cells import starts_with_first
 from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import flattened, list_sizes
@@ -464,17 +465,8 @@ def _notes(one: Trace) -> list[str]:
 def _facts(run: Json) -> Json:
     """The facts about the run that the player shows."""
     names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
-    facts = {name: finite(run.get(name)) for name in (*names, "record", "pseudocode")}
+    facts = {name: plain_data(run.get(name)) for name in (*names, "record", "pseudocode")}
     return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
-
-
-def finite(value: object) -> object:
-    """Replace non-finite floats by None, because a browser's JSON parser rejects NaN."""
-    if isinstance(value, dict):
-        return {str(k): finite(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _prompts(trace: Trace) -> list[Json]:

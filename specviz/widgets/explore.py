@@ -22,6 +22,7 @@ from traitlets import Bunch
 
 from specviz import metrics
 from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.files import plain_data
 from specviz.trace import Trace
 from specviz.whatifs import BADGES, WhatIf, whatif
 from specviz.widgets.assets import script, style
@@ -32,7 +33,7 @@ from specviz.widgets.live_race import LiveRace
 from specviz.widgets.player import Player, player
 from specviz.widgets.race import Race
 from specviz.widgets.race import fields as raced
-from specviz.widgets.stateful import error_line, plain
+from specviz.widgets.stateful import error_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -435,7 +436,7 @@ class Explorer(Decoding):
 
     def _append(self, result: Result) -> None:
         self.results.append(result)
-        self.panel.rows = [plain(r.row(self._baseline(r))) for r in self.results]
+        self.panel.rows = plain_data([r.row(self._baseline(r)) for r in self.results])
         if result.trace.run["complete"]:
             self._question(result)
 

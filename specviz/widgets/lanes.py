@@ -9,6 +9,7 @@ import numpy as np
 
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.files import plain_data
 from specviz.metrics.cycles import conditions
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace, is_trace, listed
@@ -371,8 +372,8 @@ def flat(fields: Sequence[Field]) -> tuple[Json, dict[str, np.ndarray]]:
                     **{name: getattr(lane, name) for name in SENT},
                     "prefill": _float32(lane.prefill),
                     "finish": _float32(lane.finish),
-                    "speedup": columns.finite(field.speedup(i)),
-                    "speedup_with_prefill": columns.finite(field.speedup(i, prefill=True)),
+                    "speedup": plain_data(field.speedup(i)),
+                    "speedup_with_prefill": plain_data(field.speedup(i, prefill=True)),
                     "columns": list(own),
                 }
             )

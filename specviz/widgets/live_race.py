@@ -13,6 +13,7 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError
+from specviz.files import plain_data
 from specviz.trace import Trace
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import Json
@@ -20,7 +21,7 @@ from specviz.widgets.feed import Feed, cycle_seconds
 from specviz.widgets.job import Decoder, Decoding, DecodingPanel, Job
 from specviz.widgets.race import Race
 from specviz.widgets.race import fields as raced
-from specviz.widgets.stateful import error_line, plain
+from specviz.widgets.stateful import error_line
 
 MOST = 3  # maximum number of methods in a race
 
@@ -136,7 +137,7 @@ class LiveRace(Decoding):
             }
             for i, lane in enumerate(field.lanes)
         ]  # fmt: skip
-        self.panel.finishes = [plain(row) for row in rows]
+        self.panel.finishes = plain_data(rows)
         self.children = (self.panel, again)
 
     panel: RacePanel

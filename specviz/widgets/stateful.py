@@ -11,7 +11,6 @@ from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, SpecvizError
 from specviz.view.static import Page
-from specviz.widgets.columns import Json
 from specviz.widgets.page import View, document
 
 Value: TypeAlias = bool | float | str | Sequence[int]  # value of a trait that reflects the view's state
@@ -66,8 +65,3 @@ def error_line(error: Exception) -> str:
     text = " ".join(str(error).split())[:500]
     own = isinstance(error, SpecvizError) and text
     return text if own else f"{type(error).__name__}: {text}".rstrip(": ")
-
-
-def plain(row: Json) -> Json:
-    """Return a row that is valid JSON, with NaN replaced by None."""
-    return {k: None if isinstance(v, float) and v != v else v for k, v in row.items()}

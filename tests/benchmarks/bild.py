@@ -16,11 +16,13 @@ from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE, quiet_clock, setting
 from specviz.replays.contenders import (  # fmt: skip
+    FALLBACKS,
     NO_FALLBACK,
     NO_ROLLBACK,
+    ROLLBACKS,
     WINDOWS,
+    bild,
     fastest,
-    grid,
     leaving,
     nucleus,
     oracle,
@@ -98,7 +100,8 @@ def bench(
     for task in tasks:
         points = [Point(BASELINE, BASELINE, model=target)]
         points += [Point(f"{each.name} alone", BASELINE, model=each, group="small alone") for each in drafts]
-        points += grid(target, small, UNALIGNED) + grid(target, aligned, ALIGNED)
+        for draft, group in ((small, UNALIGNED), (aligned, ALIGNED)):
+            points += [bild(target, draft, f, r, group) for r in ROLLBACKS for f in FALLBACKS]
         points += without(target, aligned) + rejection(target, small) + nucleus(target, aligned)
         points += oracle(target, small)
         plans[task] = points + (leaving(exits, calm) if task == "de-en" else [])

@@ -231,6 +231,12 @@ def tables(rows: dict[str, dict[str, Any]], what: str) -> list[Part]:
     ]  # fmt: skip
 
 
+def gain(one: Decoded, other: Decoded, above: str, below: str) -> Estimate:
+    """How much larger a ratio of sums is than the other's."""
+    sums = (side.sums[name] for side in (one, other) for name in (above, below))
+    return resampled(lambda a, b, c, d: ratio(a, b) - ratio(c, d), *sums)
+
+
 def claims_of(where: str, code: str, found: dict[str, Decoded], quality: Quality) -> list[Claim]:
     """List the claims about a model and a language; a difference must hold over its whole interval."""
     rt, main, cd = found[RT], found[label(BETA)], found[CD]
@@ -247,9 +253,9 @@ def claims_of(where: str, code: str, found: dict[str, Decoded], quality: Quality
         claims.append(Claim(f"β = {BETA:g} over RT, tokens/s, English to German",
                             where, speed.median, GOAL, "at least", speed))  # fmt: skip
     zero, half = rising[0], rising[-1]
-    more("A/D at β = 0.5 above that at 0", half.more(zero, "accepted", "drafted"))
-    more("NE at β = 0 above that at 0.5", zero.more(half, "erased", "final"))
-    back = [(b.more(a, "accepted", "drafted").high, -b.more(a, "erased", "final").low)
+    more("A/D at β = 0.5 above that at 0", gain(half, zero, "accepted", "drafted"))
+    more("NE at β = 0 above that at 0.5", gain(zero, half, "erased", "final"))
+    back = [(gain(b, a, "accepted", "drafted").high, -gain(b, a, "erased", "final").low)
             for a, b in pairwise(rising)]  # fmt: skip
     claims.append(Claim("A/D never falls, NE never rises from one β to the next, up to 0.5: steps that do",
                         where, float(sum(min(step) < 0 for step in back)), 0, "at most"))  # fmt: skip
@@ -264,19 +270,19 @@ def claims_of(where: str, code: str, found: dict[str, Decoded], quality: Quality
     for name, decoded in found.items():
         kind, _, k = name.partition("-")
         if kind == "mask":
-            more("mask-k lowers A/O: by", main.more(decoded, "accepted", "emitted"))
+            more("mask-k lowers A/O: by", gain(main, decoded, "accepted", "emitted"))
         elif kind == "display":
-            same = max(abs(decoded.more(main, "accepted", "drafted").median),
-                       abs(decoded.more(main, "accepted", "emitted").median))  # fmt: skip
+            same = max(abs(gain(decoded, main, "accepted", "drafted").median),
+                       abs(gain(decoded, main, "accepted", "emitted").median))  # fmt: skip
             claims.append(Claim("display-only mask-k leaves A/D and A/O: apart", where, same, 0, "at most"))
             speed = decoded.over(main)
             off = max(0.0, speed.low - 1, 1 - speed.high)
             claims.append(Claim("display-only mask-k leaves the speed: 1 is outside its interval by",
                                 where, off, 0, "at most", speed))  # fmt: skip
-            other = decoded.more(found[f"mask-{k}"], "erased", "final")
+            other = gain(decoded, found[f"mask-{k}"], "erased", "final")
             claims.append(Claim("display-only mask-k has mask-k's NE: apart",
                                 where, abs(other.median), SAME, "at most", other))  # fmt: skip
-            more("display-only mask-k lowers NE: by", main.more(decoded, "erased", "final"))
+            more("display-only mask-k lowers NE: by", gain(main, decoded, "erased", "final"))
     return claims
 
 
@@ -286,8 +292,8 @@ def orders(where: str, whole: dict[str, dict[str, Decoded]]) -> list[Claim]:
     for near, far in (("xx", "de"), ("de", "ja")):
         if near in whole and far in whole:
             a, b = whole[near][label(BETA)], whole[far][label(BETA)]
-            for name, found in (("NE", b.more(a, "erased", "final")),
-                                ("A/D", a.more(b, "accepted", "drafted"))):  # fmt: skip
+            for name, found in (("NE", gain(b, a, "erased", "final")),
+                                ("A/D", gain(a, b, "accepted", "drafted"))):  # fmt: skip
                 sides = (far, near) if name == "NE" else (near, far)
                 said = f"{name} into {TARGETS[sides[0]]} above that into {TARGETS[sides[1]]}"
                 claims.append(Claim(said, where, found.low, 0, "more than", found))

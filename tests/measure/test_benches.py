@@ -145,7 +145,7 @@ def test_runs_that_take_turns_write_what_they_write_alone(pair):
     runs = [Run(target, ENTRIES, "speculative", draft=draft, max_new_tokens=9) for _ in range(2)]
     texts = [timing.Texts(run) for run in runs]
     found = [[text(i) for text in texts] for i in range(4)]
-    traces = [text.finish() for text in texts]
+    traces = [text.run.finish() for text in texts]
     assert all(a == b for a, b in found)
     for trace in traces:
         assert (
@@ -214,7 +214,7 @@ def check(found, bars):
     assert f"{data['setting']['threads']} thread" in data["summary"]
     for row in data["rows"]:
         assert {key for key, *_ in found.columns} <= set(row)
-    assert all(len(cells) == len(found.columns) for cells in found.cells())
+    assert all(len(cells) == len(found.columns) for cells in found.table.cells())
     return data
 
 

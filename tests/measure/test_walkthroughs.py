@@ -22,7 +22,7 @@ def test_the_peak_is_the_kernels(tmp_path):
         [book(tmp_path / "large.ipynb", "kept = bytearray(120_000_000); kept[::4096] = b'x' * 29297")]
     )
     assert 120 < report.rows[0]["peak"] < 1000
-    assert report.held and "large" in str(report.frame())
+    assert report.held and "large" in str(report.table.frame())
 
 
 def test_torch_is_out_of_reach(tmp_path):

@@ -11,6 +11,7 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.recording import write_replays
 from rich.console import Console
 
 import specviz as sv
@@ -287,7 +288,7 @@ def test_replays_are_recorded_cell_by_cell_and_shown_again(tmp_path):
         found.add({"method": method, "language": "EN"}, "speedup", resampled(ratio, values, np.ones(9)))
     made = replays.compared("unispec/table3", RECIPES["unispec/table3"], found, {"table": "unispec/table3"})
     every = replays.Replays(tmp_path, [made], {"unispec/table4": "a setting"})
-    file = recorded.write_replays(every, tmp_path / "replays.parquet")
+    file = write_replays(every, tmp_path / "replays.parquet")
     again = sv.results(file)
     assert again.left == every.left and markdown.markdown(again.tables[0]) == markdown.markdown(made)
     assert replays.opened_result(file).tables[0].verdicts == made.verdicts

@@ -20,7 +20,6 @@ from specviz.measure import claims
 from specviz.measure.claims import Quality, ratio, resampled
 from specviz.measure.report import Bar, Estimate
 from specviz.measure.retranslation import RT, Follow
-from specviz.measure.timing import finish
 from specviz.models import load
 from specviz.replays import translations
 
@@ -67,7 +66,7 @@ def test_what_follows_a_run_counts_what_its_trace_has(town):
     ticks = iter(range(10**6))
     follow = Follow(run, given, lambda: float(next(ticks)))
     texts = [follow(i) for i in range(3)]
-    trace = finish(run)
+    trace = run.finish()
     by = trace.updates.groupby("prompt")
     for name in ("emitted", "drafted", "accepted"):
         assert follow.sums[name].tolist() == by[name].sum().tolist()

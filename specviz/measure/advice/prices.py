@@ -30,6 +30,7 @@ ROUNDS = 15
 PILOTS, PILOT_TOKENS = 4, 32  # texts of the short runs, and tokens of each
 FEW, MANY = 3, 8  # draft lengths of the short runs
 Timed: TypeAlias = Callable[[str], None]  # called with a description of each finished step
+Opened: TypeAlias = list[tuple[str, Rounds[str]]]  # passes to time: a model's name, and one context each
 
 
 @dataclass(eq=False)
@@ -412,53 +413,36 @@ class Stopwatch:
         """Sizes of a model's passes, in tokens."""
         return list(self.sizes) if name == TARGET else [1, 2]
 
-    def open(self, stack: ExitStack, contexts: Sequence[int], rows: int = 1) -> list[Timing]:
+    def open(self, stack: ExitStack, contexts: Sequence[int], rows: int = 1) -> Opened:
         """Open passes of every model at each context, to time round by round until `stack` is closed."""
         opened = []
         for name, model in self.models.items():
             for context in contexts:
                 rounds = Rounds({"": model}, self.sizes_of(name), context, rows, text=self.text)
-                opened.append(Timing(name, stack.enter_context(closing(rounds)), self.done))
+                opened.append((name, stack.enter_context(closing(rounds))))
         return opened
+
+    def time(self, opened: Opened, count: int) -> None:
+        """Time `count` rounds of each model's passes at each context."""
+        for _, rounds in opened:
+            rows = f", {rounds.rows} rows" if rounds.rows > 1 else ""
+            for _ in range(count):
+                rounds()
+                self.done(f"passes after {rounds.context} tokens{rows}")
 
     def __call__(self, contexts: Sequence[int], rows: int = 1) -> dict[str, Passes]:
         """Time all rounds of every model's passes at each context."""
         with ExitStack() as stack, settled():
             opened = self.open(stack, contexts, rows)
-            for each in opened:
-                each(ROUNDS)
+            self.time(opened, ROUNDS)
             return passes_of(opened)
 
 
-@dataclass(eq=False)
-class Timing:
-    """Open passes of one model at one context.
-
-    Parameters
-    ----------
-    name : str
-        The model's name.
-    rounds : Rounds
-    done : callable
-    """
-
-    name: str
-    rounds: Rounds[str]
-    done: Timed
-
-    def __call__(self, count: int) -> None:
-        """Time `count` rounds."""
-        rows = self.rounds.rows
-        for _ in range(count):
-            self.rounds()
-            self.done(f"passes after {self.rounds.context} tokens" + (f", {rows} rows" if rows > 1 else ""))
-
-
-def passes_of(opened: Sequence[Timing]) -> dict[str, Passes]:
+def passes_of(opened: Opened) -> dict[str, Passes]:
     """The timed passes of each model, over all its contexts."""
     made = {}
-    for name in dict.fromkeys(each.name for each in opened):
-        mine = [each.rounds for each in opened if each.name == name]
+    for name in dict.fromkeys(name for name, _ in opened):
+        mine = [rounds for owner, rounds in opened if owner == name]
         ms = np.stack([np.stack(list(each.spent()[""].values())) for each in mine], 1)
         made[name] = Passes(mine[0].sizes, [each.context for each in mine], ms)
     return made
@@ -501,14 +485,8 @@ def measure(
     if saved is None:
         with ExitStack() as stack:
             opened = timed.open(stack, sorted(set(between)))
-            counts = np.diff(np.linspace(0, ROUNDS, len(texts) + 2).round().astype(int)).tolist()
-            turns = iter(counts)
-
-            def time_passes() -> None:
-                count = next(turns)
-                for each in opened:
-                    each(count)
-
+            counts = iter(np.diff(np.linspace(0, ROUNDS, len(texts) + 2).round().astype(int)).tolist())
+            time_passes = lambda: timed.time(opened, next(counts))
             pilots = run_pilots(model, drafters, candidates, texts, options, done, time_passes)
             made = {(name, 1): each for name, each in passes_of(opened).items()}
         saved = Prices(made, pilots=pilots, clock=clock_of(model)[1])

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from specviz.errors import ParameterError, install, plural
 from specviz.escape import html, visible
-from specviz.files import write_text
-from specviz.measure.report import Part, Row, Settings, plain_data, print_lines
+from specviz.files import plain_data, write_text
+from specviz.measure.report import Part, Row, Settings, print_lines
 from specviz.metrics import Estimate
 from specviz.metrics.interval import LEAST
 from specviz.metrics.speedups import Drafter, PassTimes
@@ -84,6 +84,16 @@ def rate_words(value: float, low: float, high: float) -> str:
     form = "{:,.0f}" if value >= 10 else "{:.2f}"
     bounds = f" [{form.format(low)}, {form.format(high)}]" if low == low else ""
     return form.format(value) + bounds
+
+
+def compared(confirmed: Sequence[Row], texts: int = 0) -> list[Row]:
+    """Confirmed settings as rows of a table with the columns `CONFIRMED`."""
+    return [
+        row
+        | {name: Estimate(row[name][0], row[name][1], row[name][2], texts) for name in COMPARED}
+        | {"covered": {True: "yes", False: "no"}.get(row["covered"])}
+        for row in confirmed
+    ]
 
 
 def fastest_of(confirmed: Sequence[Row]) -> Row:
@@ -278,7 +288,7 @@ class Advice(Page):
             made.append(Part(title, LOADS, self.loads, ("1", "8")))
         if self.confirmed:
             made.append(Part(f"Confirmed on {self.setting['confirmed_on']} other prompts", CONFIRMED,
-                             self._confirmed()))  # fmt: skip
+                             compared(self.confirmed)))  # fmt: skip
         return made
 
     def _ranked_title(self) -> str:
@@ -317,14 +327,6 @@ class Advice(Page):
             method = " ".join(filter(None, each.candidate.family))
             rows.append({"method": method, "setting": each.candidate.setting or None} | row)
         return rows
-
-    def _confirmed(self) -> list[Row]:
-        return [
-            row
-            | {name: Estimate(row[name][0], row[name][1], row[name][2], 0) for name in COMPARED}
-            | {"covered": {True: "yes", False: "no"}.get(row["covered"])}
-            for row in self.confirmed
-        ]  # fmt: skip
 
     @property
     def notes(self) -> list[str]:
@@ -491,7 +493,7 @@ class Advice(Page):
 
     def as_dict(self) -> Row:
         """Everything as plain data, ready for JSON: NaN becomes null."""
-        plain: Row = plain_data({
+        return plain_data({
             "schema": SCHEMA, "answer": self.answer, "sentence": self.sentence, "setting": self.setting,
             "advised": self.advised, "command": self.command, "best": self.best.as_dict(),
             "predictions": [each.as_dict() for each in self.predictions],
@@ -499,7 +501,6 @@ class Advice(Page):
             "flags": [asdict(each) | {"source": each.source} for each in self.flags],
             "warnings": self.warnings, "confirmed": self.confirmed, "notes": self.notes,
         })  # fmt: skip
-        return plain
 
     def write(self, path: str | Path, force: bool = False) -> Path:
         """Write the advice as JSON, whole or not at all.

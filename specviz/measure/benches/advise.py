@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from specviz.errors import ParameterError, PromptError
-from specviz.files import write_text
 from specviz.loop import generate
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
@@ -30,11 +29,11 @@ from specviz.measure.advice import readings as reading
 from specviz.measure.advice.advising import advise, confirm_on
 from specviz.measure.advice.grown import grow, settings
 from specviz.measure.advice.ranking import LOADS, Prediction
-from specviz.measure.advice.result import Advice
+from specviz.measure.advice.result import CONFIRMED, Advice, compared
 from specviz.measure.advice.simulation import BASELINE, BLOCKS, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches import speed
 from specviz.measure.prompts import first_turns
-from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick
+from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 from specviz.metrics import summary
@@ -46,12 +45,8 @@ from specviz.trace import Trace
 
 NEAR, SHARE, CLOSE = 0.1, 0.9, 0.95  # error of a speedup; share of settings; of the top speed
 TEMPERATURE = 0.8
-COLUMNS = [
-    ("label", "setting", ""), ("tau", "τ predicted", "{:.2f}"), ("tau_measured", "measured", "{:.2f}"),
-    ("cycle", "cycle predicted", "{:.2f}"), ("cycle_measured", "measured", "{:.2f}"),
-    ("predicted", "speedup predicted [95%]", ""), ("measured", "measured [95%]", ""),
-    ("off", "off by", "{:+.1%}"), ("covered", "in the interval", ""),
-]  # fmt: skip
+CYCLES = [("cycle", "cycle predicted", "{:.2f}"), ("cycle_measured", "measured", "{:.2f}")]
+COLUMNS = [*CONFIRMED[:3], *CYCLES, *CONFIRMED[3:]]
 COUNTED = [
     ("model", "model", ""), ("label", "setting", ""), ("temperature", "temperature", "{:g}"),
     ("badge", "τ is", ""), ("tau", "τ predicted", ""), ("tau_run", "of the run", "{:.4f}"),
@@ -152,15 +147,10 @@ def bench(
     predictions = state.predictions(
         candidates, lambda: _advice(model, served, chosen, max_new_tokens, tick).predictions
     )
-    count = [0]
-
-    def done(what: str) -> None:
-        count[0] += 1
-        tick(count[0], (len(candidates) + 1) * (1 + number * rounds), what)
-
+    step = timing.counter(tick, (len(candidates) + 1) * (1 + number * rounds))
     rows, warnings = confirm_on(
         model, {each.name: each for each in served}, predictions, others, max_new_tokens, rounds,
-        state.content["rounds"], state.keep, done, [str(entry.get("kind") or "") for entry in chosen],
+        state.content["rounds"], state.keep, step, [str(entry.get("kind") or "") for entry in chosen],
     )  # fmt: skip
     for row, each in zip(rows, predictions):
         row |= {"cycle": each.cycle, "cycle_measured": row["tau_measured"] / row["measured"][0]}
@@ -182,17 +172,8 @@ def bench(
     parts = [Part("Cycles in float64: simulated and run", COUNTED, counted)]
     if decoded:
         parts.append(Part("Batches: tokens/s of all rows, predicted and run", BATCHES, decoded))
-    shown = [
-        row
-        | {
-            name: Estimate(row[name][0], row[name][1], row[name][2], number)
-            for name in ("predicted", "measured")
-        }
-        | {"covered": {True: "yes", False: "no"}.get(row["covered"])}
-        for row in rows
-    ]
-    return Report("advise", title, about, COLUMNS, shown, _bars(rows, counted), notes, (), parts,
-                  state.content["rounds"])  # fmt: skip
+    return Report("advise", title, about, COLUMNS, compared(rows, number), _bars(rows, counted), notes, (),
+                  parts, state.content["rounds"])  # fmt: skip
 
 
 def _advice(
@@ -262,27 +243,11 @@ def _loads(
             }  # fmt: skip
 
 
-class _State:
+class _State(speed.State):
     """Predictions and measurements so far, saved in a file if one is given."""
 
     def __init__(self, path: Path | None, plan: Settings) -> None:
-        self.path = path
-        self.content: Settings = {"plan": plan, "predictions": None, "rounds": [], "counted": None}
-        if path is not None and path.exists():
-            try:
-                stored = json.loads(path.read_text(encoding="utf8"))
-                same = stored["plan"] == json.loads(json.dumps(plan))
-            except (OSError, ValueError, KeyError, TypeError):
-                raise ParameterError(f"{path} holds no readable rounds: delete it") from None
-            if not same:
-                raise ParameterError(
-                    f"{path} holds rounds of another measurement, machine or version: delete it"
-                )
-            self.content = stored
-
-    def keep(self) -> None:
-        if self.path is not None:
-            write_text(self.path, json.dumps(self.content), force=True)
+        super().__init__(path, plan, predictions=None, counted=None)
 
     def predictions(
         self, candidates: Sequence[Candidate], make: Callable[[], list[Prediction]]

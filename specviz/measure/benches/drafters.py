@@ -8,7 +8,6 @@ problems with known answers show its effect. Installed engines decode the same p
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,13 +16,11 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import numpy as np
 import torch
 
 from specviz import methods, metrics, schema
 from specviz.draft import Draft
 from specviz.errors import ParameterError, PromptError, near
-from specviz.files import write_text
 from specviz.loop import Run, generate
 from specviz.loop.machine import computed_by, identity
 from specviz.measure import timing
@@ -188,24 +185,20 @@ def bench(
     plan = speed.plan_of(model, [*grid, *engines], texts, practice, max_new_tokens)
     plan |= {"loss": loss, "grid": {name: GRIDS[name] for name in sorted(GRIDS)}}
     plan |= {"drafters": [identity(draft) | computed_by(draft) for draft in drafts]}
-    state = speed.resumed(rounds_file, plan)
-    answers = state.setdefault("sums", {})
-
-    def keep() -> None:
-        if rounds_file is not None:
-            write_text(rounds_file, json.dumps(state), force=True)
-
-    with speed.going_on(state, rounds, rounds_file):
+    state = speed.State(rounds_file, plan, calibration={})
+    content = state.content
+    calibration, answers = content["calibration"], content.setdefault("sums", {})
+    with state.going_on(rounds):
         for contender in grid:
-            if contender.name not in state["calibration"]:
-                state["calibration"][contender.name] = _tried(
+            if contender.name not in calibration:
+                calibration[contender.name] = _tried(
                     model, by_name, contender, practice, max_new_tokens, loss, tick
                 )
-                keep()
+                state.keep()
         lineup = [Contender(BASELINE, BASELINE)]
-        lineup += [replace(each, values=_best(state["calibration"][each.name])) for each in grid]
+        lineup += [replace(each, values=_best(calibration[each.name])) for each in grid]
         stage = Stage(model, [*lineup, *engines], texts, practice, max_new_tokens, by_name)
-        speed.run_rounds(stage, state, rounds, keep, tick)
+        speed.run_rounds(stage, state, rounds, tick)
         if sums and model.kind == "causal":
             answering = [
                 contender for contender in lineup if contender.name == BASELINE or _lossy(contender.method)
@@ -214,10 +207,10 @@ def bench(
                 tick(number, len(answering), f"sums, {contender.label}")
                 if len(answers.get(contender.label, [])) != sums:
                     answers[contender.label] = _answered(model, by_name, contender, questions[:sums])
-                    keep()
+                    state.keep()
     about = {"best_exact": None, "left_out": {name: lacking[name] for name in PLAIN if name in lacking}}
     return _report(
-        model, lineup, engines, by_name, selection, texts, practice, state, max_new_tokens, loss, about
+        model, lineup, engines, by_name, selection, texts, practice, content, max_new_tokens, loss, about
     )
 
 
@@ -280,25 +273,13 @@ def _tried(
         )
         for values in grid
     ]  # fmt: skip
-    seconds, totals = np.zeros(len(grid)), [Loss(0, 0, 0.0)] * len(grid)
-    wait = timing.synchroniser(model.device)
-    with timing.settled():
-        for text, ids in enumerate(prompts):
-            tick(text, len(prompts), f"choosing {contender.name}")
-            for number in np.roll(np.arange(len(grid)), -text).tolist():  # in turns
-                decode = decoders[number]
-                wait()
-                begin = clock()
-                answer = decode(text)
-                wait()
-                taken = clock() - begin - decode.phases[-1].prefill
-                if text:
-                    seconds[number] += taken
-                    totals[number] += Loss.of(model, ids, answer)
-    points: list[Row] = [
-        {"values": values, "speed": total.tokens / spent, "others": total.share}
-        for values, total, spent in zip(grid, totals, seconds.tolist())
-    ]
+    step, what = timing.counter(tick, len(prompts) * len(grid)), f"choosing {contender.name}"
+    times = timing.paired(dict(enumerate(decoders)), len(prompts), model.device, lambda _: step(what), clock)
+    points: list[Row] = []
+    for values, decode, timed in zip(grid, decoders, times.values()):
+        losses = [Loss.of(model, ids, answer) for ids, answer in zip(texts, timed.texts[1:])]
+        total, seconds = sum(losses, Loss(0, 0, 0.0)), sum(timed.seconds[1:]) - sum(decode.prefills[1:])
+        points.append({"values": values, "speed": total.tokens / seconds, "others": total.share})
     good = [point for point in points if point["others"] <= loss or not _lossy(contender.method)]
     best = max(good or points, key=lambda point: point["speed"] if good else -point["others"])
     return {"values": best["values"], "points": points, "within": bool(good)}

@@ -151,16 +151,15 @@ def _decoded(
     runs: dict[str, Run] = {}
     with timing.closing(runs):
         for method in methods:
-            timing.finish(Run(model, [ids[longest]], method, max_new_tokens=most))
+            Run(model, [ids[longest]], method, max_new_tokens=most).finish()
             runs[method] = Run(model, ids, method, max_new_tokens=most)
-        ours = {method: Texts(run) for method, run in runs.items()}
         decoders: dict[str, Callable[[int], list[int]]] = {
             THROUGH: lambda i: through(model, ids[i], most),
-            **ours,
+            **{method: Texts(run) for method, run in runs.items()},
             **{name: partial(peer.text, ids) for name, peer in theirs.items()},
         }
         times = timing.paired(decoders, len(ids), "cpu", step, timing.clock_of(model)[0])
-        traces = {method: each.finish() for method, each in ours.items()}
+        traces = {method: run.finish() for method, run in runs.items()}
     once = {name: timed.each_once(len(texts)) for name, timed in times.items()}
     return Side(name, model, texts, once, traces)
 

@@ -99,12 +99,12 @@ def pair(
         decoders = {name: Texts(run) for name, run in runs.items()}
         times = timing.paired(decoders, texts, model.device, clock=clock)
         # Flushing the record and building its tables is part of recording.
-        endings = {name: partial(_ending, decoder) for name, decoder in decoders.items()}
+        endings = {name: partial(_ending, run) for name, run in runs.items()}
         ends = timing.paired(endings, 1, model.device, clock=clock)
     spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in RECORDS}
     return spent, ends["with"].seconds[0], times["with"].tokens
 
 
-def _ending(decoder: Texts, _: int) -> list[int]:
-    decoder.finish()
+def _ending(run: Run, _: int) -> list[int]:
+    run.finish()
     return []

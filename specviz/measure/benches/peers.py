@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from specviz.loop import Run
 from specviz.measure import timing
 from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
-from specviz.measure.timing import BASELINE, Texts, Timed
+from specviz.measure.timing import BASELINE, Entrant, Texts, Timed
 from specviz.methods import find
 from specviz.models.protocols import Model
 from specviz.models.trimmed import TrimmedModel
@@ -40,18 +39,6 @@ NOTES = [
     "n-grams and length for prompt_lookup.",
     "same text: equal to our autoregressive decoding token for token (bild is lossy).",
 ]
-
-
-@dataclass(frozen=True)
-class Side:
-    """One decoder of the comparison."""
-
-    decoder: str
-    draft: str | None = None
-
-    @property
-    def label(self) -> str:
-        return self.decoder + (f", {self.draft}" if self.draft else "")
 
 
 def bench(
@@ -87,25 +74,24 @@ def bench(
     for decode in theirs.values():  # warm-up; the longest text first, so that compiled code covers its sizes
         decode(longest)
         decode(0)
-    runs: dict[Side, Run] = {}
-    named = {draft.name: draft for draft in drafts}
-    ours = [Side(BASELINE), Side(LOOKUP)]
-    ours += [Side(name, draft) for name in ("speculative", "bild") for draft in named]
+    runs: dict[Entrant, Run] = {}
+    ours = [Entrant(BASELINE), Entrant(LOOKUP)]
+    ours += [Entrant(name, draft) for name in ("speculative", "bild") for draft in drafts]
     with timing.closing(runs):
         for side in ours:
-            options: Settings = {"draft": named.get(side.draft or ""), "max_new_tokens": max_new_tokens}
-            timing.finish(Run(model, [ids[longest], ids[0]], side.decoder, **options))
-            runs[side] = Run(model, ids, side.decoder, **options)
+            options: Settings = {"draft": side.draft, "max_new_tokens": max_new_tokens}
+            Run(model, [ids[longest], ids[0]], side.method, **options).finish()
+            runs[side] = Run(model, ids, side.method, **options)
         texts = {side: Texts(run) for side, run in runs.items()}
         step = timing.counter(tick, len(ids) * (len(texts) + len(theirs)))
         times = timing.paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
-        traces = {side: text.finish() for side, text in texts.items()}
+        traces = {side: run.finish() for side, run in runs.items()}
     times = {side: timed.each_once(prompts) for side, timed in times.items()}
-    peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
-    peers |= {Side("speculative", each.name): Side(ASSISTED, each.name) for each in whole}
-    base = times[Side(BASELINE)]
+    peers = {Entrant(BASELINE): Entrant(GENERATE), Entrant(LOOKUP): Entrant(COPIED)}
+    peers |= {Entrant("speculative", each): Entrant(ASSISTED, each) for each in whole}
+    base = times[Entrant(BASELINE)]
     rows = [
-        {"decoder": side.decoder, "draft": side.draft}
+        {"decoder": side.method, "draft": side.draft.name if side.draft is not None else None}
         | compared_row(timed, base, times.get(peers[side]) if side in peers else None, traces.get(side))
         for side, timed in times.items()
     ]
@@ -125,16 +111,16 @@ def bench(
 
 def opponents(
     peer: Peer, ids: list[list[int]], drafts: list[Model], length: int, cuda: bool
-) -> dict[Side, Callable[[int], list[int]]]:
+) -> dict[Entrant, Callable[[int], list[int]]]:
     """transformers' own decoders, each called with the number of a text."""
-    theirs: dict[Side, Callable[[int], list[int]]] = {
-        Side(GENERATE): lambda i: peer.generate(ids[i]),
-        Side(COPIED): lambda i: peer.generate(ids[i], **lookup_options()),
+    theirs: dict[Entrant, Callable[[int], list[int]]] = {
+        Entrant(GENERATE): lambda i: peer.generate(ids[i]),
+        Entrant(COPIED): lambda i: peer.generate(ids[i], **lookup_options()),
     }
     if cuda:
-        theirs[Side(COMPILED)] = lambda i: peer.generate(ids[i], cache_implementation="static")
+        theirs[Entrant(COMPILED)] = lambda i: peer.generate(ids[i], cache_implementation="static")
     for draft in drafts:
-        theirs[Side(ASSISTED, draft.name)] = partial(_assisted, peer, ids, twin(draft), length)
+        theirs[Entrant(ASSISTED, draft)] = partial(_assisted, peer, ids, twin(draft), length)
     return theirs
 
 
@@ -153,12 +139,12 @@ def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Trace | N
     }  # fmt: skip
 
 
-def _bars(rows: list[Row], cuda: bool, times: dict[Side, Timed]) -> list[Bar]:
+def _bars(rows: list[Row], cuda: bool, times: dict[Entrant, Timed]) -> list[Bar]:
     by = {(row["decoder"], row["draft"]): row for row in rows}
     bars = [Bar("autoregressive over generate", by[BASELINE, None]["peer"].median, 1.0)]
     bars.append(Bar("prompt_lookup over transformers' own", by[LOOKUP, None]["peer"].median, 1.0))
     if cuda:
-        over: Estimate = times[Side(BASELINE)].over(times[Side(COMPILED)])
+        over: Estimate = times[Entrant(BASELINE)].over(times[Entrant(COMPILED)])
         bars.append(Bar("autoregressive over generate with the compiled static cache", over.median, 1.0))
     drafts = [draft for decoder, draft in by if decoder == "speculative"]
     for draft in drafts:

@@ -8,18 +8,17 @@ predicted from the cycles here and from timed passes there alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Annotated
 
 import numpy as np
 import torch
 
 from specviz.errors import ParameterError, plural
-from specviz.measure.benches.passes import REFERENCE, Rounds, variants
+from specviz.measure.benches.passes import REFERENCE, measure_models, variants
 from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Report, Row, Tick
 from specviz.measure.sweep import Measured, Point, sweep
-from specviz.measure.timing import BASELINE, clock_of, setting, settled, threads
+from specviz.measure.timing import BASELINE, clock_of, counter, setting, threads
 from specviz.measure.work import cores
 from specviz.methods import find
 from specviz.models.protocols import Model
@@ -64,13 +63,7 @@ def bench(
         raise ParameterError(
             f"{model.name} has one format, one layout and one thread here: there is nothing to project to"
         )
-    of = len(prompts) * (1 + len(ways)) * len(points)
-    done = 0
-
-    def step(label: str) -> None:
-        nonlocal done
-        done += 1
-        tick(done, of, label)
+    step = counter(tick, len(prompts) * (1 + len(ways)) * len(points))
 
     def decoded(there: Model, count: int) -> dict[str, Measured]:
         with threads(count):
@@ -165,7 +158,5 @@ def predicted(mine: Sums, plain: Sums, there: Model, draft: Model | None, rounds
 
 def timed(model: Model, sizes: Sequence[int], context: int, rounds: int) -> dict[int, float]:
     """Median seconds of a pass of each size."""
-    with closing(Rounds({"": model}, sizes, context)) as again, settled():
-        for _ in range(rounds):
-            again()
-        return {g: float(np.median(ms)) / 1e3 for g, ms in again.spent()[""].items()}
+    spent = measure_models({"": model}, sizes, context, rounds)[""]
+    return {g: float(np.median(ms)) / 1e3 for g, ms in spent.items()}

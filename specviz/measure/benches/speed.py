@@ -629,47 +629,71 @@ def bench(
     wanted = [name for name in (LOOKUP, "unispec") if any(_open(c, name) for c in contenders)]
     _check_enough(selection, contenders, bool(wanted))
     plan = plan_of(model, contenders, texts, warm, max_new_tokens)
-    state = resumed(rounds_file, plan)
-
-    def keep() -> None:
-        if rounds_file is not None:
-            write_text(rounds_file, json.dumps(state), force=True)
-
-    with going_on(state, rounds, rounds_file):
+    state = State(rounds_file, plan, calibration={})
+    calibration = state.content["calibration"]
+    with state.going_on(rounds):
         for name in wanted:
-            if name not in state["calibration"]:
-                state["calibration"][name] = _calibrated(model, name, selection, max_new_tokens, tick)
-                keep()
-        chosen = given | {name: measured["g"] for name, measured in state["calibration"].items()}
+            if name not in calibration:
+                calibration[name] = _calibrated(model, name, selection, max_new_tokens, tick)
+                state.keep()
+        chosen = given | {name: measured["g"] for name, measured in calibration.items()}
         contenders, lacking = lineup(model, only, chosen, sizes)
         stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
-        run_rounds(stage, state, rounds, keep, tick)
-    return _report(model, selection, contenders, lacking, state, max_new_tokens)
+        run_rounds(stage, state, rounds, tick)
+    return _report(model, selection, contenders, lacking, state.content, max_new_tokens)
 
 
-@contextmanager
-def going_on(state: Settings, rounds: int, rounds_file: Path | None) -> Iterator[None]:
-    """On Ctrl-C, say how many rounds are saved."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if rounds_file is None:
-            raise
-        line = f"{len(state['rounds'])} of {rounds} rounds are kept: run the same command again to continue"
-        raise KeyboardInterrupt(line) from None
+class State:
+    """Rounds so far, and what `empty` names; saved in a file if one is given, whose plan must be the same."""
+
+    def __init__(self, path: Path | None, plan: Settings, **empty: Any) -> None:
+        self.path = path
+        plan = json.loads(json.dumps(plan))
+        self.content: Settings = {"plan": plan, "rounds": [], **empty}
+        if path is None or not path.exists():
+            return
+        try:
+            stored = json.loads(path.read_text(encoding="utf8"))
+            other = [name for name in plan if stored["plan"].get(name) != plan[name]]
+            [stored[name] for name in self.content], stored.get("calibration", {}).items()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise ParameterError(f"{path} holds no readable rounds: delete it") from None
+        if other:
+            raise ParameterError(
+                f"{path} holds rounds of another measurement (other {', '.join(other)}): delete it, or write "
+                "the result elsewhere"
+            )
+        self.content = stored
+
+    def keep(self) -> None:
+        """Write the file."""
+        if self.path is not None:
+            write_text(self.path, json.dumps(self.content), force=True)
+
+    @contextmanager
+    def going_on(self, rounds: int) -> Iterator[None]:
+        """On Ctrl-C, say how many rounds are saved."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.path is None:
+                raise
+            kept = f"{len(self.content['rounds'])} of {rounds} rounds are kept"
+            raise KeyboardInterrupt(f"{kept}: run the same command again to continue") from None
 
 
-def run_rounds(stage: Stage, state: Settings, rounds: int, keep: Callable[[], None], tick: Tick) -> None:
+def run_rounds(stage: Stage, state: State, rounds: int, tick: Tick) -> None:
     """Run the missing rounds, and save each when it ends."""
-    missing = rounds - len(state["rounds"])
+    kept = state.content["rounds"]
+    missing = rounds - len(kept)
     if missing <= 0:
         return
     before = sum(len(stage.before(each)) for each in stage.lineup)
     step = timing.counter(tick, before + len(stage.lineup) * len(stage.texts) * missing)
     stage.prepare(step)
-    while (turn := len(state["rounds"])) < rounds:
-        state["rounds"].append(one_round(stage, turn, step))
-        keep()
+    while (turn := len(kept)) < rounds:
+        kept.append(one_round(stage, turn, step))
+        state.keep()
 
 
 def checked_sizes(size: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
@@ -740,26 +764,6 @@ def plan_of(
         "max_new_tokens": most,
         **{name: circumstances[name] for name in ("dtype", "threads", "device", "processor", "versions")},
     }
-
-
-def resumed(kept: Path | None, plan: Settings) -> Settings:
-    """Load the saved rounds of the same plan, or start empty if there are none."""
-    plan = json.loads(json.dumps(plan))
-    empty: Settings = {"plan": plan, "calibration": {}, "rounds": []}
-    if kept is None or not kept.exists():
-        return empty
-    try:
-        state = json.loads(kept.read_text(encoding="utf8"))
-        other = [name for name in plan if state["plan"].get(name) != plan[name]]
-        state["rounds"], state["calibration"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ParameterError(f"{kept} holds no readable rounds: delete it") from None
-    if other:
-        raise ParameterError(
-            f"{kept} holds rounds of another measurement (other {', '.join(other)}): delete it, or write the "
-            "result elsewhere"
-        )
-    return state
 
 
 # ---------------------------------------------------------------- report

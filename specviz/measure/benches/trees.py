@@ -164,13 +164,13 @@ def bench(
         for side in lineup:
             method = side.build()
             first = before if side.memory == "warm" else texts[:2]
-            timing.finish(Run(model, first, method, record=None, max_new_tokens=max_new_tokens))
+            Run(model, first, method, record=None, max_new_tokens=max_new_tokens).finish()
             runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
             step(side.label)
         decoders = {side: Texts(run) for side, run in runs.items()}
         clock, name_of_clock = timing.clock_of(model)
         times = timing.paired(decoders, len(texts), model.device, lambda side: step(side.label), clock)
-        traces = {side: decoder.finish() for side, decoder in decoders.items()}
+        traces = {side: run.finish() for side, run in runs.items()}
     rows = {side: _row(side, times, traces[side]) for side in lineup}
     report = Report(
         "trees",

@@ -14,7 +14,7 @@ from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
-from specviz.measure.claims import BootstrapEstimate, derived, ratio, resampled
+from specviz.measure.claims import BootstrapEstimate, derived, quotient, ratio, resampled
 from specviz.measure.report import Entry, Values
 from specviz.replays.canvases import PAPER, suite
 from specviz.replays.cells import ABILITY
@@ -108,16 +108,6 @@ def each_text(values: Sequence[float], rounds: int) -> np.ndarray:
     return np.reshape(np.asarray(values, float), (rounds, -1)).sum(0)
 
 
-def over(tokens: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Tokens per second, all texts pooled."""
-    return tokens / taken
-
-
-def faster(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> np.ndarray:
-    """The ratio of two speeds."""
-    return (a / b) / (c / d)
-
-
 def saved(mine: np.ndarray, base: np.ndarray) -> np.ndarray:
     """Share of passes saved, in percent."""
     return 100 * (1 - mine / base)
@@ -165,10 +155,10 @@ def one_task(
         mine, where = written[key], {**row.where, "task": task}
         tokens, seconds = speed(mine, options.model.eos, rounds)
         made.by(ways[key].method, ways[key].values)
-        made.add(where, "throughput", resampled(over, tokens, seconds))
+        made.add(where, "throughput", resampled(ratio, tokens, seconds))
         if mine is not base:
             made.cost(phases[key], phases[STEPWISE], options.model)
-            made.add(where, "speedup", resampled(faster, tokens, seconds, their_tokens, their_seconds))
+            made.add(where, "speedup", resampled(quotient, tokens, seconds, their_tokens, their_seconds))
             passes = [each_text([t.passes for t in each.texts], rounds) for each in (mine, base)]
             made.add(where, "step_reduction", resampled(saved, *passes))
             made.add(where, "verification_nodes", exact(1 + ways[key]().nodes))
@@ -289,7 +279,7 @@ def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
                 for name, way, each, mine, spent in zip(names, ways, written, texts, phases):
                     made.by(way.method, {**way.values, "shots": examples, "length": length})
                     tokens, seconds = speed(each, options.model.eos, rounds)
-                    made.add({**where, **name, "task": task}, "throughput", resampled(over, tokens, seconds))
+                    made.add({**where, **name, "task": task}, "throughput", resampled(ratio, tokens, seconds))
                     if way is not ways[0]:
                         made.cost(spent, phases[0], options.model)
                         made.same_texts(task, mine, texts[0])
