@@ -466,8 +466,9 @@ class WhatIf:
         """What would SSD have done with this draft length and tree? See `specviz.whatifs.canvases`.
 
         Needs a run of stepwise decoding or SSD, and uses its blocks, cache and refreshes. Exact: cycles,
-        drafts, verdicts and order are those of a rerun, except for near-ties, which `why` counts. Another
-        block or cache needs a rerun, because it would read other states.
+        drafts, verdicts and order are those of a rerun. From a text's first near-tie on (`why` counts them,
+        `places` says where) they are modelled, unless passes of all shapes round alike (an invariant model).
+        Another block or cache needs a rerun, because it would read other states.
 
         Parameters
         ----------
@@ -485,7 +486,9 @@ class WhatIf:
         cells, most = min(text.length for text in texts), max(row["draft_length"] for row in grid)
         if most > cells:
             raise ParameterError(f"ssd: a draft_length of {most} exceeds the canvas' {cells} cells")
-        replays = [[canvases.ssd(text, dtype, sure, **row) for text in texts] for row in grid]
+        # In float64 the record is coarser than the grid, so ties are open in invariant runs, too.
+        alike = bool((self._run["backend"] or {}).get("invariant")) and dtype != "float64"
+        replays = [[canvases.ssd(text, dtype, sure, alike, **row) for text in texts] for row in grid]
         close = max(sum(walk.close for walk in walks) for walks in replays)
         rows = [(setting, list[Walk](walks)) for setting, walks in zip(grid, replays)]
         table = tabulate(rows, drafter=False)
