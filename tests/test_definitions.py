@@ -13,7 +13,9 @@ from specviz.trace import Recorder, Trace, read_counts
 A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "below_budget"
 
 
-def decode(*texts: list[list[str]], method: str = "m", ends: tuple[int, ...] = (), **run) -> Trace:
+def decode(
+    *texts: list[list[str]], method: str = "m", ends: tuple[int, ...] = (), pause: float = 0.0, **run
+) -> Trace:
     """Record a run with one text per list of chain drafts; a step takes a second, a prefill half a second.
 
     Every step emits its accepted tokens and one of its own, except the last step of a text in `ends`, which
@@ -26,7 +28,7 @@ def decode(*texts: list[list[str]], method: str = "m", ends: tuple[int, ...] = (
     for prompt, steps in enumerate(texts):
         times = {"prompt": prompt, "start": clock, "duration": 0.5}
         recorder.add({"cycle": 0, **times})
-        clock, emitted = clock + 0.5, 0
+        clock, emitted = clock + 0.5 + pause, 0
         for i, status in enumerate(steps):
             n, last = status.count(A), i + 1 == len(steps)
             out = n + (not (last and prompt in ends))
@@ -38,7 +40,7 @@ def decode(*texts: list[list[str]], method: str = "m", ends: tuple[int, ...] = (
                 "out_origin": ["draft"] * n + ["bonus"] * (out - n),
                 "end": "eos" if last else None,
             })  # fmt: skip
-            clock, emitted = clock + 1, emitted + out
+            clock, emitted = clock + 1 + pause, emitted + out
     return recorder.close()
 
 
@@ -90,6 +92,13 @@ def test_speedups_of_the_same_texts_flip_likewise():
         assert sprint[each] > steady[each]
     for pooled in ("throughput", "decode tokens/s", "time per token", "time per input"):
         assert sprint[pooled] < steady[pooled]
+
+
+def test_pauses_between_cycles_are_no_decoding_time():
+    paused = decode([[A] * 4], [[A, R]] * 9, method="sprint", pause=0.7)
+    assert values(paused, PLAIN) == pytest.approx(values(SPRINT, PLAIN), nan_ok=True)
+    alone = metrics.rosetta(decode([[A] * 4], pause=0.7), decode([[]] * 5, method="autoregressive"))
+    assert alone.loc["time per output token", ["badge", "why"]].tolist() == ["", "nothing to divide by"]
 
 
 def test_every_acceptance_definition_by_hand():

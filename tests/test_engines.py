@@ -146,8 +146,10 @@ def test_tokens_of_mlx_lm_are_put_into_steps(file):
     write(file, *tokens(), *tokens((True, True, False)))
     assert origin_of(file) == "mlx-lm"
     counts = read_counts(file, "mlx-lm")
-    assert counts.steps["accepted"].tolist() == [2, 1]  # the first step of each text is the prefill's
-    assert counts.requests["output"].tolist() == [6, 3] and counts.requests["emitted"].tolist() == [5, 0]
+    assert counts.steps["accepted"].tolist() == [0, 2, 1, 2]
+    assert counts.requests["output"].tolist() == counts.requests["emitted"].tolist() == [6, 3]
+    first = read_counts(write(file, *tokens((True, True, False, False, True, True))), "mlx-lm")
+    assert (first.total("steps"), metrics.accepted_share(first)) == (3, 4 / 6)
     assert read_counts(write(file, *tokens((False,) * 4)), "mlx-lm", plain=True).total("steps") == 3
 
 
@@ -350,6 +352,31 @@ def test_chunks_of_a_streamed_answer_are_left_out(file):
     chunk["timings"] |= {"predicted_n": 100, "draft_n": 99, "draft_n_accepted": 60}
     counts = read_counts(write(file, chunk, chunk, ENGINES["llama.cpp"]), "llama.cpp")
     assert counts.total("output") == 256 and len(counts.requests) == 1
+    bare = [
+        {"choices": [{"index": 0, "finish_reason": None, "delta": {"content": "Hi"}}]},
+        {"choices": [{"index": 0, "finish_reason": None, "text": "Hi"}]},
+        {"content": "Hi", "stop": False},
+        {"choices": [{"index": 0, "finish_reason": "stop", "delta": {}}]},  # the next chunk has the timings
+    ]
+    last = {"choices": [], "timings": ENGINES["llama.cpp"]["timings"]}
+    counts = read_counts(write(file, *bare, last), "llama.cpp")
+    assert counts.requests["output"].tolist() == [256] and len(counts.left_out) == 4
+    entry = ENGINES["sglang"]
+    part = entry | {"meta_info": entry["meta_info"] | {"finish_reason": None}}
+    assert read_counts(write(file, part, entry), "sglang").requests["output"].tolist() == [12]
+    few = {name: {"completion_tokens": n, "finish_reason": end} for name, n, end in
+           (("part", 3, None), ("whole", 9, {"type": "stop"}))}  # fmt: skip
+    write(file, *({"meta_info": each} for each in few.values()))
+    assert read_counts(file, "sglang", plain=True).requests["output"].tolist() == [9]
+
+
+def test_the_sums_of_all_slots_are_added(file):
+    other = LOG.replace("id 1", "id 0").replace("tokens = 259", "tokens = 518").replace("325.555", "976.665")
+    unnamed = (other + LOG).replace("print_timing: id", "print_timing: slot")
+    for text in (LOG + other, other + LOG, unnamed):
+        file.write_text(text)
+        drafting = read_counts(file, "llama.cpp-log").drafting
+        assert drafting == pytest.approx(2 * 259 * (0.325555 + 0.976665) / (259 + 518))
 
 
 def test_counts_without_their_drafting_steps_are_no_records_of_aiperf(file, tmp_path):

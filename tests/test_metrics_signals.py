@@ -9,6 +9,7 @@ import traces
 from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.metrics.signals import SIGNALS
+from specviz.trace import Trace
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -106,6 +107,17 @@ def test_what_predicts_and_what_does_not(trace):
     assert set(rated.index) == set(SIGNALS)
     table["score"] = table["accepted"]
     assert metrics.auroc(table).iloc[0][["signal", "auroc", "ece"]].tolist() == ["score", 1.0, 0.0]
+
+
+def test_texts_of_separate_runs_are_drawn_separately():
+    stores = [traces.build("cm_asd", seed=seed, tokens=60, hostile=False)._stores[0] for seed in range(12)]
+    repeated = metrics.auroc(metrics.signals(Trace(stores)))
+    assert set(repeated["prompts"]) == {1}, "all have one prompt's id"
+    for number, store in enumerate(stores):
+        store.run["prompts"][0]["id"] = f"q{number}"
+    for trace in (Trace(stores), Trace(stores).redact()):
+        rated = metrics.auroc(metrics.signals(trace))
+        assert set(rated["prompts"]) == {12} and rated["low"].notna().all()
 
 
 @pytest.mark.parametrize(

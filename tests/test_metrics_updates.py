@@ -149,6 +149,21 @@ def test_a_stream_by_hand(two):
     assert estimate.median == metrics.normalized_erasure(two)
 
 
+def test_a_stream_without_times_has_none(two):
+    rows = two.arrow([column.name for column in specviz.schema.COLUMNS]).to_pylist()
+    run = {name: two.run[name] for name in ("run", "method", "eos", "prompts", "parameters")}
+    untimed, *prefills = (Recorder(run, piece=lambda token: WORDS[token].encode()) for _ in range(3))
+    for row in rows:
+        untimed.add(row | {"start": None, "duration": None})
+    trace = untimed.close()
+    assert trace.updates[["prefill", "duration"]].isna().all(axis=None)
+    table = metrics.by_stream(trace)
+    assert table[["prefill", "seconds"]].isna().all(axis=None) and table["emitted"].tolist() == [14, 6]
+    for recorder, duration in zip(prefills, (0.1, None)):  # without a cycle after it
+        recorder.add(rows[0] | {"duration": duration})
+        assert recorder.close(complete=False).updates["duration"].isna().tolist() == [duration is None]
+
+
 def test_lagging_by_hand(two):
     row = metrics.lagging(two).iloc[0]
     # When each token of "a b d e" became final: with 2, 4, 5, 5 of 5 words; the third is the first with all.

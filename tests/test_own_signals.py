@@ -157,7 +157,7 @@ def test_metrics_rate_the_signals(monkeypatch):
     assert about.loc["age", "auroc"] == pytest.approx(expected)
     assert about.loc["hits", "counted"] == (trace.cycles["cycle"] > 0).sum()
     plain = metrics.signals(traces.build("cm_asd"))
-    assert list(plain) == ["run", "prompt", "cycle", "node", *metrics.signals.__globals__["SIGNALS"],
+    assert list(plain) == ["run", "prompt", "text", "cycle", "node", *metrics.signals.__globals__["SIGNALS"],
                            "accepted", "first", "gap", "threshold"]  # fmt: skip
 
 

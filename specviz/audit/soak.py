@@ -422,9 +422,10 @@ def _locked(path: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     try:
-        with FileLock(path.with_name(path.name + ".lock"), timeout=0):
-            yield
+        held = FileLock(path.with_name(path.name + ".lock"), timeout=0).acquire()
     except Timeout:
         raise TraceError(f"another soak writes {path}: name another file") from None
     except OSError as error:
         raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
+    with held:
+        yield

@@ -139,15 +139,19 @@ def of_counts(counts: Counts) -> Costs:
     TraceError
         If there were none.
     """
-    steps, tokens = counts.total("steps"), counts.total("emitted")
+    table = counts.requests
+    texts = table[["steps", "emitted"]].astype("float64").rename(columns={"emitted": "tokens"})
+    if counts.origin == "mlx-lm" and not counts.plain:  # the first step of a text is not timed
+        texts["steps"] -= 1
+        texts["tokens"] -= counts.steps.groupby("request")["emitted"].first().to_numpy(np.float64)
+        texts = texts.clip(lower=0)  # a text may end inside its first draft
+    steps, tokens = texts["steps"].sum(skipna=False), texts["tokens"].sum(skipna=False)
     if steps == 0 and counts.plain:
         raise TraceError(
             f"{counts.where}: its answers have one token each, the prefill's, so no step is timed"
         )
     if steps == 0:
         raise TraceError(f"{counts.where} counts no verify step: explain needs answers of several tokens")
-    table = counts.requests
-    texts = table[["steps", "emitted"]].astype("float64").rename(columns={"emitted": "tokens"})
     first = table["first"].where(table["first"].notna(), table["prefill"])
     texts["seconds"] = table["seconds"] - first
     texts.index = table["id"]

@@ -410,7 +410,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         "time per output token", SPEED, MEAN, EMITTED, "mean((T′ - F′) / (O′ - 1)) / mean((T - F) / (O - 1))",
-        ("output", "seconds", "first"), lambda t, b: _per_token(b) / _per_token(t),
+        ("output", "seconds", "first"), lambda t, b: _per_token(b) / (_per_token(t) or np.nan),
         ("vLLM (bench serve, TPOT)", "AIPerf (inter token latency)"),
         "after the first tokens; if the first step emits several, it still counts as one",
         f"{VLLM_BENCH} (tpot); aiperf 0.13.0, metrics/types/inter_token_latency_metric.py",

@@ -132,8 +132,9 @@ def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     begin = texts["start"].min()
     created = {part.run["run"]: _since_1970(part.run["created"]) for part in trace.split()}
     table["begin"] = begin + [created[run] for run, _ in table.index]
-    emitting = cycles[cycles["emitted"] > 0].groupby(keys, observed=True, sort=False)
-    table["first"] = (emitting["start"].first() + emitting["duration"].first()).reindex(table.index) - begin
+    # Like `seconds`, without the pauses between cycles.
+    until = cycles[texts["emitted"].cumsum() == cycles["emitted"]].groupby(keys, observed=True)["duration"]
+    table["first"] = until.sum(min_count=1).where(texts["emitted"].sum() > 0).reindex(table.index)
     table["prefill"] = cycles[cycles["cycle"] == 0].set_index(keys)["duration"].reindex(table.index)
     by = steps.groupby(keys, observed=True)
     for name, column in (("drafted", "sent"), ("accepted", "accepted"), ("emitted", "emitted")):

@@ -25,6 +25,8 @@ from specviz.trace import KEYS, Trace
 if TYPE_CHECKING:
     import pandas as pd
 
+    from specviz.schema import Metadata
+
 # What each signal is; all are in [0, 1]. `specviz.methods.signals` computes them from logits.
 SIGNALS = {
     "score": "the method's own C_t, as it was recorded",
@@ -38,7 +40,8 @@ SIGNALS = {
 ENSEMBLE = ("entropy", "logit_margin", "softmax_margin", "variance")  # λ1, λ2, λ3, and a fourth
 EQUAL = (1 / 3, 1 / 3, 1 / 3, 0.0)
 OUTCOMES = ("accepted", "first")
-NOT_SIGNALS = ("run", "prompt", "cycle", "node", *OUTCOMES, "gap", "threshold")  # other columns of the table
+# The other columns of the table.
+NOT_SIGNALS = ("run", "prompt", "text", "cycle", "node", *OUTCOMES, "gap", "threshold")
 
 
 def signals(
@@ -69,10 +72,11 @@ def signals(
     Returns
     -------
     DataFrame
-        One row per judged node: ``run``, ``prompt``, ``cycle``, ``node``; a column for each of `SIGNALS` (NaN
-        if unknown) and for each node signal of the methods' own, as recorded; ``accepted``;
-        ``first``, whether the token is the target's own first choice (rank 0; false if the rank is unknown);
-        ``gap`` to that choice and the ``threshold`` that was allowed, in nats.
+        One row per judged node: ``run``, ``prompt``, ``text`` (identifies the prompt, also in other runs of
+        it), ``cycle``, ``node``; a column for each of `SIGNALS` (NaN if unknown) and for each node signal of
+        the methods' own, as recorded; ``accepted``; ``first``, whether the token is the target's own first
+        choice (rank 0; false if the rank is unknown); ``gap`` to that choice and the ``threshold`` that was
+        allowed, in nats.
 
     Raises
     ------
@@ -105,6 +109,8 @@ def _signals(
     # BiLD may keep the end of a text without the target reading it: such nodes were never judged.
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])]
     table = nodes[["run", "prompt", "cycle", "node"]].astype({"run": object}).reset_index(drop=True)
+    keys = {number: _text_key(part.run, number) for number in table["prompt"].unique()}
+    table.insert(2, "text", table["prompt"].map(keys))
 
     def column(name: str) -> np.ndarray:
         return nodes[name].to_numpy(np.float64)
@@ -131,6 +137,13 @@ def _signals(
     for name in ("gap", "threshold"):
         table[name] = column(name)
     return table
+
+
+def _text_key(run: Metadata, number: int) -> str:
+    """What identifies a prompt in every run of it: its id or its tokens; its run if it was redacted."""
+    prompts = run["prompts"] or []
+    own = prompts[number] if number < len(prompts) else {}
+    return f"{number} {own.get('turn') or 0} {own.get('id') or own.get('tokens') or run['run']}"
 
 
 def _vocabulary(part: Trace) -> int | None:
@@ -331,7 +344,7 @@ def _rated(
     import pandas as pd
 
     values, right = _finite(table, name, outcome)
-    group = pd.factorize(table["prompt"])[0]
+    group = pd.factorize(table["text"])[0]
     # groups keep their numbers, so that every signal is resampled with the same prompts
     own = group[np.isfinite(table[name].to_numpy(np.float64))]
     area, areas = _area(values, right.astype(bool), own, int(group.max()) + 1, resamples)

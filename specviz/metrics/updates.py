@@ -138,8 +138,10 @@ def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
 
     updates = trace.updates
     groups = updates.groupby(STREAM, observed=True, sort=False)
-    sums = {name: (name, "sum") for name in ("unreviewed", "emitted", "prompt_tokens", "reused", "prefill")}
-    table = groups.agg(updates=("update", "size"), **sums, seconds=("duration", "sum")).reset_index()
+    sums = {name: (name, "sum") for name in ("unreviewed", "emitted", "prompt_tokens", "reused")}
+    table = groups.agg(updates=("update", "size"), **sums)
+    table[["prefill", "seconds"]] = groups[["prefill", "duration"]].sum(min_count=1)
+    table = table.reset_index()
     cycles = trace.cycles
     judged = cycles.assign(sent=cycles["sent"] - cycles["cut"])
     judged = judged.groupby(STREAM, observed=True)[["sent", "accepted"]].sum()

@@ -9,7 +9,7 @@
     Source: llama.cpp, tools/server (README and pull requests 12603, 14104 and 24536).
 ``llama.cpp-log``
     The server's log: for each request "prompt eval time", "eval time" and "draft acceptance"; and the
-    "statistics" of each drafter, sums since the server was started, which tell how long a draft takes. Newer
+    "statistics" of each drafter, a slot's sums since the server was started: how long a draft takes. Newer
     servers print "acc per pos" on a line of its own (-lv 4); of llama-cli's log the runs are read.
     Source: llama.cpp, docs/speculative.md and tools/server/server-context.cpp.
 ``sglang``
@@ -51,6 +51,7 @@ CUT = ("length", "limit", "max_tokens", "maxPredictedTokensReached", CONTEXT_FUL
 ENDED = ("stop", "eos", "end_turn", "eosFound")
 SPECULATED = "used speculation, so it cannot be the baseline"
 NO_DRAFTS = "it reports no drafts"
+CHUNK = "it is a chunk of a streamed answer, but not the last one"
 
 
 # ---------------------------------------------------------------- requests with counts only
@@ -112,16 +113,17 @@ def _choice(line: Line) -> Record:
 def _llama_cpp(line: Line, plain: bool) -> Request | str:
     from specviz.trace.foreign_schema import Timings
 
-    entry = line.entry
+    entry, choice = line.entry, _choice(line)
     own = "predicted_n" in entry
-    if not own and "timings" not in entry:
+    timed, chat = own or "timings" in entry, "delta" in choice
+    # A chat may end before the chunk with the timings.
+    if entry.get("stop") is False or not choice.get("finish_reason", not chat) or (chat and not timed):
+        return CHUNK
+    if not timed:
         if "error" in entry:
             return "the request failed"
         line.fail("is not a response of llama-server: it has no timings")
     timings = line.checked(Timings, entry if own else entry["timings"], "" if own else "timings")
-    choice = _choice(line)
-    if entry.get("stop") is False or ("delta" in choice and choice.get("finish_reason") is None):
-        return "it is a chunk of a streamed answer, but not the last one"
     row: Record = {"id": f"line {line.number}"}  # a response's own id is different in every run
     if (read := timings.get("prompt_n")) is not None:
         row["prompt_tokens"] = read + (timings.get("cache_n") or 0)
@@ -146,6 +148,8 @@ def _sglang(line: Line, plain: bool) -> Request | str:
     if meta is None:
         line.fail("is not a response of SGLang: it has no meta_info (a chat wants return_meta_info)")
     given = line.checked(MetaInfo, meta, place)
+    if "finish_reason" in given and given["finish_reason"] is None:
+        return CHUNK
     if (output := given.get("completion_tokens")) is None:
         line.fail("has a meta_info without completion_tokens")
     row: Record = {"id": f"line {line.number}"}
@@ -271,8 +275,8 @@ def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
 def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
     """A text from its responses, one per token: a step is a run of drafted tokens and the token after it.
 
-    mlx-lm starts its clock at the first token, so its time of generation lacks the first step, which is
-    counted as part of the prefill.
+    mlx-lm starts its clock at the first token, so its time of generation lacks the first step, whose time is
+    part of the prefill's.
     """
     first, last = group[0][0], group[-1][1]
     row: Record = {"id": f"line {first.number}", "output": len(group)}
@@ -290,14 +294,15 @@ def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
         each.append(run)
         run = 0
     each += [run] * (run > 0)  # the text ended inside a draft
-    drafted, emitted, each = any(each), max(len(group) - each[0] - 1, 0), each[1:]
-    row |= {"steps": len(each), "emitted": emitted, "accepted": sum(each)}
     if plain:
-        if drafted:
+        if any(each):
             first.fail(SPECULATED)
-        return Request(row | {"drafts": 0, "drafted": 0}, each, [0] * len(each), True, 0)
-    if not drafted:
+        n = len(each) - 1  # the first token is the prefill's
+        row |= {"steps": n, "emitted": n, "drafts": 0, "drafted": 0, "accepted": 0}
+        return Request(row, [0] * n, [0] * n, True, 0)
+    if not any(each):
         return "no token came from a draft"
+    row |= {"steps": len(each), "emitted": len(group), "accepted": sum(each)}
     return Request(row, each, [None] * len(each), False)
 
 
@@ -308,6 +313,7 @@ DRAFT = re.compile(
 )
 MEAN = re.compile(rf"mean (?:acceptance length|len)\s*=\s*{NUMBER}")
 RATES = re.compile(r"(?:acceptance rate per position|acc per pos)\s*=\s*\(([0-9., ]*)\)")
+SLOT = re.compile(r"print_timing: id\s+(\d+)")
 SUMS = re.compile(
     r"statistics\s+([\w+-]{1,40}):.*?#gen drafts\s*=\s*(\d+),.*?#gen tokens\s*=\s*(\d+),"
     r"\s*#acc tokens\s*=\s*(\d+)"
@@ -321,12 +327,14 @@ LONGEST = 4096  # characters of a line that are read
 def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
     """Requests of a server's log; the drafters' total seconds are divided among them by drafted tokens."""
     blocks: list[tuple[Line, Record]] = []
-    sums: dict[str, tuple[Line, tuple[int, int, int], float]] = {}
-    version = None
+    sums: dict[tuple[str, str], list[tuple[list[int], float]]] = {}  # of each drafter and slot
+    version, slot = None, ""
     for number, text in enumerate(text_of(path).split("\n"), 1):
         text, line = text[:LONGEST], Line(path, number, {})
         if build := BUILD.search(text):
             version = f"llama.cpp build {build[1]}"
+        if named := SLOT.search(text):
+            slot = named[1]
         if match := PROMPT.search(text):
             blocks.append((line, {"prompt": (_ms(line, match[1]), _whole(line, match[2]))}))
         elif match := EVAL.search(text):
@@ -343,22 +351,18 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
                 line.fail(f"has an acceptance of {match[1]}, which is not {accepted} / {drafted}")
             blocks[-1][1].update(draft=(accepted, drafted), mean=MEAN.search(text), at=line)
         elif match := SUMS.search(text):
-            counts = tuple(_whole(line, match[i]) for i in (2, 3, 4))
+            counts = [_whole(line, match[i]) for i in (2, 3, 4)]
             if counts[2] > counts[1]:
                 line.fail(f"accepted {counts[2]} of {counts[1]} drafted tokens")
             times = SPENT.search(text)
-            before = sums.get(match[1])
-            if before is not None and any(a > b for a, b in zip(before[1], counts)):
-                line.fail(
-                    f"has sums of {match[1]} below those of line {before[0].number}: use the log of one "
-                    f"server start"
-                )
-            seconds = math.nan if times is None else _ms(line, times[2])
-            sums[match[1]] = line, (counts[0], counts[1], counts[2]), seconds
+            own = sums.setdefault((match[1], slot), [])
+            if own and all(a <= b for a, b in zip(own[-1][0], counts)):
+                own.pop()  # smaller sums are another slot's, or those of a server that was started again
+            own.append((counts, math.nan if times is None else _ms(line, times[2])))
         if blocks and (match := RATES.search(text)):
             blocks[-1][1]["rates"] = line, match[1]
-    drafted = sum(counts[1] for _, counts, _ in sums.values())
-    spent = sum(seconds for *_, seconds in sums.values())
+    drafted = sum(counts[1] for own in sums.values() for counts, _ in own)
+    spent = sum(seconds for own in sums.values() for _, seconds in own)
     each = spent / drafted if drafted else math.nan  # seconds per drafted token
     if not blocks:
         raise TraceError(f"{path} has no 'eval time' line: it is not a log of llama-server with timings")

@@ -403,8 +403,10 @@ class Trace:
         frame["prompt_tokens"], frame["reused"] = heads["context"], heads["reused"]
         frame["prefill"] = heads["duration"]
         for name in ("drafted", "accepted", "unreviewed", "emitted", "duration"):
-            frame[name] = rest[name].sum().reindex(frame.index, fill_value=0)
+            sums = rest[name].sum(min_count=int(name == "duration"))
+            frame[name] = sums.reindex(frame.index, fill_value=0)
         frame["cycles"] = rest.size().reindex(frame.index, fill_value=0)
+        frame.loc[(frame["cycles"] == 0) & frame["prefill"].isna(), "duration"] = np.nan
         last = cycles.groupby(keys, observed=True)[["end", "shown"]].last()
         frame["end"] = last["end"].reindex(frame.index)
         tokens = self.outputs.groupby(keys, observed=True, sort=False)["token"].agg(list)

@@ -27,8 +27,8 @@ def heat_map(
 ) -> Axes:
     """Map one number of an answer over two of its parameters; the brightest cell is the largest.
 
-    A cell's number is followed by ± if it is bounded, ~ if it is modelled, and ? if the replay had to stop
-    and the number covers only the cycles before that; cells with a ? are hatched.
+    A cell's number is followed by ± if it is bounded, ~ if it is modelled, and ? if the replay had to stop.
+    Such cells are hatched: a count covers only the cycles before that, and of a ratio only the ? is there.
 
     Parameters
     ----------
@@ -88,21 +88,22 @@ def _tick(value: Value) -> str:
 
 def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool) -> None:
     """Write each cell's number with its badge's mark, and hatch the cells whose replay had to stop."""
-    middle = np.nanmean([np.nanmin(grid), np.nanmax(grid)])
+    values = grid[~np.isnan(grid)]
+    middle = (values.min() + values.max()) / 2 if len(values) else 0.0
     for i, j in np.ndindex(grid.shape):
         badge = str(badges[i, j])
-        if badge == "needs a rerun":
+        stopped, number = badge == "needs a rerun", grid[i, j]
+        if stopped:
             ax.add_patch(_hatch(i, j))
-        if grid.size <= ROOM and grid[i, j] == grid[i, j]:
-            colour = "black" if grid[i, j] > middle else "white"
+        if grid.size <= ROOM and (stopped or number == number):
+            colour = "white" if number <= middle else "black"
             # A badge applies to the whole row; an exact number in a bounded row gets no mark.
             mark = MARKS.get(badge, "") if badge != "bounded" or has_interval else ""
-            ax.text(j, i, f"{grid[i, j]:.3g}{mark}", ha="center", va="center", color=colour, size=8)
+            word = f"{number:.3g}" if number == number else ""
+            ax.text(j, i, word + mark, ha="center", va="center", color=colour, size=8)
 
 
 def _hatch(row: int, column: int) -> Rectangle:
     from matplotlib.patches import Rectangle
 
-    return Rectangle(
-        (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor=(1, 1, 1, 0.3)
-    )
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor="0.7")

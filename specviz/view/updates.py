@@ -19,7 +19,7 @@ from specviz.errors import TraceError
 from specviz.escape import visible
 from specviz.rules.retranslation import displayed
 from specviz.rules.speculative import common_prefix
-from specviz.schema import Metadata
+from specviz.schema import ENDS, Metadata
 from specviz.trace import Trace, is_trace, listed, whole_characters
 from specviz.trace.text import begun_text, token_bytes
 from specviz.view.picture import Numbers, cut_off, milliseconds, name_of, prompts
@@ -78,7 +78,8 @@ class Row:
     source : (str, str, str)
         The prefix shared with the previous source, the removed rest of that source, and the new text.
     words : tuple of str
-        The output, displayed words first, each with the spaces before it.
+        The output, displayed words first, each with the spaces before it; of an interrupted update the
+        previous display, which stays.
     reuse : tuple of str
         Origin of each word, a key of `REUSES`.
     shown : int
@@ -307,6 +308,8 @@ def _rows(one: Trace, k: int | None) -> list[Row]:
         if k is not None:
             seen = begun_text(pieces, u["ids"][: displayed(len(u["ids"]), k, number == final)])
         shown, reuse, texts = _output(written, origins.get(number, []), seen)
+        if u["end"] not in ENDS[:-1]:  # interrupted, or cut off by a kill
+            shown, reuse, texts = len(display), [""] * len(display), display
         kept = same(display, texts[:shown])
         rows.append(
             Row(
@@ -389,7 +392,7 @@ def _draft(nodes: Sequence[tuple[int, str]], pieces: Mapping[int, bytes]) -> tup
 
 def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
     """The stream's metrics over all updates; those that do not apply are left out."""
-    erased, final = sum(r.count("erased") for r in rows), len(rows[-1].words)
+    erased, final = sum(r.count("erased") for r in rows), rows[-1].shown
     total = {n: float(updates[n].sum()) for n in ("drafted", "accepted", "unreviewed", "emitted")}
     seconds, prefill = float(updates["duration"].sum()), float(updates["prefill"].sum())
     reused, prompt = float(updates["reused"].sum()), float(updates["prompt_tokens"].sum())

@@ -8,9 +8,10 @@ of the current block and of the next one, if it computed them, and under the sam
 same. Refreshes occur at the same states, as both come with every R-th token. Nothing else matters.
 
 What can differ: a pass over many canvases rounds differently from a pass over one. Cycles in which choices
-differ by at most one step of the grid on which odds are compared are counted (`CanvasWalk.close`). Log-odds
-are recorded in float32, which represents the grid of float32 runs, 2^-12, exactly. For a float64 run the
-record is coarser than the grid; choices that it cannot distinguish count as close.
+differ by at most one step of the grid on which odds are compared are counted (`CanvasWalk.close`). From a
+text's first one on, its cycles are a model, unless the run's passes round alike (an invariant model).
+Log-odds are recorded in float32, which represents the grid of float32 runs, 2^-12, exactly. For a float64 run
+the record is coarser than the grid; choices that it cannot distinguish count as close.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from specviz.rules.speculative import next_origin
 from specviz.trace import Reading, Trace, Written
 from specviz.whatifs.cell import recorded, replayed_run
 from specviz.whatifs.texts import Row, Setting
-from specviz.whatifs.walk import STOPPED, Place, Step, Walk
+from specviz.whatifs.walk import STOPPED, TIE, Place, Step, Walk
 
 NO_PASS = "no pass at this state is in the record"
 SINGLE = 2.0**-23  # relative spacing of float32
@@ -52,7 +53,9 @@ class Memory:
         self.lead[reading.cell] = lead(reading)
 
 
-def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, tail: str) -> CanvasWalk:
+def ssd(
+    text: Written, dtype: str, sure: float, alike: bool, draft_length: int, tree: str, tail: str
+) -> CanvasWalk:
     """Replay the cycles that SSD would have had.
 
     Parameters
@@ -62,6 +65,8 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
         Number format of the run.
     sure : float
         Log-odds from which on cells count as equally sure.
+    alike : bool
+        Whether passes of all shapes round alike; otherwise, the walk is only a model from a near-tie on.
     draft_length, tree, tail
         SSD's parameters.
     """
@@ -80,9 +85,12 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
         if missing := [state for state in states if state not in text.readings]:
             walk.place = Place(text.prompt, count, missing[0], None, NO_PASS)
             return walk
-        walk.close += (
-            bool(n) and unsure(masked, memory, text.block, draft_length, dtype, sure)
-        ) or any(contested(text, state, dtype, sure) for state in states)  # fmt: skip
+        if (n and unsure(masked, memory, text.block, draft_length, dtype, sure)) or any(
+            contested(text, state, dtype, sure) for state in states
+        ):
+            walk.close += 1
+            if not alike and walk.modelled is None:
+                walk.modelled = Place(text.prompt, count, start, None, TIE)
         odds = memory.odds[cells]
         for state in states:
             memory.learn(text.readings[state])
@@ -146,7 +154,8 @@ def unsure(
     order = pick_cells(masked, rank, block, len(masked), draft_length + 1, "chain", "shorter").cells
     odds = rank[order]
     same = order[1:] // block == order[:-1] // block
-    return bool((near(odds[1:], odds[:-1], dtype, sure) & same).any() or (memory.lead[order] <= COARSE).any())
+    least = 2 * SINGLE if dtype == "float64" else COARSE  # the lead of a token follows from two probabilities
+    return bool((near(odds[1:], odds[:-1], dtype, sure) & same).any() or (memory.lead[order] <= least).any())
 
 
 def contested(text: Written, state: int, dtype: str, sure: float) -> bool:

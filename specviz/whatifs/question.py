@@ -466,8 +466,9 @@ class WhatIf:
         """What would SSD have done with this draft length and tree? See `specviz.whatifs.canvases`.
 
         Needs a run of stepwise decoding or SSD, and uses its blocks, cache and refreshes. Exact: cycles,
-        drafts, verdicts and order are those of a rerun, except for near-ties, which `why` counts. Another
-        block or cache needs a rerun, because it would read other states.
+        drafts, verdicts and order are those of a rerun. From a text's first near-tie on (`why` counts them,
+        `places` says where) they are modelled, unless passes of all shapes round alike (an invariant model).
+        Another block or cache needs a rerun, because it would read other states.
 
         Parameters
         ----------
@@ -485,7 +486,9 @@ class WhatIf:
         cells, most = min(text.length for text in texts), max(row["draft_length"] for row in grid)
         if most > cells:
             raise ParameterError(f"ssd: a draft_length of {most} exceeds the canvas' {cells} cells")
-        replays = [[canvases.ssd(text, dtype, sure, **row) for text in texts] for row in grid]
+        # In float64 the record is coarser than the grid, so ties are open in invariant runs, too.
+        alike = bool((self._run["backend"] or {}).get("invariant")) and dtype != "float64"
+        replays = [[canvases.ssd(text, dtype, sure, alike, **row) for text in texts] for row in grid]
         close = max(sum(walk.close for walk in walks) for walks in replays)
         rows = [(setting, list[Walk](walks)) for setting, walks in zip(grid, replays)]
         table = tabulate(rows, drafter=False)
@@ -590,7 +593,9 @@ class WhatIf:
         if problem:
             walks = [[Walk([], Place(0, 0, 0, None, problem))] for _ in grid]
         else:
-            walks = [self._replay(self._begin(method, setting)) for setting in grid]
+            own = (self._run["parameters"] or {}) if method == self._run["method"] else {}
+            rewrites = [method in ("bild", *GAPS) and not row.items() <= own.items() for row in grid]
+            walks = [self._replay(self._begin(method, row), other) for row, other in zip(grid, rewrites)]
         rows = list(zip(grid, walks))
         drafter = method in ("speculative", "bild", *GAPS)
         table = tabulate(rows, drafter)
@@ -650,16 +655,17 @@ class WhatIf:
             return GROWN
         return TOKENS_ALONE if method == "prompt_lookup" else ALL_CYCLES
 
-    def _replay(self, replay: Callable[..., Walk]) -> list[Walk]:
-        walks: list[Walk] = []
-        for before, record in zip([None, *self.texts], self.texts):
+    def _replay(self, replay: Callable[..., Walk], rewrites: bool = False) -> list[Walk]:
+        """The replay of each text; `rewrites`: whether an answer that is not in the trace may change."""
+        walks: dict[int, Walk] = {}
+        for record in self.texts:
             # A later turn's prompt contains the answers before it.
-            again = before is not None and record.turn > 0 and before.prompt == record.prompt - 1
-            if again and walks[-1].place is not None:
-                walks.append(Walk([], Place(record.prompt, 1, 0, None, TURN)))
+            before = walks.get(record.prompt - 1)
+            if record.turn > 0 and (rewrites if before is None else before.place is not None):
+                walks[record.prompt] = Walk([], Place(record.prompt, 1, 0, None, TURN))
             else:
-                walks.append(replay(record, self._eos, self.rounding))
-        return walks
+                walks[record.prompt] = replay(record, self._eos, self.rounding)
+        return list(walks.values())
 
     @staticmethod
     def _question(method: str, grid: list[Setting]) -> str:

@@ -155,8 +155,9 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
         if row["end"] is not None:
             record.last = bool(masked) and row["shown"] == len(rules.without_end(record.text, ends))
     if not masked:  # nothing was hidden, so the record does not say: assume the last recorded update
+        begun = max([len(run["prompts"] or ()) - 1, *streams])  # the run's last one, selected or not
         for prompt, stream in streams.items():
-            stream[-1].last = bool(run["complete"]) or prompt != max(streams)
+            stream[-1].last = bool(run["complete"]) or prompt != begun
     return list(streams.values())
 
 

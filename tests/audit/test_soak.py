@@ -122,6 +122,15 @@ def test_two_soaks_do_not_write_one_ledger(folders, tmp_path):
         assert next(audit.soak(path, **options(folders)))["number"] == 1
 
 
+def test_only_the_ledgers_errors_are_the_ledgers(folders, tmp_path):
+    broken = patch("specviz.audit.soak.draw", side_effect=OSError("no model"))
+    with broken, pytest.raises(OSError, match="no model"):
+        next(audit.soak(tmp_path / "a.jsonl", **options(folders)))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TraceError, match="cannot write"):
+        next(audit.soak(tmp_path / "file" / "a.jsonl", **options(folders)))
+
+
 def test_the_time_ends_a_soak(folders, tmp_path):
     with patch("specviz.audit.soak._audited", quick):
         assert list(audit.soak(tmp_path / "a.jsonl", minutes=1e-9, **options(folders))) == []

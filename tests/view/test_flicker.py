@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from ribbons import FLICKERS, C, H, W, stream
+from ribbons import FLICKERS, PIECES, C, H, W, stream
 
 import specviz as sv
 import traces
 from specviz import view
 from specviz.errors import ParameterError, TraceError
+from specviz.trace import Recorder
 from specviz.view.flicker import FIRST, LAST, flicker
 from specviz.view.updates import is_stream, ribbon, side_by_side, words
 
@@ -77,6 +78,21 @@ def test_what_was_hidden_is_not_erased():
     one = ribbon(stream([[W, W + 1], [W, W + 2]], k=1))
     assert [r.count("erased") for r in one.rows] == [0, 0]
     assert one.rows[1].fates == ("kept", "new")
+
+
+@pytest.mark.parametrize("end", ["interrupted", None])
+def test_an_update_that_was_broken_off_leaves_the_display(end):
+    whole = stream(FLICKERS)
+    rows = whole.arrow([column.name for column in sv.schema.COLUMNS]).to_pylist()
+    count = next(i for i, row in enumerate(rows, 1) if (row["update"], row["cycle"]) == (1, 1))
+    rows[count - 1] |= {"end": end, "shown": None}
+    recorder = Recorder(whole.run, piece=lambda token: PIECES[token])
+    for row in rows[:count]:
+        recorder.add(row)
+    one = ribbon(recorder.close(complete=False, stopped="interrupted"))
+    assert [r.words for r in one.rows] == [(" w0", " w1", " w2")] * 2
+    assert (one.rows[1].fates, one.rows[1].erased) == (("kept",) * 3, ())
+    assert {name: value for name, value, _ in one.numbers}["erased a word"] == "0.00"
 
 
 def test_characters_stay_whole_when_a_mask_cuts_their_bytes():

@@ -50,6 +50,11 @@ def test_it_says_how_sure_it_is(asked):
     ax = view.heat_map(answer, x="stop", y="draft_length", value="drafted")
     assert [word[-1] in "±?~" for word in words(ax)] == [False, True, True, False]
     assert len(ax.patches) == 1
+    assert max(ax.patches[0].get_edgecolor()[:3]) < 1, "a white hatch would not show on an empty cell"
+    answer.table.loc[2, "tau"] = np.nan
+    assert words(view.heat_map(answer)).count("?") == 1
+    answer.table["badge"], answer.table["tau"] = "needs a rerun", np.nan
+    assert words(view.heat_map(answer)) == ["?"] * 4
     many = view.heat_map(asked.ask(draft_length=range(1, 65), stop=[0.0, 0.5]))
     assert not words(many)  # too many to read
     timed = view.heat_map(asked.clock(asked.ask(draft_length=[1, 2], stop=[0.0, 0.4])), value="seconds")

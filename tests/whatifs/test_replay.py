@@ -359,13 +359,18 @@ def test_a_run_that_was_stopped_is_told_up_to_there():
 def test_a_later_turn_hangs_on_the_answer_before():
     target = llama(seed=0, layers=2, eos=(1,), name="target")
     drafter = llama(seed=5, layers=2, eos=(1,), like=target, noise=0.3, name="drafter")
-    trace = specviz.generate(target, [[3, 4], [5, 6]], "bild", draft=drafter, max_new_tokens=30, fallback=0.3)
+    prompts = [[3, 4], [5, 6], [4, 5]]
+    trace = specviz.generate(target, prompts, "bild", draft=drafter, max_new_tokens=30, fallback=0.3)
     trace = densify(trace, target, drafter)
     for number, prompt in enumerate(trace._stores[0].run["prompts"]):
         prompt["turn"] = number
     answer = whatif(trace).ask(fallback=1.0)
     assert answer.places["why"].iloc[-1] == replays.TURN
     assert answer.places["cycle"].tolist()[-1] == 1
+    for chosen in (1, [0, 2]):  # the previous answer is not there, and another setting may change it
+        part = whatif(trace.select(prompt=chosen))
+        assert part.ask(fallback=1.0).places["why"].iloc[-1] == replays.TURN
+        assert replays.TURN not in set(part.ask().places["why"])
 
 
 def test_what_is_refused(spec, lossy):

@@ -296,6 +296,20 @@ def test_where_the_last_update_is_not_known_nothing_is_last():
     assert told.tolist() == (shown - 1).tolist()
 
 
+def test_a_selected_stream_of_an_unfinished_run_was_finished(tmp_path):
+    streams = [Stream([Update(s) for s in SOME[0]]) for _ in range(2)]
+    cycles = specviz.stream(MODELS[1], streams, "retranslate", template="a{source}f", k=0)
+    for cycle in cycles:
+        if cycle.prompt == 1 and cycle.end is not None:
+            break
+    cycles.close()
+    shown = cycles.trace.updates.query("prompt == 0")["shown"]
+    part = cycles.trace.select(prompt=0)
+    for trace in (cycles.trace, part, specviz.open(part.save(tmp_path / "part.parquet"))):
+        told = whatif(trace).retranslate(tokenize="model", k=1).trace(0).updates.query("prompt == 0")["shown"]
+        assert told.tolist() == [*(shown[:-1] - 1).clip(lower=0), shown.iloc[-1]]
+
+
 def test_a_draft_is_cut_to_the_room_there_is():
     sources = [["ab", "abcde" * 6, "abcde" * 6 + "abc"]]  # room for 12, 8 and 5 tokens
     for model in MODELS:
