@@ -51,3 +51,11 @@ def test_a_port_that_does_not_exist_is_refused(served, capsys):
 
 def test_the_address_holds_any_token():
     assert serving.address_of("::", 8866, "a&b #c/") == "http://[::1]:8866/?token=a%26b%20%23c%2F"
+
+
+def test_an_address_whose_requests_would_be_refused_is_refused(served, capsys):
+    for ip in ("127.0.0.1", "0.0.0.0"):
+        assert cli.run(["app", "traces", "--ip", ip]) == 0
+    assert cli.run(["app", "traces", "--ip", "192.168.1.5"]) == 2
+    said = capsys.readouterr().err
+    assert "not to 192.168.1.5: drop --ip" in said and said.count("\n") == 1 and len(served) == 2

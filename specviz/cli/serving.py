@@ -133,9 +133,14 @@ def app(
     if port > MOST_PORT:
         raise ParameterError(f"--port takes a number up to {MOST_PORT}, got {port}")
     try:
-        ipaddress.ip_address(ip)
+        address = ipaddress.ip_address(ip)
     except ValueError:
         raise ParameterError(f"--ip takes an address such as 127.0.0.1 or 0.0.0.0, got {ip!r}") from None
+    if not (address.is_loopback or address.is_unspecified):  # `refusal` would refuse every request
+        raise ParameterError(
+            f"the app answers only requests to this machine's loopback address, not to {ip}: drop --ip (in a "
+            f"container, pass 0.0.0.0), and open the app from another machine through an SSH tunnel"
+        )
     if model is not None:
         from specviz.errors import loading
 

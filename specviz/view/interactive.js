@@ -10,7 +10,8 @@ const themed = () => {
 	const axes = Object.entries(layout).filter(([name]) => axis.test(name)).map(([name, own]) => [name, { ...own, ...line }]);
 	const words = { color: colour("--fg") }, clear = "rgba(0,0,0,0)";
 	const notes = (layout.annotations ?? []).map((note) => ({ ...note, font: { ...note.font, ...words } }));
-	return { ...layout, ...Object.fromEntries(axes), annotations: notes, font: { ...layout.font, ...words }, paper_bgcolor: clear, plot_bgcolor: clear };
+	const shapes = (layout.shapes ?? []).map((shape) => ({ ...shape, line: { ...shape.line, ...words } }));
+	return { ...layout, ...Object.fromEntries(axes), annotations: notes, shapes, font: { ...layout.font, ...words }, paper_bgcolor: clear, plot_bgcolor: clear };
 };
 const parts = ["line", "marker", "textfont"];
 const coloured = () => data.map((trace) => ({ ...trace, ...Object.fromEntries(parts.filter((name) => trace[name]).map((name) => [name, tinted(trace[name])])) }));

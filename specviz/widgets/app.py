@@ -168,21 +168,20 @@ class App(ipywidgets.VBox):
             self.children = (*self.children, box)
 
     def _make(self, section: str) -> ipywidgets.Box:
-        model = self.setting.model
         if section == "Traces":
             return runs(self.setting.folder)
-        if section == "Race":
-            from specviz.widgets.explore import Explorer
-            from specviz.widgets.race import race
+        from specviz.widgets.explore import Explorer
+        from specviz.widgets.explorer import explore, first_method
 
-            if isinstance(decode := self._made.get("Decode"), Explorer):  # reuse its prompt, model and method
-                return decode.contest()
-
-            return race(live=True, model=model)
-        from specviz.widgets.explorer import explore
-
-        explorer = explore(model=model)
+        if section == "Race" and isinstance(decode := self._made.get("Decode"), Explorer):
+            return decode.contest()  # with its prompt, model and method
+        model = self.setting.model
+        explorer = explore(first_method(model), model=model)
         explorer.keep = self._keep
+        if section == "Race":
+            live_race = explorer.contest()
+            explorer.close()
+            return live_race
         return explorer
 
     def _keep(self, name: str, trace: Trace) -> str:

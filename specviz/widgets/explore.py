@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import ipywidgets
 import traitlets as t
 from anywidget import AnyWidget
 from traitlets import Bunch
@@ -468,17 +467,19 @@ class Explorer(Decoding):
         Raises
         ------
         ParameterError
-            If the model is not in the list, or runs no method but the baseline.
+            If the model is not in the list, or runs no method but the chosen one.
         """
         self._check_model()
         moved = {p.name: p.default for p in self._parameters.values()}
         moved = {name: value for name, value in self.values.items() if value != moved[name]}
         own = ":".join(filter(None, [self.method, ",".join(f"{k}={v}" for k, v in moved.items())]))
-        others = [name for name in self._decoder.methods(self.panel.model) if name != BASELINE]
+        model = self.panel.model
+        others = [name for name in self._decoder.methods(model) if name != self.method]
         if not others:
-            raise ParameterError(f"{self.panel.model} runs no method but {BASELINE}: race on another model")
-        entrants = [BASELINE, own if self.method != BASELINE else others[0]]
-        return LiveRace(self._decoder, self.panel.model, self.panel.prompt, entrants, self.panel.theme)
+            raise ParameterError(f"{model} runs no method but {self.method}: race on another model")
+        rival = BASELINE if BASELINE in others else others[0]  # a diffusion model cannot run the baseline
+        entrants = sorted([own, rival], key=lambda name: name != BASELINE)
+        return LiveRace(self._decoder, model, self.panel.prompt, entrants, self.panel.theme)
 
     def race_live(self) -> None:
         """Show the live race of `contest` below the panel; it starts as soon as it is visible."""
@@ -486,7 +487,6 @@ class Explorer(Decoding):
         self.panel.chosen = 0
 
     panel: Panel
-    children: tuple[ipywidgets.DOMWidget, ...]
 
     def _below(self, view: Player | Race | LiveRace) -> None:
         if not isinstance(view, LiveRace):

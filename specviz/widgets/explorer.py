@@ -89,6 +89,21 @@ def explore(
 
 
 @loading()
+def first_method(model: Loadable = None) -> str:
+    """Name of a method that a model can run without a drafter or with a bundled one."""
+    from ..loop.choices import Choices
+    from ..loop.drafters import bundled_draft
+    from ..methods import find
+
+    choices = Choices(model, "speculative", None, None, {}, {})
+    name = choices.first
+    kinds = [find(each) for each in choices.methods(name)]
+    runs = [kind.name for kind in kinds if not kind.needs_draft or bundled_draft(kind, name)]
+    # prompt_lookup runs on every target that continues prompts; the next by name need models of some families
+    return next(each for each in ("speculative", "prompt_lookup", *runs) if each in runs)
+
+
+@loading()
 def race_live(
     model: Loadable,
     prompt: Prompts,

@@ -157,7 +157,8 @@ def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon], values: Sequence[fl
         until, why = limits[run][beta]
         base, sure = f"from the run with β = {own[run]:g}", exactness("ssbd", beta, True)
         if until < count:
-            answers[beta] = Answer(run, until, f"exact up to update {until}", f"{base}; {why}", sure)
+            words = f"exact before update {until}" if until else "needs a rerun"
+            answers[beta] = Answer(run, until, words, f"{base}; {why}", sure)
         else:
             answers[beta] = Answer(run, count, "exact", f"{base}: every verdict is the same", sure)
     return answers
@@ -280,7 +281,18 @@ class LiveFlicker(Stateful):
         state.setdefault("k", owns.pop() if len(owns) == 1 else -1)
         recorded = [b for c in self.columns for b, answer in c.betas.items() if answer.badge == RECORDED]
         state.setdefault("beta", recorded[0] if recorded else -1.0)
-        super().__init__(pack(table(self.columns), {}), state)
+        header = table(self.columns)
+        updates = range(len(header["sources"]))
+        self._legal = {"update": updates, "beta": header["betas"] or [-1.0], "k": header["ks"]}
+        super().__init__(pack(header, {}), state)
+
+    @t.validate("update", "beta", "k")
+    def _legal_value(self, proposal: t.Bunch) -> float:
+        name, value = proposal["trait"].name, proposal["value"]
+        legal = self._legal[name]
+        if value not in legal:
+            raise t.TraitError(f"{name} takes no {value}: its slider goes from {legal[0]} to {legal[-1]}")
+        return float(value) if name == "beta" else int(value)
 
     def _page(self) -> str:
         still = block([figure([one for column in self.columns for one in column.ribbons[:1]])])

@@ -52,7 +52,8 @@ class Job(threading.Thread):
             if self.stopped.is_set():
                 return
         try:
-            self._work(self.stopped)
+            if not self.stopped.is_set():
+                self._work(self.stopped)
         finally:
             decoding.release()
 
@@ -74,6 +75,7 @@ class Decoding(ipywidgets.VBox):
     """A panel whose decode runs in the background until it ends or is stopped."""
 
     panel: DecodingPanel
+    children: tuple[ipywidgets.DOMWidget, ...]
     _job: Job | None = None
 
     @property
@@ -93,9 +95,12 @@ class Decoding(ipywidgets.VBox):
         return joined(self._job, seconds)
 
     def close(self) -> None:
-        """Stop the decode and close the widget."""
+        """Stop the decode and close the widget with its views: an open one would keep the models."""
         self.stop()
+        children = self.children
         super().close()
+        for each in children:
+            each.close()
 
 
 class Decoder(Protocol):

@@ -49,7 +49,7 @@ function render({ model, el }) {
 	hear(box, "input", (event) => { stop(); typed(event); });
 	hear(box, "compositionend", () => typed());
 	const self = button("▶ Type it", "the text types itself, word by word (Ctrl Enter)", retype, { class: "main" });
-	const done = button("Done", "the source is complete: show the masked tokens (Enter twice)", () => { clearTimeout(timer); send(box.value); model.send({ do: "finish" }); });
+	const done = button("Done", "the source is complete: show the masked tokens (Enter twice)", () => { if (typing) retype(); clearTimeout(timer); send(box.value); model.send({ do: "finish" }); });
 	const clear = button("Clear", "start over (Escape)", () => { stop(); clearTimeout(timer); box.value = ""; send(""); box.focus(); });
 
 	// ---- the settings

@@ -125,6 +125,7 @@ class Interpreter(AnyWidget):
         elif text == self._pushed:
             return
         assert self._live is not None
+        self.error = ""  # before the decode, which may fail
         try:
             self._live.push(text)
         except SpecvizError as error:  # for example an incomplete character

@@ -30,7 +30,7 @@ function render({ model, el }) {
 	el.append(root);
 
 	function open() {
-		lanes = entrants().map((name) => {
+		lanes = model.get("lanes").map((name) => {
 			const text = new Growing(model.get("kinds"), `the text by ${name}`);
 			const clock = h("b.rate"), figures = h("span.soft"), place = h("span.place");
 			return { name, text, clock, figures, place, node: h("section.column", h("h3", place, name), h("div.figures", clock, figures), text.node) };

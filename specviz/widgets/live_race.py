@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-import ipywidgets
 import traitlets as t
 from anywidget import AnyWidget
 
@@ -31,7 +30,8 @@ class RacePanel(DecodingPanel):
 
     _esm = script("live_race")
     _css = style("live_race")
-    entrants: t.List[str] = t.List().tag(sync=True)
+    entrants: t.List[str] = t.List().tag(sync=True)  # as chosen for the next race
+    lanes: t.List[str] = t.List().tag(sync=True)  # the methods of the race that is shown
     finishes: t.List[Json] = t.List().tag(sync=True)
     over: t.List[int] = t.List().tag(sync=True)  # lanes that have ended, in order of finishing
 
@@ -64,29 +64,23 @@ class LiveRace(Decoding):
         entrants = check_entrants(methods)
         self._choices = list(dict.fromkeys([*entrants, *decoder.methods(model)]))
         self.panel = RacePanel(
-            model=model, prompt=prompt, entrants=entrants, methods=self._choices, theme=theme
-        )  # fmt: skip
+            model=model, prompt=prompt, entrants=entrants, lanes=entrants, methods=self._choices, theme=theme
+        )
         super().__init__([self.panel])
         self.panel.on_msg(self._on_message)
-
-    def close(self) -> None:
-        """Stop the race and close its views."""
-        children = self.children
-        super().close()
-        for each in children:
-            each.close()
 
     def run(self) -> None:
         """Start the race in the background as soon as no other decode runs."""
         if self.busy:
             self.panel.error = "The race is running: stop it or wait until it has ended."
             return
+        prompt, methods = self.panel.prompt, list(self.panel.entrants)
         self.panel.error, self.panel.over, self.panel.finishes, self.panel.shown = "", [], [], []
+        self.traces, self.panel.lanes = [], methods
         self.panel.state = "waiting"
         before, self.children = self.children[1:], (self.panel,)
         for old in before:  # ipywidgets would otherwise keep it and its traces until the kernel ends
             old.close()
-        prompt, methods = self.panel.prompt, list(self.panel.entrants)
         self._job = Job(lambda stopped: self._work(stopped, prompt, methods))
         self._job.start()
 
@@ -118,16 +112,17 @@ class LiveRace(Decoding):
                 feed.close()
                 self.panel.shown = feed.sent
             self.traces = [run.trace for run in runs if run.trace is not None]
-            if all(turns.values()):  # otherwise it was stopped before every method finished its prefill
-                self._end()
+            # Otherwise it was stopped before every method finished its prefill, or closed.
+            if all(turns.values()) and self.comm is not None:
+                self._end(methods)
         except Exception as error:  # any failure of a decode is shown as one line in the panel
             state, message = "error", error_line(error)
         self.panel.error = message
         self.panel.state = state
 
-    def _end(self) -> None:
+    def _end(self, methods: Sequence[str]) -> None:
         """Show the results, on the clocks of the traces, and below them the recorded race."""
-        (field,) = raced(dict(zip(self.panel.entrants, self.traces)))
+        (field,) = raced(dict(zip(methods, self.traces)))
         end = max(lane.finish for lane in field.lanes)
         again = Race([field], theme=self.panel.theme, time=end)
         rows = [
@@ -141,7 +136,6 @@ class LiveRace(Decoding):
         self.children = (self.panel, again)
 
     panel: RacePanel
-    children: tuple[ipywidgets.DOMWidget, ...]
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[bytes]) -> None:
         """Run the action of a pressed button of the panel."""

@@ -62,5 +62,5 @@ function writeAddress(run, model) {
 function failed(error) {
 	const line = document.getElementById("failed");
 	line.hidden = false;
-	line.textContent = `This browser cannot show the interactive view (${error.message}); the static picture is below.`;
+	line.textContent = `This browser cannot show the interactive view (${error.message})${document.querySelector(".still, #picture") ? "; the static picture is below" : ""}.`;
 }

@@ -572,8 +572,8 @@ function render({ model, el }) {
 	const score = h("span.score", { "aria-live": "polite" });
 	board.append(h("span", h("b", "Predict: "), "which draft tokens survive? Click them, or ↑ ↓ and Enter; then "), reveal, score);
 	const help = overlay(root, "Keys of the player", header.keys);
-	const overview = new Overview(record, (i) => { stop(); seek(prompt.first + i); });
-	const finder = new Finder(record, () => ({ prompt, row }), (at, node) => { stop(); show(at, startPhase(at), true); if (node !== null && node < record.cycle(at).n && !waits(at)) { focus = node; ask(); } });
+	const overview = new Overview(record, (i) => seek(prompt.first + i));
+	const finder = new Finder(record, () => ({ prompt, row }), (at, node) => { seek(at); if (node !== null && node < record.cycle(at).n && !waits(at)) { focus = node; ask(); } });
 	const text = new TextLane(record, (at) => show(at, 2, true));
 	const tree = new TreeLane(record, { look: (i) => { looked = i; ask(); }, focus: (i) => { focus = i; tree.roving(i); ask(); }, click: (i) => { focus = i; if (!mark(i)) ask(); }, grow: (k) => { stop(); grow(k); }, zoom: () => setZoom() });
 	const whys = new WhyLane(record), time = new TimeLane(record), cache = new CacheLane(record), code = new CodeLane(record);
@@ -729,10 +729,12 @@ function render({ model, el }) {
 		}, 1000 / speed / (substeps || growth ? 3 : 1));
 	}
 	function setSub(on) { substeps = on; pressed(byPhase, on); show(row, phase, true); }
+	// Enters or leaves a mode: the prefill has no draft to grow or to guess.
+	function enter(on) { show(on && record.cycle(row).prefill && row < prompt.last - 1 ? row + 1 : row, on ? 0 : startPhase(), true); }
 	function setGrowth(on) {
 		growth = on;
 		pressed(byLevel, on);
-		show(on && record.cycle(row).prefill && row < prompt.last - 1 ? row + 1 : row, on ? 0 : startPhase(), true);
+		enter(on);
 	}
 	function setZoom() {
 		tree.fit = !tree.fit;
@@ -746,8 +748,7 @@ function render({ model, el }) {
 		board.hidden = !on;
 		root.classList.toggle("predicting", on);
 		arrange();
-		if (on && record.cycle(row).prefill && row < prompt.last - 1) show(row + 1, 0, true);
-		else show(row, on ? 0 : startPhase(), true);
+		enter(on);
 	}
 	function setProjector(on = !root.classList.contains("projector")) {
 		root.classList.toggle("projector", on);
@@ -776,14 +777,14 @@ function render({ model, el }) {
 		for (let i = 0; i < cycle.n; i++) {
 			if (ghost(cycle, i)) continue;
 			const survives = cycle.path.includes(i), parent = cycle.parent[i];
-			if ((cycle.value("q", i) ?? cycle.value("confidence", i) ?? 0) >= 0.5 && (parent < 0 || sure.has(parent))) sure.add(i);
+			if (tree.belief(cycle, null, i)[1] >= 0.5 && (parent < 0 || sure.has(parent))) sure.add(i);
 			asked++;
 			right += guesses.has(i) === survives;
 			byBelief += sure.has(i) === survives;
 		}
 		scored.set(row, [right, asked, byBelief]);
-		const total = [0, 1].map((k) => [...scored.values()].reduce((x, y) => x + y[k], 0));
-		share(model, { score: total });
+		const [x, y] = model.get("score") ?? [0, 0]; // with those of earlier views
+		share(model, { score: [x + right, y + asked] });
 		show(row, substeps || growth ? 1 : 2, true);
 	}
 	function guessed(cycle) {
@@ -813,7 +814,7 @@ function render({ model, el }) {
 		const i = prompt.updates.indexOf(record.cycle(row).update) + way;
 		if (prompt.updates[i]) seek(prompt.updates[i].first);
 	}
-	function choose(i) { stop(); open(i); show(prompt.first + prompt.opens, startPhase(prompt.first + prompt.opens), true); }
+	function choose(i) { stop(); open(i); seek(prompt.first + prompt.opens); }
 
 	keys(root, help, ({ key, shiftKey, target }) => (target === tree.growing && key.length > 1 ? {} : {
 		ArrowRight: () => { stop(); step(1, shiftKey || substeps || growth); }, ArrowLeft: () => { stop(); step(-1, shiftKey || substeps || growth); },
@@ -849,35 +850,35 @@ function render({ model, el }) {
 	function resize() { arrange(); show(row, phase, false, grown); }
 	let width = 0;
 	const observer = new ResizeObserver(() => { if (el.clientWidth !== width) { width = el.clientWidth; resize(); } });
-	const clampPrompt = () => Math.max(0, Math.min(header.prompts.length - 1, model.get("prompt")));
 	// Applies the state set by Python.
 	const follow = () => {
-		if (header.prompts.indexOf(prompt) !== clampPrompt()) open(clampPrompt());
+		if (prompt !== header.prompts[model.get("prompt")]) open(model.get("prompt"));
 		const at = prompt.first + (model.get("cycle") ?? prompt.opens), to = PHASES.indexOf(model.get("phase"));
 		if (at !== row || to !== phase) show(at, to, false);
+		share(model, { cycle: row - prompt.first });
 	};
 	const deaf = listen(root, model, [
 		["change:prompt", follow], ["change:cycle", follow], ["change:phase", follow], ["change:chunk", arrived],
-		["change:speed", () => setSpeed(model.get("speed"))],
+		["change:speed", setSpeed],
 		...Object.entries({
 			playing: [() => playing, toggle], predict: [() => predict, setPredict], substeps: [() => substeps, setSub], growth: [() => growth, setGrowth],
 			projector: [() => root.classList.contains("projector"), setProjector],
 		}).map(([name, [now, act]]) => [`change:${name}`, () => { if (model.get(name) !== now()) act(model.get(name)); }]),
 	]);
-	function setSpeed(x) {
-		speed = x > 0 ? x : 1;
+	function setSpeed() {
+		speed = model.get("speed");
 		if (![...speeds.options].some((o) => +o.value === speed)) speeds.append(h("option", { value: speed }, `${speed}/s`));
 		speeds.value = speed;
 	}
-	setSpeed(model.get("speed"));
+	setSpeed();
 	substeps = model.get("substeps");
 	pressed(byPhase, substeps);
 	root.classList.toggle("projector", model.get("projector"));
-	open(clampPrompt());
+	open(model.get("prompt"));
 	arrange();
 	width = el.clientWidth;
 	row = prompt.first;
-	show(prompt.first + (model.get("cycle") ?? prompt.opens), Math.max(0, PHASES.indexOf(model.get("phase"))), false);
+	show(prompt.first + (model.get("cycle") ?? prompt.opens), PHASES.indexOf(model.get("phase")), false);
 	resize(); // after everything is drawn
 	if (model.get("growth")) setGrowth(true);
 	if (model.get("predict")) setPredict(true);

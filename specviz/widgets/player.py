@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 import traitlets as t
 from traitlets import Bunch
 
+from specviz import view
 from specviz.trace import Trace, is_trace
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
+from specviz.widgets.page import STILLS
 from specviz.widgets.stateful import Stateful, Value
 
 WHOLE = 4_000_000  # size of the columns in bytes up to which the first chunk is sent along
@@ -37,7 +40,6 @@ class Player(Stateful):
     STATE = (
         "prompt", "cycle", "phase", "playing", "speed", "predict", "substeps", "growth", "theme", "projector",
     )  # fmt: skip
-    MORE = ("score",)
     VIEW = "player"  # the module in `assets`
     chunk = t.Bytes().tag(sync=True)
     want = t.Int(-1).tag(sync=True)
@@ -53,7 +55,8 @@ class Player(Stateful):
     def __init__(self, trace: Trace, prompts: Iterable[int] | None = None, **state: Value) -> None:
         header, arrays = columns(trace, prompts)
         self._trace, self._chunks = trace, Chunks(trace, prompts)
-        self._numbers = [each["prompt"] + 1 for each in header["prompts"]]
+        self._prompts = [each["prompt"] for each in header["prompts"]]
+        self._lengths = [each["last"] - each["first"] for each in header["prompts"]]
         data = pack(header, arrays)
         chunk = pack(*self._chunks[0]) if len(data) <= WHOLE else b""
         shown = state.get("prompt", 0)
@@ -62,6 +65,20 @@ class Player(Stateful):
         super().__init__(data, state, chunk=chunk)
         self.observe(self._wanted, names="want")
 
+    @t.validate("prompt", "cycle", "speed")
+    def _legal_value(self, proposal: Bunch) -> float:
+        name, value = proposal["trait"].name, proposal["value"]
+        if name == "speed":
+            if not 0 < value < inf:
+                raise t.TraitError(f"speed takes a positive number of cycles per second, got {value}")
+            return float(value)
+        prompt = value if name == "prompt" else self.prompt
+        if not 0 <= prompt < len(self._lengths):
+            raise t.TraitError(f"there is no prompt {prompt}: the player has {len(self._lengths)}")
+        if name == "cycle" and not 0 <= value < self._lengths[prompt]:
+            raise t.TraitError(f"there is no cycle {value}: the prompt has {self._lengths[prompt]}")
+        return int(value)
+
     def _wanted(self, change: Bunch) -> None:
         if 0 <= change["new"] < len(self._chunks):
             self.chunk = pack(*self._chunks[change["new"]])
@@ -69,7 +86,8 @@ class Player(Stateful):
     def _page(self) -> str:
         chunks = [pack(*self._chunks[i]) for i in range(len(self._chunks))]
         title = f"specviz: {self._trace.run['method']}"
-        return self._document(self.VIEW, title, "", chunks, self._numbers)
+        still = view.html(self._trace.select(prompt=self._prompts), STILLS)
+        return self._document(self.VIEW, title, still, chunks, [prompt + 1 for prompt in self._prompts])
 
 
 class CanvasPlayer(Player):

@@ -519,7 +519,7 @@ function render({ model, el }) {
 	const deaf = listen(root, model, [
 		["change:time", () => { if (Math.abs(model.get("time") - t) > 1e-9) { stop(); show(model.get("time"), true); } }],
 		["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
-		["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); choose(); } }],
+		["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); choose(); queueMicrotask(tell); } }], // after the other traits of the message
 		["change:projector", enlarge],
 		["change:pace", () => { takePace(); tellPace(); }],
 	]);

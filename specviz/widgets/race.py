@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 import traitlets as t
@@ -54,6 +55,12 @@ class Race(Stateful):
         if not 0 <= proposal["value"] < len(self.fields):
             raise t.TraitError(f"there is no prompt {proposal['value']}: the race has {len(self.fields)}")
         return int(proposal["value"])
+
+    @t.validate("pace")
+    def _legal_pace(self, proposal: t.Bunch) -> float:
+        if not 0 < proposal["value"] < inf:
+            raise t.TraitError(f"pace takes a positive number of seconds, got {proposal['value']}")
+        return float(proposal["value"])
 
     @property
     def table(self) -> pd.DataFrame:

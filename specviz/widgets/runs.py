@@ -346,10 +346,13 @@ class Runs(ipywidgets.VBox):
         return path
 
     def close(self) -> None:
-        """Delete the dropped files and close the widget."""
+        """Delete the dropped files and close the widget with its views: an open one would keep its traces."""
         if self._scratch is not None:
             self._scratch.cleanup()
+        children = self.children
         super().close()
+        for each in children:
+            each.close()
 
 
 class Upload:

@@ -19,20 +19,18 @@ Value: TypeAlias = bool | float | str | Sequence[int]  # value of a trait that r
 class Stateful(Page, AnyWidget):
     """A widget whose data is sent once, as bytes; its other traits reflect the view's state and can be set.
 
-    A subclass sets `NAME`, its name in error messages; `STATE`, the traits that make up its state; and
-    `MORE`, further traits that may be given at the start.
+    A subclass sets `NAME`, its name in error messages, and `STATE`, the traits that make up its state.
     """
 
     NAME: ClassVar[str]
     STATE: ClassVar[tuple[str, ...]]
-    MORE: ClassVar[tuple[str, ...]] = ()
     data = t.Bytes().tag(sync=True)
     playing = t.Bool(False).tag(sync=True)
     theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
     projector = t.Bool(False).tag(sync=True)
 
     def __init__(self, data: bytes, state: dict[str, Value], **more: bytes) -> None:
-        if unknown := [name for name in state if name not in (*self.STATE, *self.MORE)]:
+        if unknown := [name for name in state if name not in self.STATE]:
             raise ParameterError(f"{self.NAME} has no {unknown[0]!r}; it has {', '.join(self.STATE)}")
         try:
             super().__init__(data=data, **more, **state)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
-from IPython.display import display
+from IPython.display import HTML, display
 from traitlets import Bunch
 
 from specviz.errors import SpecvizError, plural
@@ -21,7 +21,8 @@ from specviz.escape import html, plotly
 from specviz.metrics.speedups import Drafter, PassTimes, cycle_cost, written
 from specviz.trace import Trace
 from specviz.view.interactive import CONFIG
-from specviz.widgets.player import player
+from specviz.widgets.job import decoding
+from specviz.widgets.player import Player, player
 from specviz.widgets.stateful import error_line
 
 Key = TypeVar("Key")
@@ -41,7 +42,8 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
     settings : mapping of str to any, optional
         The key to pass to `decode` for each setting's label.
     decode : callable, optional
-        ``decode(key)`` returns the trace of a prompt with this setting, shown when its point is clicked.
+        ``decode(key)`` returns the trace of a prompt with this setting, shown when its point is clicked or
+        its name is chosen from the list.
     head : str
         HTML above the sliders.
 
@@ -81,20 +83,33 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         self.rate = ipywidgets.FloatSlider(
             min=0.0, max=0.98, step=0.01, description="acceptance rate", **wide
         )
+        self.choice = ipywidgets.Dropdown(description="setting", **wide)
+        self.button = ipywidgets.Button(description="Decode", tooltip="decode a prompt and open its player")
         self.words, self.below = ipywidgets.HTML(), ipywidgets.Output()
         self.figure = self._figure()
+        self._player: Player | None = None
         rows = [
             ipywidgets.HBox([self.drafter, self.context, self.batch], layout={"flex_flow": "row wrap"}),
             ipywidgets.HBox([self.cost, self.rate], layout={"flex_flow": "row wrap"}),
         ]
         top = [ipywidgets.HTML(head)] if head else []
-        super().__init__([*top, *rows, self.words, self.figure, self.below])
+        pick = [ipywidgets.HBox([self.choice, self.button])] if decode is not None else []
+        super().__init__([*top, *rows, self.words, self.figure, *pick, self.below])
         self._choose()
         self.drafter.observe(self._choose, names="value")
         for each in (self.context, self.batch, self.cost, self.rate):
             each.observe(self._draw, names="value")
         if decode is not None:
             self.figure.data[2].on_click(lambda _, points, __: self.show_trace(points.point_inds))
+            self.button.on_click(lambda _: self.show_trace([self.choice.index]))
+
+    def close(self) -> None:
+        """Close the widget with its sliders, figure and player: an open one would keep the models."""
+        boxes = [each for each in self.children if isinstance(each, ipywidgets.Box)]
+        parts = [*self.children, *(part for box in boxes for part in box.children), self._player]
+        super().close()
+        for each in filter(None, parts):
+            each.close()
 
     def speedup(self, sent: np.ndarray, rate: np.ndarray) -> np.ndarray:
         """Speedup over decoding without drafts, at the sliders' current values."""
@@ -108,30 +123,36 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
     @property
     def sentence(self) -> str:
         """Best draft length at the current acceptance, and the acceptance from which drafting pays off."""
-        sent = LENGTHS.astype(float)
-        at = self.speedup(sent, np.full(len(sent), self.rate.value))
+        rate, sent = round(self.rate.value, 2), LENGTHS.astype(float)
+        at = self.speedup(sent, np.full(len(sent), rate))
         best = int(at.argmax())
-        pays = RATES[(self.speedup(sent[None], RATES[:, None]) > 1).any(1)]
+        rates = np.arange(99) / 100  # all values of the slider
+        pays = rates[(self.speedup(sent[None], rates[:, None]) > 1).any(1)]
         where = f"pays from an acceptance of {pays[0]:.2f} on" if len(pays) else "never pays"
         return (
-            f"At an acceptance of {self.rate.value:.2f} the best draft has "
+            f"At an acceptance of {rate:.2f} the best draft has "
             f"{plural(int(LENGTHS[best]), 'token')}: {at[best]:.2f} times the plain speed (modelled); "
             f"drafting {where}."
         )
 
     def show_trace(self, points: Sequence[int]) -> None:
-        """Decode a prompt with the setting of a clicked point and show its player below."""
+        """Decode a prompt with the setting of a point once no other decode runs; show its player below."""
         settings = self.drafters[self.drafter.value].settings
         if not points or self.decode is None or not 0 <= points[0] < len(settings):
             return
         setting = settings[points[0]]
         self.below.clear_output()
+        if self._player is not None:
+            self._player.close()
+            self._player = None
         with self.below:
             try:
-                trace = self.decode(self.settings[setting.label])
-                display(ipywidgets.HTML(f"<p>{html(setting.label)}</p>"), player(trace))
+                with decoding:
+                    trace = self.decode(self.settings[setting.label])
+                self._player = player(trace)
+                display(HTML(f"<p>{html(setting.label)}</p>"), self._player)
             except SpecvizError as error:
-                display(ipywidgets.HTML(f"<p>{html(error_line(error))}</p>"))
+                display(HTML(f"<p>{html(error_line(error))}</p>"))
 
     def _figure(self) -> go.FigureWidget:
         figure = go.FigureWidget()
@@ -151,7 +172,8 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
             hovertemplate="%{text}<extra></extra>",
         )
         figure.update_layout(
-            template="plotly_white", height=460, margin={"t": 10, "b": 10, "l": 10, "r": 10},
+            template="plotly_white", height=480, margin={"t": 30, "b": 10, "l": 10, "r": 10},
+            title={"text": "Modelled speedup by drafted tokens and acceptance", "font": {"size": 14}},
             scene={"xaxis": {"title": "drafted tokens per cycle"}, "yaxis": {"title": "acceptance"},
                    "zaxis": {"title": "speedup"}, "camera": {"eye": {"x": -1.5, "y": -1.7, "z": 0.8}}},
         )  # fmt: skip
@@ -163,6 +185,8 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         cost = max(0.0, (drafter.ms + drafter.per_token) / self.passes.one(self.context.value, 1))
         self.cost.max = max(COST, 2 * cost)
         self.cost.value = cost
+        self.choice.options = [each.label for each in drafter.settings]
+        self.button.disabled = not drafter.settings
         rates = [each.rate for each in drafter.settings]
         self.rate.value = float(np.clip(np.median(rates), 0, 0.98)) if rates else 0.5
         self._draw()

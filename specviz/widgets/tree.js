@@ -141,7 +141,7 @@ class TreeLane {
 		hear(this.svg, "click", (event) => { if (at(event) !== null) act.click(at(event)); });
 		hear(this.svg, "focusin", (event) => { if (at(event) !== null) act.focus(at(event)); });
 	}
-	belief(cycle, details, i) { return cycle.value("q", i) ?? cycle.value("confidence", i) ?? details?.value("score", i); }
+	belief(cycle, details, i) { return ["q", "confidence", "score"].map((name) => [name, (name === "score" ? details : cycle)?.value(name, i)]).find(([, x]) => known(x)) ?? ["belief"]; }
 	source(cycle, i) { return this.record.header.words.source?.[cycle.value("source", i)]; }
 	group(i) {
 		while (this.pool.length <= i) {
@@ -257,7 +257,7 @@ class TreeLane {
 			if (at.line(depth) !== at.line(depth - 1)) add("edge", kind, `M${px} ${py.toFixed(1)}h${(0.5 * em).toFixed(1)}V${(top + under(depth) - 1.45 * em).toFixed(1)}H${(nx - 0.4 * em).toFixed(1)}V${cy.toFixed(1)}H${edgeEnd}`);
 			else add("edge", kind, `M${px} ${py.toFixed(1)}C${px + bend} ${py.toFixed(1)} ${edgeEnd - bend} ${cy.toFixed(1)} ${edgeEnd} ${cy.toFixed(1)}`);
 			const lost = phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]);
-			const belief = extra ? NaN : this.belief(cycle, details, i);
+			const [means, belief] = extra ? [] : this.belief(cycle, details, i);
 			const p = extra ? record.a.out_p?.[cycle.extra] : phase > 0 ? cycle.value("p", i) : NaN;
 			const text = record.text(extra ? record.a.out_token[cycle.extra] : cycle.token[i]), word = text === "" ? "∅" : shownToken(text);
 			const source = extra ? undefined : this.source(cycle, i), draw = shape0 ?? shape(source);
@@ -290,7 +290,7 @@ class TreeLane {
 			const fate = extra ? cycle.kind.word : kind === "open" ? "not judged yet" : record.header.short[cycle.status[i]];
 			set(part.g, {
 				class: `node ${kind}${asBox ? (dense ? " dense" : "") : " spotted"}${guess}${lost ? " dropped" : ""}`, "aria-pressed": guesses && !extra ? String(guesses.has(i)) : null,
-				"aria-label": `${cutOff}${quote(text)}, ${extra ? fate : `level ${cycle.depth[i]}, ${source && source !== "model" ? `from the ${sourceWord(source)}, ` : ""}drafter ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`,
+				"aria-label": `${cutOff}${quote(text)}, ${extra ? fate : `level ${cycle.depth[i]}, ${source && source !== "model" ? `from the ${sourceWord(source)}, ` : ""}drafter ${means} ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`,
 			});
 		}
 		this.used = total;
@@ -340,7 +340,7 @@ class TreeLane {
 		const fates = [...new Set(there)].filter((name) => name && name !== "open");
 		const boxes = new Set(fates.filter((name) => !small || ["accepted", "cut", "unreviewed"].includes(name)));
 		const sources = [...new Set(cycle.token.map((_, i) => this.source(cycle, i)))].filter((word) => word && this.sources.length);
-		const details = record.details(cycle), believed = cycle.token.some((_, i) => known(this.belief(cycle, details, i)));
+		const details = record.details(cycle), believed = cycle.token.some((_, i) => known(this.belief(cycle, details, i)[1]));
 		const key = [fates, sources, small, believed, cycle.n > 0, phase > 0, cycle.extra >= 0 ? cycle.kind.name : ""].join();
 		if (key === this.key) return;
 		this.key = key;

@@ -12,6 +12,8 @@ pytest.importorskip("anywidget", reason="needs the lab extra")
 from test_race_page import swipe
 
 from specviz.widgets.acceptance import RULES, Acceptance
+from specviz.widgets.player import player
+from traces import build
 
 
 def outcome(page):
@@ -73,3 +75,21 @@ def test_dragging(open_page, axe, shoot, tmp_path, dark):
         assert np.allclose(outcome(page), law, atol=0.006), rule
     shoot(page, f"acceptance-{'dark' if dark else 'light'}")
     assert not axe(page, "body")
+
+
+def test_a_browser_that_shows_no_view_is_not_sent_to_a_missing_picture(open_page, tmp_path):
+    pages = {
+        "view": Acceptance().to_html(tmp_path / "rule.html"),
+        "view (DecompressionStream is not defined); the static picture is below": player(build()).to_html(
+            tmp_path / "player.html"
+        ),
+    }
+    for words, path in pages.items():
+        page = open_page()
+        page.add_init_script("delete globalThis.DecompressionStream")
+        page.goto(path.as_uri())
+        line = page.get_by_role("alert")
+        line.wait_for()
+        assert words in line.inner_text() and page.locator(".still").is_visible() == (
+            "below" in line.inner_text()
+        )

@@ -81,7 +81,7 @@ def test_sliders_say_how_sure_they_are(show):
     badge = page.locator("th .what")
     assert badge.all_inner_texts() == ["", "β: recorded", ""]
     press(page, "Home", "ArrowRight", "]")
-    assert badge.nth(1).inner_text() == "β: exact up to update 1"
+    assert badge.nth(1).inner_text() == "β: exact before update 1"
     assert page.locator(".flicker tbody .unknown").count() == 3
     assert "the text diverges here" in page.locator(".flicker tbody .unknown").first.inner_text()
     assert "SSBD, β = 0.25: needs a rerun" in said(page)

@@ -164,3 +164,15 @@ def test_settings_go_to_python_and_come_from_it(stage):
 def test_without_languages_it_offers_none(stage):
     page = stage(languages=[])
     assert page.get_by_label("into").count() == 0 and page.get_by_label("mode").count() == 1
+
+
+def test_done_ends_the_typing_with_the_whole_text(stage):
+    page = stage()
+    box = page.locator("textarea")
+    box.fill("Tom reads a book.")
+    box.press("Control+Enter")
+    page.clock.run_for(600)
+    page.get_by_role("button", name="Done").click()
+    page.clock.run_for(2000)
+    assert box.input_value() == sources(page)[-1] == "Tom reads a book."
+    assert page.evaluate("window.sent") == [{"do": "finish"}]

@@ -79,3 +79,18 @@ def test_the_reader_chooses_who_races(open_page):
     assert (
         page.get_by_role("alert").inner_text().startswith("a live race needs different methods or settings")
     )
+
+
+def test_a_race_that_is_shown_again_has_its_own_names(open_page):
+    page = screen(open_page)
+    one = LiveRace(Slow(cycles=2), "town", "Who is here?", [*METHODS, "bild"])
+    Bridge(page, one.panel, "live_race").until(lambda: one.panel.state == "done")
+    page.get_by_label("method 3").select_option("none")
+    assert page.locator(".column").count() == 3
+    one.panel.entrants = ["bild", "speculative"]
+    Bridge(page, one.panel, "live_race").carry()
+    assert [words.split(" ")[-1] for words in page.locator(".column h3").all_inner_texts()] == [
+        *METHODS,
+        "bild",
+    ]
+    assert "bild" in page.locator(".leader").inner_text()

@@ -45,3 +45,17 @@ def test_own_signals_are_shown(open_page, tmp_path, shoot):
     ]
     assert min(heights) < zero < max(heights), "what is below zero hangs below the axis"
     shoot(page, "own-signals")
+
+
+def test_a_node_without_q_shows_its_confidence(open_page, tmp_path):
+    recorder = Recorder(metadata("speculative"), piece=piece)
+    for cycle in cycles("speculative", hostile=False):
+        if len(cycle.get("node_token", ())):
+            cycle["node_q"] = [0.25, float("nan"), float("nan"), 0.5]
+            cycle["node_confidence"] = [0.75, 0.75, float("nan"), 0.75]
+        recorder.add(cycle)
+    page = open_page(offline=True)
+    page.goto(recorder.close().to_html(tmp_path / "page.html").as_uri() + "#cycle=1")
+    for node, words in enumerate(("q 0.25", "confidence 0.75", "belief not recorded", "q 0.50")):
+        label = page.locator(f"g.node[data-i='{node}']").get_attribute("aria-label")
+        assert f"drafter {words}, " in label

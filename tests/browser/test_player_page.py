@@ -142,6 +142,7 @@ def test_sampling_says_u_and_the_ratio(opened):
 def test_predictions_are_scored(opened):
     trace = build("speculative", tokens=40, hostile=False, cut=False)
     page = opened(trace)
+    page.evaluate("specviz.set('score', [5, 9])")  # as an earlier view left it
     press(page, "m")
     first = trace.nodes[trace.nodes["cycle"] == 1]
     expect(page.locator(".said")).to_contain_text("Which survive?")
@@ -154,6 +155,7 @@ def test_predictions_are_scored(opened):
     truth = (first["status"] == "accepted").tolist()
     right = sum(guess == real for guess, real in zip([True, True, False, False], truth))
     expect(page.locator(".score")).to_contain_text(f"Score: {right} of {len(truth)} nodes")
+    assert page.evaluate("specviz.get('score')") == [5 + right, 9 + len(truth)]
     press(page, "ArrowRight")  # the next cycle, again without its verdict
     assert page.locator("g.node.accepted:visible, g.node.rejected:visible, g.node.extra:visible").count() == 0
     page.locator("g.node[data-i='0']").click()
@@ -334,3 +336,14 @@ def test_a_replayed_setting_says_that_it_is_no_run(opened):
         f"A what-if, not a run: replayed from run {trace.run['run']}"
     )
     expect(opened(trace).locator(".player .note")).to_have_count(0)
+
+
+def test_python_hears_where_the_view_stands(opened):
+    trace = build("speculative", prompts=2, tokens=30, hostile=False)
+    page = opened(trace)
+    lengths = trace.cycles.groupby("prompt").size()
+    page.evaluate("specviz.set('cycle', 999)")
+    assert page.evaluate("specviz.get('cycle')") == lengths[0] - 1
+    page.evaluate("specviz.set('cycle', 2), specviz.set('prompt', 1)")
+    assert page.evaluate("[specviz.get('prompt'), specviz.get('cycle')]") == [1, 2]
+    expect(page.locator(".where")).to_have_text(f"cycle 2 / {lengths[1] - 1}")

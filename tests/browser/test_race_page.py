@@ -123,8 +123,11 @@ def test_a_prompt_that_is_not_there_is_the_last(page, path):
     page.wait_for_selector(".race .strip .runner")
     chooser = page.locator(".race select[aria-label='prompt']")
     assert chooser.input_value() == "1"
+    page.evaluate("specviz.set('time', 0.03)")
     page.evaluate("specviz.set('prompt', 0)")
-    assert chooser.input_value() == "0"
+    assert chooser.input_value() == "0" and page.evaluate("specviz.get('time')") == 0, "Python hears of it"
+    page.evaluate("specviz.set('prompt', 1), specviz.set('time', 0.03)")  # in one message
+    assert chooser.input_value() == "1" and page.evaluate("specviz.get('time')") == 0.03
     page.evaluate("specviz.set('prompt', 99)")
     assert chooser.input_value() == "1" and page.locator(".race .strip .runner").count() == 2
 

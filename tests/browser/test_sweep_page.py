@@ -139,3 +139,13 @@ def test_a_plot_without_traces_says_so(open_page, pages):
         "keeps times and no traces" in page.locator("main > p").last.inner_text()
         and page.locator("a[href]").count() == 0
     )
+
+
+def test_lines_across_a_plot_have_the_page_s_colour(open_page, pages):
+    page = open_page(dark=True, offline=True)
+    page.goto((pages / "pages/index.html").as_uri())
+    lines = page.locator(".shapelayer path")
+    lines.first.wait_for(state="attached")  # a level line has no height
+    strokes = lines.evaluate_all("(all) => all.map((n) => getComputedStyle(n).stroke)")
+    words = page.locator(".xtick text").first.evaluate("(n) => getComputedStyle(n).fill")
+    assert len(strokes) == 2 and set(strokes) == {words}

@@ -39,6 +39,7 @@ from specviz.models import loading
 from specviz.models.additions import Heads
 from specviz.models.heads import BlockwiseHeads
 from specviz.models.model import Model
+from traces import build
 
 GREEDY = Sampling()
 PLAIN = Candidate(BASELINE)
@@ -653,6 +654,47 @@ class TestSurface:
         made.show_trace([1])  # this point no longer exists
         made.show_trace([0])
         assert asked == [4, 1] and made.cost.value == 0
+
+    def test_the_list_decodes_and_one_player_stays_open(self):
+        pytest.importorskip("plotly")
+        from specviz.widgets.job import decoding
+        from specviz.widgets.surface import SpeedupSurface
+
+        settings = [Setting("one", 1.0, 1.5), Setting("four", 4.0, 2.5)]
+        drafters = [Drafter("small", 2.0, 0.0, 0.5, settings), Drafter("none", 0.0, 0.0, 0.0, [])]
+        calls = []
+
+        def decode(key):
+            calls.append((key, decoding.locked()))
+            return build("speculative")
+
+        made = SpeedupSurface(self.PASSES, drafters, {"one": 1, "four": 4}, decode)
+        assert "speedup" in made.figure.layout.title.text
+        made.choice.value = "four"
+        made.button.click()
+        first = made._player
+        made.show_trace([0])
+        assert calls == [(4, True), (1, True)] and not decoding.locked()
+        parts = [*made.children, made.rate, made.button, made._player]
+        assert first.comm is None and all(each.comm is not None for each in parts)
+        made.drafter.value = "none"
+        assert made.button.disabled and made.choice.options == ()
+        made.close()
+        assert all(each.comm is None for each in parts)
+
+    def test_the_sentence_does_not_contradict_itself(self):
+        pytest.importorskip("plotly")
+        from specviz.widgets.surface import LENGTHS, SpeedupSurface
+
+        made = SpeedupSurface(self.PASSES, [Drafter("small", 2.0, 0.0, 0.5, [])])
+        pays = float(made.sentence.rpartition("acceptance of ")[2].split()[0])
+        for rate in np.arange(99) / 100:
+            best = made.speedup(LENGTHS.astype(float), np.full(len(LENGTHS), rate)).max()
+            assert (best > 1) == (rate >= pays), rate
+        made.rate.value = pays - 0.004
+        shown = made.sentence
+        made.rate.value = pays
+        assert made.sentence == shown, "both are shown with two digits"
 
 
 SMALL = {"ROUNDS": 2, "PILOTS": 1, "PILOT_TOKENS": 6}

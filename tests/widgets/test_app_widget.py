@@ -12,7 +12,9 @@ pytest.importorskip("anywidget", reason="needs the lab extra")
 
 import specviz
 from specviz.errors import ParameterError
+from specviz.methods import names
 from specviz.widgets.app import App, Setting
+from specviz.widgets.explorer import first_method
 
 
 class Pretended(App):
@@ -86,3 +88,14 @@ def test_it_is_for_the_server_alone(monkeypatch):
     monkeypatch.delenv("SPECVIZ_APP", raising=False)
     with pytest.raises(ParameterError, match="specviz app"):
         Setting.from_environment()
+
+
+def test_a_model_without_a_drafter_starts_with_a_method_that_needs_none(tmp_path):
+    pytest.importorskip("torch", reason="needs the run extra")
+    assert [first_method(name) for name in ("town", "town-draft")] == ["speculative", "prompt_lookup"]
+    one = App(Setting(str(tmp_path), "town-diffusion", str(tmp_path)))
+    for section in ("Race", "Decode", "Race"):  # a race may be opened first
+        one._add(section)
+        assert not one.head.note
+        methods = one._made.pop("Race").panel.lanes if section == "Race" else [one._made["Decode"].method]
+        assert set(methods) < set(names("canvas")), "the baseline continues prompts"

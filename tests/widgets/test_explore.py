@@ -12,6 +12,7 @@ from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.methods.base import Parameter
 from specviz.widgets import explore
 from specviz.widgets.explore import Explorer, positions, slider
+from specviz.widgets.job import Job, decoding
 from traces import build
 
 
@@ -393,3 +394,30 @@ def test_a_bad_value_is_not_kept_with_its_method():
     one.panel.method = other
     one.panel.method = first
     assert one.panel.values["length"] == 9
+
+
+def test_a_race_without_the_baseline_is_against_another_method():
+    decoder = Decoder()
+    decoder.methods = lambda model: ["stepwise", "fast_dllm", "ssd"]
+    assert explorer(decoder, "ssd").contest().panel.entrants == ["ssd", "stepwise"]
+    decoder.methods = lambda model: ["speculative", "autoregressive"]
+    for method in decoder.methods("town"):
+        assert explorer(decoder, method).contest().panel.entrants == ["autoregressive", "speculative"]
+
+
+def test_what_is_closed_keeps_no_view():
+    one = explorer()
+    one.run()
+    assert one.wait(20)
+    one.play(1)
+    views = one.children
+    one.close()
+    assert len(views) == 2 and [each.comm for each in views] == [None, None]
+
+
+def test_a_job_stopped_before_its_turn_does_nothing():
+    called = []
+    job = Job(called.append)
+    job.stopped.set()
+    job.run()
+    assert not called and not decoding.locked()

@@ -90,6 +90,7 @@ def test_half_a_character_is_refused_beneath_the_box():
     one.source = "one \ud83d"
     assert one.error == "an update's text holds half a character (a lone surrogate)"
     one.source = "one \U0001f600"
+    assert one.error == "", "the text is good now"
     until(lambda: one.shown.get("source") == "one \U0001f600")
     one.finish()
     assert one.wait(20) and len(runs) == 1

@@ -108,3 +108,34 @@ def test_recorded_runs_and_live_ones_take_their_own_arguments():
 def test_a_pretended_run_ends_as_a_run_does():
     run = Run("speculative", {}, cycles=1)
     assert len(list(run)) == 2 and run.trace is not None
+
+
+def test_a_race_keeps_the_names_it_began_with():
+    gate = threading.Event()
+    one = contest(Clocked(gate=gate))
+    one.run()
+    one.panel.entrants = ["bild", "autoregressive", "speculative"]  # while it runs
+    gate.set()
+    assert one.wait(20) and one.panel.error == ""
+    (field,) = one.children[1].fields
+    assert one.panel.lanes == [lane.name for lane in field.lanes] == METHODS
+    one.run()
+    assert one.wait(20) and one.panel.lanes == one.panel.entrants
+
+
+def test_a_race_that_is_closed_or_fails_leaves_nothing():
+    gate = threading.Event()
+    decoder = Clocked(gate=gate)
+    one = contest(decoder)
+    one.run()
+    assert decoder.started.wait(20) and decoder.runs[0].began.wait(20)
+    one.close()
+    gate.set()
+    assert one.wait(20) and len(one.children) == 1, "nobody would close the recorded race"
+    decoder = Clocked()
+    other = contest(decoder)
+    other.run()
+    assert other.wait(20) and len(other.traces) == 2
+    decoder.how["fails"] = SpecvizError("no room")
+    other.run()
+    assert other.wait(20) and other.panel.state == "error" and other.traces == []

@@ -18,6 +18,7 @@ pytest.importorskip("anywidget", reason="needs the lab extra")
 
 from benchmarks.front_end import unpack
 
+from specviz.widgets import flicker
 from specviz.widgets.columns import columns as player_columns
 from specviz.widgets.flicker import BETAS, FATED, MOST_K, RECORDED, columns, partings, table
 from specviz.widgets.race import race
@@ -86,7 +87,7 @@ def test_every_column_tells_every_beta_of_the_slider():
     assert 0.97 in sent["betas"]
     for column in sent["columns"]:
         assert [beta for beta, *_ in column["betas"]] == sent["betas"]
-    assert (made[0].betas[0.97].until, made[0].betas[0.97].badge) == (1, "exact up to update 1")
+    assert (made[0].betas[0.97].until, made[0].betas[0.97].badge) == (1, "exact before update 1")
 
 
 def test_a_beta_has_its_own_exactness():
@@ -111,8 +112,10 @@ def test_the_widget_starts_where_the_run_was():
     assert header["betas"][4] == 0.2 and len(header["sources"]) == 4
     with pytest.raises(ParameterError, match="no 'speed'"):
         sv.flicker(stream(FLICKERS), live=True, speed=2)
-    with pytest.raises(ParameterError, match="cannot start"):
-        sv.flicker(stream(FLICKERS), live=True, update="x")
+    for state in ({"update": "x"}, {"update": 4}, {"update": -1}, {"beta": 0.33}, {"k": 99}):
+        with pytest.raises(ParameterError, match="cannot start"):
+            sv.flicker(stream(FLICKERS), live=True, **state)
+    assert sv.flicker(stream(FLICKERS, mode="rt"), live=True, k=2).beta == -1
 
 
 def test_the_player_knows_the_updates():
@@ -138,3 +141,9 @@ def test_the_player_knows_the_updates():
 def test_a_race_is_over_one_text():
     with pytest.raises(TraceError, match=r"specviz.flicker"):
         race([stream(FLICKERS), stream(FLICKERS, mode="rt")])
+
+
+def test_a_beta_without_an_answer_says_so(monkeypatch):
+    monkeypatch.setattr(flicker, "partings", lambda run, prompt, betas: dict.fromkeys(betas, (0, "why")))
+    (column,) = columns(stream(FLICKERS))
+    assert column.betas[0.5].badge == "needs a rerun"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
 from benchmarks.front_end import LATER, first_size, sent_size, unpack
+from traitlets import TraitError
 
 import specviz as sv
 from specviz.errors import ParameterError, TraceError
@@ -48,8 +50,18 @@ def test_a_state_that_is_none():
         player(trace, cycles=3)
     with pytest.raises(ParameterError, match="cannot start with these settings"):
         player(trace, phase="later")
-    with pytest.raises(ParameterError, match="no 'data'"):
-        player(trace, data=b"")
+    for name in ("data", "score"):
+        with pytest.raises(ParameterError, match=f"no '{name}'"):
+            player(trace, **{name: b""})
+    wrongs = [{"prompt": 99}, {"prompt": -1}, {"cycle": 0, "prompt": 1}, {"cycle": -5}]
+    wrongs += [{"cycle": len(trace.cycles)}, *({"speed": x} for x in (-1, 0, float("nan"), float("inf")))]
+    for state in wrongs:
+        with pytest.raises(ParameterError, match=r"cannot start with .*: (there is no|speed takes)"):
+            player(trace, **state)
+    two = player(build(prompts=2), cycle=1, prompt=1, speed=0.1)
+    with pytest.raises(TraitError, match="no prompt 2: the player has 2"):
+        two.prompt = 2
+    assert (two.prompt, two.cycle) == (1, 1)
 
 
 def test_several_runs_are_refused(tmp_path):
@@ -77,6 +89,8 @@ def test_the_player_writes_the_page_that_it_shows(tmp_path):
     (state,) = json.loads(page.split('id="views">')[1].split("</script>")[0])
     assert state["view"] == "player" and state["chunks"] == page.count('id="chunk-0-') >= 1
     assert state["numbers"] == [2, 4]
+    still = page.partition('<details class="still"')[2]
+    assert re.findall(r"Text (\d) of 4", still) == ["2", "4"], "a static picture of the same prompts"
     assert state["state"]["cycle"] == 2 and state["state"]["predict"] and state["state"]["want"] == 0
 
 

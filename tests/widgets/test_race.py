@@ -10,7 +10,7 @@ import pytest
 
 import specviz as sv
 from specviz import metrics
-from specviz.errors import TraceError
+from specviz.errors import ParameterError, TraceError
 from specviz.trace import Recorder
 from specviz.widgets.columns import END
 from specviz.widgets.lanes import PARTIAL, fields
@@ -217,3 +217,11 @@ def test_names_tell_settings_apart():
         "speculative #1",
         "speculative #2",
     ]
+
+
+def test_a_pace_that_is_none(four):
+    pytest.importorskip("anywidget", reason="needs the lab extra")
+    for pace in (0, -5, float("nan"), float("inf")):
+        with pytest.raises(ParameterError, match="cannot start with these settings: pace takes a positive"):
+            sv.race(four, pace=pace)
+    assert sv.race(four, pace=0.5).pace == 0.5

@@ -59,6 +59,11 @@ def test_rows_are_opened_and_compared(folder):
     press("open", 1)
     (player,) = shown.children[1:]
     assert isinstance(player, Player) and shown.panel.chosen == [1]
+    other = sv.runs(folder)
+    other.play(1)
+    views = other.children
+    other.close()
+    assert len(views) == 2 and [each.comm for each in views] == [None, None]
     press("race", 1, 4)
     assert isinstance(shown.children[1], Race) and len(shown.children) == 2
     press("diff", 1, 4)
