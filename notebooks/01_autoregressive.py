@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 01 · One token at a time, and why it is slow
 #
-# ![What a pass over g tokens costs in units of a pass over one, measured on this machine](stills/01.png)
+# ![What a pass over g tokens costs in units of a pass over one, on the machine that made this picture](stills/01.png)
 #
 # *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` and ipywidgets
 # (`pip install -e ".[run,lab]"`).*
@@ -53,7 +53,7 @@ trace
 # Every bar is one forward pass, and every pass yields one token: τ = 1.00. The prefill, which read all but
 # the prompt's last token in one pass, is not drawn: it is cycle 0 of the record.
 #
-# **Predict.** The prompt has several tens of tokens. How many times longer than a single-token pass did its prefill
+# **Predict.** The prompt has twenty tokens or more. How many times longer than a single-token pass did its prefill
 # take: 1, 5, or as many as there are tokens?
 
 # %%
@@ -232,6 +232,36 @@ cheapest_guess, dearest_guess = 1.2, 3.0
 # %%
 from specviz.measure.benches.passes import measure_models
 
+sizes = (1, 2, 3, 5, 9, 17)
+COLORS = {
+    "plain": "#d55e00",
+    "transposed": "#e69f00",
+    "onednn": "#0072b2",
+    "onednn-unpadded": "#56b4e9",
+    "fp16": "#009e73",
+    "float32": "#0072b2",
+    "bfloat16": "#cc79a7",
+    "int8": "#e69f00",
+    "int4": "#d55e00",
+}
+
+
+def compare(models):
+    """Measure passes of each size by each model, and show the times and s(g)."""
+    spent = measure_models(models, sizes, context=96, rounds=rounds)
+    cost = {name: np.array([np.median(times[g]) for g in sizes]) for name, times in spent.items()}
+    print(f"{'tokens in the pass':20}" + "".join(f"{g:14}" for g in sizes))
+    _, ax = view.subplots(figsize=(6.4, 3.4))
+    for name, each in cost.items():
+        print(f"{name:20}" + "".join(f"{t:7.2f} ({t / each[0]:4.2f})" for t in each) + "   ms and s(g)")
+        ax.plot(sizes, each / each[0], "o-", color=COLORS[name], label=name)
+    ax.set(xlabel="tokens in the pass", ylabel="in units of its own pass over one", ylim=(0, None))
+    ax.set_xticks(sizes, sizes)
+    ax.legend(frameon=False, fontsize=8)
+    plt.show()
+    return cost
+
+
 print(f"{model.name} runs in the layout {model.kernels!r} by default here")
 layouts = {
     layout: sv.load(model.net, tokenizer=model.tokenizer, kernels=layout)  # shares the weights
@@ -241,78 +271,18 @@ written = [
     sv.generate(each, prompt, "autoregressive", max_new_tokens=16, record=None).text
     for each in layouts.values()
 ]
-print("the same text in every layout:", len({*written}) == 1)
-sizes = (1, 2, 3, 5, 9, 17)
-spent = measure_models(layouts, sizes, context=96, rounds=rounds)
-cost = {layout: np.array([np.median(times[g]) for g in sizes]) for layout, times in spent.items()}
-print(f"\n{'tokens in the pass':20}" + "".join(f"{g:14}" for g in sizes))
-for layout, each in cost.items():
-    print(f"{layout:20}" + "".join(f"{t:7.2f} ({t / each[0]:4.2f})" for t in each) + "   ms and s(g)")
+print("the same text in every layout:", len({*written}) == 1, end="\n\n")
+cost = compare(layouts)
 five = [each[sizes.index(5)] / each[0] for each in cost.values()]
 print(
-    f"\ns(5): your guesses {cheapest_guess} and {dearest_guess}, measured {min(five):.2f} and {max(five):.2f}"
+    f"s(5): your guesses {cheapest_guess} and {dearest_guess}, measured {min(five):.2f} and {max(five):.2f}"
 )
 
 # %% [markdown]
-# The next picture has one curve for each layout. A layout with a flat beginning makes short drafts nearly
-# free; the layout with the fastest single pass need not be that one.
-#
-# Which draft size is best in each layout? That takes **τ(g)**, the tokens that a cycle with g *draft* tokens
-# emits (its pass reads g + 1). τ depends on the model, the drafter and the text, not on the layout. So
-# measure it once, and divide by each layout's s(g + 1). The drafter is UniSpec, the subject of
-# [07a](07a_unispec.ipynb), which nearly always sends g tokens.
-#
-# **Predict.** For each layout: is the best draft 0, 1, 2, 4, 8 or 16 tokens?
-
-# %%
-best_guess = {"plain": 0, "transposed": 4, "onednn": 4, "onednn-unpadded": 4, "fp16": 4}
-
-# %%
-texts = {
-    "smollm2": [p["turns"][0] for p in sv.suite("everyday", kind=["conversation", "code"], each=1)],
-    "town": [p["turns"][0] for p in sv.suite("town", kind=["conversation", "code"], language="en")[:6]],
-}[target]
-drafts, tau = (0, 1, 2, 4, 8, 16), [1.0]
-for draft in drafts[1:]:
-    run = sv.generate(model, texts, method="unispec", draft_size=draft, max_new_tokens=48)
-    cycles = run.cycles[run.cycles["cycle"] > 0]
-    tau.append(cycles["emitted"].sum() / len(cycles))
-tau = np.array(tau)
-
-COLORS = {
-    "plain": "#d55e00",
-    "transposed": "#e69f00",
-    "onednn": "#0072b2",
-    "onednn-unpadded": "#56b4e9",
-    "fp16": "#009e73",
-}
-figure, (left, right) = view.subplots(1, 2, figsize=(10, 3.4))
-print("τ(g): " + ", ".join(f"{g}: {t:.2f}" for g, t in zip(drafts, tau)))
-for layout, each in cost.items():
-    passes = np.interp(np.array(drafts) + 1, sizes, each)
-    gain = tau / (passes / passes[0])
-    left.plot(sizes, each / each[0], "o-", color=COLORS[layout], label=layout)
-    right.plot(range(len(drafts)), gain, "o-", color=COLORS[layout])
-    right.plot(gain.argmax(), gain.max(), "o", ms=12, mfc="none", color=COLORS[layout])
-    rate = 1e3 * tau / passes
-    print(
-        f"{layout:15} best draft size {drafts[gain.argmax()]:2d} (your guess {best_guess[layout]}), "
-        f"τ/s {gain.max():.2f}, with four {gain[drafts.index(4)]:.2f}; "
-        f"tokens/s {rate[0]:.0f} without drafts, {rate.max():.0f} at best"
-    )
-left.set(xlabel="tokens in the pass", ylabel="in units of the layout's pass over one", ylim=(0, None))
-left.set_xticks(sizes, sizes)
-left.legend(frameon=False, fontsize=8)
-right.axhline(1, ls="--", color="#888888")
-right.set(xlabel="draft size g", ylabel="τ(g) / s(g + 1)", title="ring: the best size")
-right.set_xticks(range(len(drafts)), drafts)
-plt.show()
-
-# %% [markdown]
-# Only the arrangement of the weights in memory changed (their order, and in `fp16` their width): no weight,
-# no draft, no token. Yet the best draft size, and whether drafting pays at all, may change with it. "Drafting
-# does not pay on this machine" is therefore never a statement about the machine alone, but about a model, a
-# kernel, a number format, a device and a batch.
+# Only the arrangement of the weights in memory changed (their order, and in `fp16` their width): no weight and no
+# token. A layout with a flat beginning makes short drafts nearly free. So whether drafting pays may change with it,
+# and "drafting does not pay on this machine" is never a statement about the machine alone, but about a model, a
+# kernel, a number format, a device and a batch. Which draft size is best in each is [08](08_calibrate.ipynb)'s question.
 #
 # The two models behave differently. When this was written, on a machine with AVX-512, SmolLM2's matrices came
 # from memory, and oneDNN's layout read five rows for the price of one: a draft of four was free, and cost
@@ -326,77 +296,46 @@ plt.show()
 # A pass over one token reads every weight once, so fewer bytes per weight make it faster. Formats of one
 # model:
 #
-# - `float32`, four bytes per weight, and `bfloat16`, two, here with invariant passes where torch allows them (`load`
-#   makes a model invariant when it chooses `bfloat16`);
+# - `float32`, four bytes per weight, and `bfloat16`, two, here with *invariant* passes, which add up each token's sums in
+#   one order however many tokens the pass has ([02](02_draft_and_verify.ipynb)), where torch allows them (`load` makes a
+#   model invariant when it chooses `bfloat16`);
 # - `fp16`, two, if it was chosen above: float16 weights, multiplied by float32 inputs;
 # - `int8`, one: whole numbers from −127 to 127, with a scale for each output;
 # - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came
 #   in four bits are accepted: rounding others so coarsely needs a method of its own.
 #
 # The whole numbers are read from memory as they are and multiplied in bfloat16. In `bfloat16`, `int8` and
-# `int4` the weights are rounded, so the text may differ. But is it a model for which drafting pays?
+# `int4` the weights are rounded, so the text may differ. Does that leave drafting less to save?
 #
-# **Predict.** For each format: is the best draft 0, 1, 2, 4, 8 or 16 tokens? And which format writes most
-# tokens per second without any draft?
+# **Predict.** Which format writes most tokens per second without any draft? And in which is a pass over five tokens
+# cheapest, in units of the same format's pass over one?
 
 # %%
-best_guess = {"float32": 4, "fp16": 4, "bfloat16": 4, "int8": 2, "int4": 0}
-fastest_guess = "int4"
+fastest_guess, flattest_guess = "int4", "float32"
 
 # %%
 from specviz.measure.benches.passes import formats
 
-in_formats = formats(model)
-spent = measure_models(in_formats, sizes, context=96, rounds=rounds)
-cost = {name: np.array([np.median(times[g]) for g in sizes]) for name, times in spent.items()}
-print(f"{'tokens in the pass':20}" + "".join(f"{g:14}" for g in sizes))
-for name, each in cost.items():
-    print(f"{name:20}" + "".join(f"{t:7.2f} ({t / each[0]:4.2f})" for t in each) + "   ms and s(g)")
-
-COLORS = {
-    "float32": "#0072b2",
-    "fp16": "#cc79a7",
-    "bfloat16": "#009e73",
-    "int8": "#e69f00",
-    "int4": "#d55e00",
-}
-figure, (left, right) = view.subplots(1, 2, figsize=(10, 3.4))
-for name, each in cost.items():
-    passes = np.interp(np.array(drafts) + 1, sizes, each)
-    rate = 1e3 * tau / passes
-    left.plot(sizes, each / each[0], "o-", color=COLORS[name], label=name)
-    right.plot(range(len(drafts)), rate, "o-", color=COLORS[name])
-    right.plot(rate.argmax(), rate.max(), "o", ms=12, mfc="none", color=COLORS[name])
-    print(
-        f"{name:10} best draft size {drafts[rate.argmax()]:2d} (your guess {best_guess[name]}), "
-        f"τ/s {rate.max() / rate[0]:.2f}; tokens/s {rate[0]:.0f} without drafts, {rate.max():.0f} at best"
-    )
+cost = compare(formats(model))
 fastest = min(cost, key=lambda name: cost[name][0])
+flattest = min(cost, key=lambda name: cost[name][sizes.index(5)] / cost[name][0])
 print(f"fastest without drafts: {fastest} (your guess {fastest_guess})")
-left.set(xlabel="tokens in the pass", ylabel="in units of the format's pass over one", ylim=(0, None))
-left.set_xticks(sizes, sizes)
-left.legend(frameon=False)
-right.set(xlabel="draft size g", ylabel="tokens a second", title="ring: the best size", ylim=(0, None))
-right.set_xticks(range(len(drafts)), drafts)
-plt.show()
+print(f"smallest s(5): {flattest} (your guess {flattest_guess})")
 
 # %% [markdown]
-# τ(g) is the one measured above, in the model's own format. That a coarser format accepts drafts as often is assumed
-# here, not measured. A format that is missing is not available for this model or machine.
+# A format that is missing is not available for this model or machine.
 #
 # Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. When
 # SmolLM2 was measured for this text, on a processor without AVX-512, `bfloat16` (with ordinary passes), `int8` and
-# `int4` were the fastest alone and had the steepest s(g): no draft paid in them, and one of four tokens paid in float32.
-# `town`, whose weights stay in the cache, has little to gain from fewer bytes. Integer weights and drafting
-# both save time spent reading weights. With fewer bytes a pass turns compute-bound at a smaller g, so
-# drafting has less left to save (there, nothing). Compare tokens per second, never speedups over baselines in
-# different formats.
+# `int4` were the fastest alone and had the steepest s(g). `town`, whose weights stay in the cache, has little to
+# gain from fewer bytes. Integer weights and drafting both save time spent reading weights. With fewer bytes a pass
+# turns compute-bound at a smaller g, so drafting has less left to save. Which draft size is best in each is
+# [08](08_calibrate.ipynb)'s question. Compare tokens per second, never speedups over baselines in different formats.
 #
 # ## What this cannot show
 #
 # - On another machine s(g) has another shape; on a large GPU it stays flat for far longer. Run this notebook there.
-# - τ/s is **modelled**: it leaves out the time to draft, to judge and to commit. [08](08_calibrate.ipynb) times whole
-#   cycles.
+# - s(g) leaves out the time to draft, to judge and to commit. [08](08_calibrate.ipynb) times whole cycles.
 # - s(g) depends on how much context the pass reads. With tens of thousands of tokens most of what is read is keys and
 #   values, not weights.
 # - Batches of many requests fill the machine on their own, and usually leave less for speculative decoding to
@@ -412,7 +351,8 @@ plt.show()
 #
 # <details><summary>2. Why can a pass over five tokens cost as much as a pass over one?</summary>
 #
-# Both read every weight once. While reading takes longer than multiplying, the extra rows are free.
+# Both pay once for what does not depend on the number of tokens: reading the weights from memory (SmolLM2), or
+# starting each product from Python (`town`). While that takes longest, extra rows are nearly free.
 # </details>
 #
 # <details><summary>3. Drafting γ tokens costs c target passes each. What is the highest speedup a cycle can reach?</summary>

@@ -28,7 +28,7 @@
 # The target is **SmolLM2** (135 million parameters; 4-bit weights, dequantised) if
 # `specviz models get smollm2` has downloaded it (93 MB). Its drafter `smollm2-draft` comes with the package:
 # SmolLM2's own first two layers and its 8,192 most common tokens, trained on the target's answers. Otherwise
-# the pair is `town` and `town-draft`, two small bundled models.
+# the pair is `town` and `town-draft`, both bundled.
 
 # %%
 import ipywidgets
@@ -64,12 +64,12 @@ trace
 
 # %%
 alone = sv.generate(target, prompt, method="autoregressive", max_new_tokens=48)
-print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactness"])
+print("the same text:", alone.text == trace.text, "- exactness:", trace.run["exactness"])
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
 # Always, up to ties. The longest prefix of the draft that equals the target's own tokens is kept. One token of the
-# target's own follows: a **correction** after a mismatch, a **bonus** when all were right. The badge says *up to ties*
+# target's own follows: a **correction** after a mismatch, a **bonus** when all were right. The label says *up to ties*,
 # because passes over five tokens and over one may round differently in the last digit. If the target's two best tokens
 # agree to that digit, either may win. `specviz audit` finds every such place and says whether it was a tie, rounding,
 # or a bug.
@@ -107,8 +107,7 @@ plt.show()
 
 # %% [markdown]
 # τ never falls: a draft model's guess depends only on the text before it. A/D usually falls: a later token
-# counts only if all earlier ones were accepted. Speed usually peaks where one more draft token no longer
-# pays. This is one prompt; `specviz bench` measures many.
+# counts only if all earlier ones were accepted. Speed usually peaks where one more draft token no longer pays.
 #
 # τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can
 # answer for other lengths if it holds what the drafter predicts at every position. The **dense record** adds
@@ -155,14 +154,14 @@ Acceptance()
 
 # %% [markdown]
 # A bad $q$ only lowers acceptance; the output on the right still has law $p$. In general each of the three
-# shortcuts gives another law. (Exceptions: all give $p$ if $p$ and $q$ share no token, (a) and (b) if $q = p$,
-# (b) if $q$ exceeds $p$ only where $p = 0$.) (a) favours what the drafter proposes too often: such a token has
-# its full $p$ already, and gets more after rejections. (b) never writes a token with $p < q$: it is not
-# accepted, and $r$ is 0 there. (c) has shipped in real libraries: $q$ must be what the draft was *really*
-# drawn from, after temperature, top-k and top-p. If the draft is an argmax, $q$ is 1 on that token, and the
-# rule accepts it with probability $p(x)$.
+# shortcuts gives another law. (Exceptions: (a) keeps $p$ if $q$ is a constant multiple of it wherever $p > 0$, (b)
+# if $q$ exceeds $p$ only where $p = 0$, (c) if $p$ or $q$ is 1 on the drafted token, or $p$ is 0 there and (a)
+# keeps it.) (a) favours what the drafter proposes too often: such a token has its full $p$ already, and gets more
+# after rejections. (b) never writes a token with $p < q$: it is not accepted, and $r$ is 0 there. (c) has shipped in
+# real libraries: $q$ must be what the draft was *really* drawn from, after temperature, top-k and top-p. If the draft
+# is an argmax, $q$ is 1 on that token, and the rule accepts it with probability $p(x)$.
 #
-# The rule in code, and an experiment:
+# In code:
 
 # %%
 rng = np.random.default_rng(0)
@@ -189,7 +188,7 @@ print("came out ", law.round(3))
 # ## From one token to a sequence
 #
 # A draft has γ tokens, and one pass of the target gives γ + 1 distributions. Row 1 is the law of the token
-# after the text, row 2 that after the text *and* $x_1$, and so on. Three facts make the sequence right.
+# after the text, row 2 that after the text *and* $x_1$, and so on.
 #
 # **Prefixes condition correctly.** $x_2$ is judged only if $x_1$ was accepted. Then $x_1$ is part of the
 # text, so row 2 is the target's law at that position, and the one-token rule applies as before. If $x_1$ was
@@ -212,8 +211,9 @@ print("came out ", law.round(3))
 # **Predict.** Is the second law off in its first token, in its second, or in both?
 
 # %%
-chance = np.random.default_rng(3).dirichlet(np.ones(3), size=8)
-p1, p2, q1, q2 = chance[0], chance[1:4], chance[4], chance[5:8]  # p2[u]: the law of the next token after u
+chance = np.random.default_rng(3).dirichlet(np.ones(3), size=5)
+p1, p2, q1 = chance[0], chance[1:4], chance[4]  # p2[u]: the law of the next token after u
+# Whatever q2 is, a token judged by row 2 has law p2, so q2 does not appear.
 
 
 def outcomes(p, q):
@@ -269,7 +269,8 @@ for temperature in (0.3, 0.7, 1.0, 1.5):
     )
     sent = run.nodes[run.nodes["status"] != "cut"]
     rates = (sent["status"] == "accepted").groupby(sent["prompt"]).mean()
-    print(f"temperature {temperature:.1f}: A/D {rates.mean():.2f} ± {rates.sem():.2f}")
+    error = f"± {rates.sem():.2f} (standard error of {draws} draws)"
+    print(f"temperature {temperature:.1f}: A/D {rates.mean():.2f} {error}")
 
 # %% [markdown]
 # Both distributions flatten with temperature. A flat target accepts drafts that are not its top token, but a flat
@@ -374,8 +375,9 @@ controls = ipywidgets.interact(plane, γ=ipywidgets.IntSlider(4, min=1, max=12, 
 # Acceptance differs from position to position, so measured numbers are safer than α. The **cost** of a cycle
 # is its time in units of a plain pass. τ over the cost is the speedup, and drafting pays above the line τ =
 # cost. Below are four drafters: the draft model; **EAGLE**, one layer that continues from the target's own
-# states ([07c](07c_eagle.ipynb)); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and
-# **prompt lookup**, which copies from the text and costs next to nothing.
+# states ([07c](07c_eagle.ipynb)); **blockwise** decoding, in which small output layers (*heads*) on the target's
+# last state guess the next tokens at once, or UniSpec on `town`; and **prompt lookup**, which copies from the text
+# and costs next to nothing.
 #
 # **Predict.** Which has the largest τ? Which has the cheapest cycle? Is the larger τ always the faster method?
 
@@ -401,8 +403,8 @@ print("every text is the target's own:", all(run.texts == plain.texts for run in
 table[["exactness", "tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 
 # %% [markdown]
-# `forward` is the target's pass, `draft_cost` the drafter's, `rest` judging and committing. In the picture
-# each dotted line is one speedup, bars are 95 % intervals, small dots are prompts. Click on a method to open
+# `forward` is the target's pass, `draft_cost` the drafter's, `rest` judging and committing. Each dotted
+# line is one speedup, bars are 95 % intervals, small dots are prompts. Click on a method to open
 # its trace.
 
 # %%
@@ -431,7 +433,7 @@ print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join
 #   ([03](03_bild.ipynb)) trades exactness for speed.
 # - A bad drafter costs more than none: τ near 1, and the draft's passes on top.
 # - The two models should share token ids. If the drafter's ids mean other tokens, the text is still right,
-#   but hardly any draft is accepted. A smaller vocabulary cannot propose what it lacks.
+#   but hardly any draft is accepted.
 #
 # ## Five questions
 #

@@ -133,14 +133,15 @@ print(
 # every node. Only the 5 best nodes are sent. Siblings compete for one position, so at most one of them
 # survives. Press `g` to see the tree grow.
 #
-# **Predict.** Which statuses will you see here that prompt lookup did not have?
+# **Predict.** UniSpec grows many more nodes than the 5 that it sends. What share of all drafted nodes does the target
+# never see?
 
 # %%
 tree = sv.open(sv.example("unispec"))
 sv.player(tree.select(prompt=0), cycle=12)
 
 # %%
-tree.nodes["status"].value_counts().rename("drafted tokens").to_frame()
+tree.nodes["status"].value_counts(normalize=True).rename("share of drafted nodes").to_frame().round(3)
 
 # %% [markdown]
 # `below_budget` nodes were not among the best five: their scores were too low. Does the score deserve that trust?

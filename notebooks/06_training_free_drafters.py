@@ -115,9 +115,9 @@ best = trace.cycles.loc[trace.cycles["accepted"].idxmax(), "cycle"]
 sv.player(trace, cycle=int(best))
 
 # %% [markdown]
-# **Predict.** The sample holds several kinds of work: conversation, summarization, arithmetic, questions with a text to
-# quote (rag), code, and with `town` also translation and bare questions. On which does copying help most, and on which
-# least?
+# **Predict.** The sample holds several kinds of work: conversation, summarization, arithmetic, questions about passages
+# (rag), code, and with `town` also translation and questions about a short text (qa). On which does copying help most,
+# and on which least?
 
 # %%
 copied = sv.generate(model, sample, method="prompt_lookup", draft_length=8, max_new_tokens=new_tokens)

@@ -68,7 +68,8 @@ def decode(warm=True, record="judged", **options):
 
 
 base = decode()
-trace = base.select(prompt=next(i for i, p in enumerate(sample) if p["kind"] == "arithmetic"))
+sums = base.prompts[base.prompts["kind"] == "arithmetic"]  # a conversation counts once a turn there
+trace = base.select(prompt=int(sums["prompt"].iloc[0]))
 trace
 
 # %% [markdown]

@@ -68,9 +68,9 @@ trace
 #
 # one more node must bring as many per cent of tokens as it costs per cent of time.
 #
-# **Predict.** Which $g$ is best for this model on this machine, among 1 to 24 (`town`: 1 to 64)? The paper
-# found 110 (Table 13; 111 in Tables 15 and 16) for an 8 B model on an A100. And by how much does $g = 24$
-# lose?
+# **Predict.** Which $g$ is best for this model on this machine, among 1 to 24 (`town`: from 1 up to 256, or up to the
+# size at which throughput has fallen below 60 % of the best)? The paper found 110 (Table 13; 111 in Tables 15 and 16)
+# for an 8 B model on an A100. And by how much does $g = 24$ lose?
 
 # %%
 size_guess, loss_guess = 12, 0.10
@@ -113,9 +113,9 @@ plt.show()
 # %% [markdown]
 # More nodes mean more work, so the fit of $t(g)$ never falls. Real times need not be so regular: libraries
 # compute matrices in tiles, and use different kernels for one row, a few rows and many. With some kernels a
-# pass over five tokens even takes less time than one over three, as you will see below. τ(g) should rise ever
-# more slowly, because the tree is filled best node first. The fit enforces that, and with so few texts the
-# points scatter around it. (The axis is logarithmic.)
+# pass over five tokens even takes less time than one over three. τ(g) should rise ever more slowly, because the
+# tree is filled best node first. The fit enforces that, and with so few texts the points scatter around it. (The
+# axis is logarithmic.)
 #
 # **Predict.** Divide the two. Is there a sharp peak?
 

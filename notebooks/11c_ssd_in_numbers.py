@@ -347,10 +347,10 @@ plt.show()
 # The second candidate brings more than the next three together, as in the paper. The dotted line is
 # $N/(N+1)$: a pass places at most $N + 1$ tokens, so at least one of $N + 1$ passes is left.
 #
-# At $k = 1$ the paper's $N = 5$ dips below $N = 4$. The reason is that rounds are fixed, even if their first
-# pass was a bad drafter. A run makes a new draft after every failure, so it may exceed that "limit", and with
-# mix-order, ours does. The dashed line ends a round at the first token that its draft lacks: a tree with each
-# cell's $k$ candidates in every order would save that much.
+# At $k = 1$ the paper's $N = 5$ dips below $N = 4$. A possible reason: rounds are fixed, so another $N$ cuts
+# the text at other places, and a round keeps its draft even if its first pass was a bad drafter. A run makes a new
+# draft after every failure, so it may exceed that "limit", and with mix-order, ours does. The dashed line ends a round
+# at the first token that its draft lacks: a tree with each cell's $k$ candidates in every order would save that much.
 #
 # ## What a pass costs
 #

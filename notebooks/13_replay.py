@@ -231,15 +231,16 @@ to_read(setup, setup.columns).hide()
 #
 # ## What carries over
 #
-# Let a cycle cost $c$ autoregressive steps. It emits $\tau$ tokens, so, the prefill aside,
+# Let a cycle cost $C$ autoregressive steps (02's *cost*; its $c$ was one draft token's). It emits $\tau$ tokens, so, the
+# prefill aside,
 #
-# $$ \text{speedup} \approx \frac{\tau}{c}, \qquad c \approx \frac{\tau}{\text{speedup}}. $$
+# $$ \text{speedup} \approx \frac{\tau}{C}, \qquad C \approx \frac{\tau}{\text{speedup}}. $$
 #
-# The table has both, so it also gives $c$, for the paper's machine and for ours. $\tau$ depends on the model, the
-# drafter and the text. $c$ depends on the machine, the model's size and the draft, and hardly on the language.
+# The table has both, so it also gives $C$, for the paper's machine and for ours. $\tau$ depends on the model, the
+# drafter and the text. $C$ depends on the machine, the model's size and the draft, and hardly on the language.
 #
-# **Predict.** In the paper's first language EAGLE-2's $c$ is 3.86 / 1.86. Is it the same in the other two? How much
-# larger is $c$ here?
+# **Predict.** In the paper's first language EAGLE-2's $C$ is 3.86 / 1.86. Is it the same in the other two? How much
+# larger is $C$ here?
 
 # %%
 times_guess = 2.0
@@ -256,27 +257,27 @@ print(f"measured {mean['here']['EAGLE-2'] / mean['paper']['EAGLE-2']:.1f}")
 both
 
 # %% [markdown]
-# In the paper each method's $c$ is constant to within 5 %, though EAGLE-3's $\tau$ differs 3.5-fold between
-# languages. So the table is consistent with itself, and no machine was needed to check that. (Here $c$ varies
+# In the paper each method's $C$ is constant to within 5 %, though EAGLE-3's $\tau$ differs 3.5-fold between
+# languages. So the table is consistent with itself, and no machine was needed to check that. (Here $C$ varies
 # more: the answers are short, and the prefill counts in the seconds but not in $\tau$.)
 #
-# So $\tau$ and $c$ can come from different sources. What speedup would the paper's $\tau$ give *here*? And
-# which $\tau$ does a method need here? Drafting pays if $\tau > c$:
+# So $\tau$ and $C$ can come from different sources. What speedup would the paper's $\tau$ give *here*? And
+# which $\tau$ does a method need here? Drafting pays if $\tau > C$:
 
 # %%
 need = pd.DataFrame(
     {
         "τ needed to break even here": mean["here"],
         "best τ printed": wide["tau"].max(axis=1),
-        "its speedup with the c here": wide["tau"].max(axis=1) / mean["here"],
+        "its speedup with the C here": wide["tau"].max(axis=1) / mean["here"],
         "τ needed in the paper": mean["paper"],
     }
 )
 need.round(2)
 
 # %% [markdown]
-# The third column is *modelled*: it combines one machine's cost with another model's text, and holds as far as $c$ is
-# constant. [01](01_autoregressive.ipynb) shows where $c$ comes from, and [14](14_your_model.ipynb) decides with it.
+# The third column is *modelled*: it combines one machine's cost with another model's text, and holds as far as $C$ is
+# constant. [01](01_autoregressive.ipynb) shows where $C$ comes from, and [14](14_your_model.ipynb) decides with it.
 #
 # ## One table, two averages
 #
@@ -397,7 +398,8 @@ print(f"eights: your guess {eights_guess:.0%}, measured {eights:.0%}")
 # the figure is defined below it.)
 
 # %%
-values = values.drop(index=["nothing accepted"])  # small is good there
+nothing = values.loc["nothing accepted"]  # small is good there: not in the figure
+values = values.drop(index="nothing accepted")
 relative = values.div(values.max(axis=1), axis=0)
 looks = dict(zip(traces, (("^", "#cc79a7"), ("s", "#009e73"), ("o", "#0072b2"))))
 groups = about.loc[values.index, "quantity"]
@@ -420,15 +422,18 @@ best = best.reindex(columns=list(traces), fill_value=0).rename_axis(
     columns="definitions by which it is the best"
 )
 display(best)
+print("nothing accepted:", ", ".join(f"{name} {share:.0%}" for name, share in nothing.items()))
 defined = about.loc[values.index[groups != "acceptance length"], ["quantity", "formula", "counts"]]
 to_read(defined, defined.columns)
 
 # %% [markdown]
-# All three wrote the same texts, token for token. UniSpec is never the best: EAGLE writes more tokens per cycle, and
-# prompt lookup wastes fewer drafts. Rates over *drafted* tokens measure how little a drafter wastes, and
-# a tree wastes by design: only one path of its 24 nodes can be accepted. The lengths "1 + accepted a draft" leave out
-# the cycles in which prompt lookup drafted nothing; τ counts them. And no acceptance figure includes the cost of a
-# cycle, as the right panel shows. (That panel is the least certain: it uses wall-clock times.)
+# All three wrote the same texts, token for token. By the definitions in the figure UniSpec is never the best: EAGLE
+# writes more tokens per cycle, and prompt lookup wastes fewer drafts. By one that the figure leaves out, because small
+# is good there, it is: the share of cycles in which nothing was accepted is 54 % for UniSpec, 69 % for EAGLE and 72 %
+# for prompt lookup. Rates over *drafted* tokens measure how little a drafter wastes, and a tree wastes by design: only
+# one path of its 24 nodes can be accepted. The lengths "1 + accepted a draft" leave out the cycles in which prompt
+# lookup drafted nothing; τ counts them. And no acceptance figure includes the cost of a cycle, as the right panel
+# shows. (That panel is the least certain: it uses wall-clock times.)
 #
 # The longest text: τ against the cost of a cycle. Below the solid line, plain decoding is faster. A click opens the decode.
 
@@ -483,9 +488,9 @@ print(f"cycles without a draft: {1 - n.drafts / n.steps:.0%}")
 # Nothing: random numbers agree in half of them, and the comparisons are not independent.
 # </details>
 #
-# <details><summary>2. Which of τ and c can be taken from a paper, and how do you predict your speedup?</summary>
+# <details><summary>2. Which of τ and C can be taken from a paper, and how do you predict your speedup?</summary>
 #
-# τ, for the same model, drafter and kind of text. c belongs to the machine: measure it, and divide τ by it.
+# τ, for the same model, drafter and kind of text. C belongs to the machine: measure it, and divide τ by it.
 # </details>
 #
 # <details><summary>3. A tool reports an acceptance rate of 0.9 (accepted of drafted) and a τ of 1.1 for the same run. How can both be true?</summary>

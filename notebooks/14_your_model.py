@@ -300,18 +300,18 @@ for name, row in table.iterrows():
         xerr=[[τ - row["tau_low"]], [row["tau_high"] - τ]],
     )  # fmt: skip
 right, top = table["tau_high"].max() + 0.2, max(1.6, table["paired_speedup_high"].max() + 0.1)
-for c in (1, 2, 4, 8):  # a name at each line's end, outside of the frame
-    end = min(right, top * c)
-    ax.plot([1, end], [1 / c, end / c], color="#cccccc", lw=1, zorder=0)
+for C in (1, 2, 4, 8):  # a name at each line's end, outside of the frame
+    end = min(right, top * C)
+    ax.plot([1, end], [1 / C, end / C], color="#cccccc", lw=1, zorder=0)
     placement = {"xytext": (4, 0), "va": "center"} if end == right else {"xytext": (0, 3), "ha": "center"}
-    ax.annotate(f"c = {c}", (end, end / c), textcoords="offset points", color="#666666", size=9, **placement)
+    ax.annotate(f"C = {C}", (end, end / C), textcoords="offset points", color="#666666", size=9, **placement)
 ax.axhline(1, color="#888888", ls=":")
 ax.set(xlabel="τ, tokens a cycle", ylabel="speedup, paired", xlim=(0.9, right), ylim=(0, top))
 figure.legend(loc="outside right upper", frameon=False)
 plt.show()
 
 # %% [markdown]
-# On a grey line a cycle costs as much as $c$ autoregressive steps.
+# On a grey line a cycle costs as much as $C$ autoregressive steps.
 #
 # ## The decision
 #
@@ -364,8 +364,8 @@ shown.join(rivals.add_suffix(", over the fastest")).round(2)
 #
 # ## Why: where the time goes
 #
-# A cycle that emits τ tokens and takes as long as $c$ autoregressive steps has a speedup of $\tau / c$ (the prefill
-# aside). Four phases make up $c$: drafting, the target's pass, the verdict, the cache.
+# A cycle that emits τ tokens and takes as long as $C$ autoregressive steps has a speedup of $\tau / C$ (the prefill
+# aside). Four phases make up $C$: drafting, the target's pass, the verdict, the cache.
 #
 # **Predict.** Take the method with the largest τ. EAGLE, which has it on `town`, drafts with one layer of the size of
 # the target's own, six levels deep; the methods on SmolLM2 look up what they remember. What share of its cycle goes
@@ -388,7 +388,7 @@ for cell in run.cells:
     step[name] = times / times.sum() * whole
     step[name]["whole"] = whole
 step = pd.DataFrame(step).T
-step["c"] = step["whole"] / step.loc["autoregressive", "whole"]
+step["C"] = step["whole"] / step.loc["autoregressive", "whole"]
 share = step.loc[by_tau[0], "draft_time"] / step.loc[by_tau[0], "whole"]
 print(f"drafting's share in {by_tau[0]}: your guess {share_guess:.0%}, measured {share:.0%}")
 hues = ["#56b4e9", "#0072b2", "#e69f00", "#999999"]  # as in the player
@@ -404,14 +404,14 @@ plt.show()
 
 # %%
 step["τ"] = table["tau"].reindex(step.index).fillna(1.0)
-step["τ / c"] = step["τ"] / step["c"]
-step[["whole", "c", "τ", "τ / c"]].rename(columns={"whole": "ms a cycle"}).round(2)
+step["τ / C"] = step["τ"] / step["C"]
+step[["whole", "C", "τ", "τ / C"]].rename(columns={"whole": "ms a cycle"}).round(2)
 
 # %% [markdown]
-# A method pays where $\tau > c$, and their quotient is the speedup of decoding (`decode_speedup` of the table; the
+# A method pays where $\tau > C$, and their quotient is the speedup of decoding (`decode_speedup` of the table; the
 # paired one includes the prefill and weights prompts alike).
 #
-# What would a larger target change? Its autoregressive step, the unit of $c$, is longer, and the drafter's own cost
+# What would a larger target change? Its autoregressive step, the unit of $C$, is longer, and the drafter's own cost
 # stays. Count what a pass computes and reads:
 
 # %%
@@ -425,7 +425,7 @@ costs[["relative_flops", "relative_bytes"]].round(2)
 # second column's inverse is the most that a method can gain. A target in the processor's cache is bound by its
 # operations (the first column) and by the cost of starting each product. How near a pass comes to either bound depends
 # on the kernel: [01](01_autoregressive.ipynb) and [08](08_calibrate.ipynb) lay out the same weights in several ways and
-# get a different $c$ for each. `town` has 9 MB of weights and fits into a cache; SmolLM2 has 538 MB in float32, and a model
+# get a different $C$ for each. `town` has 9 MB of weights and fits into a cache; SmolLM2 has 538 MB in float32, and a model
 # of 8 B parameters 16 GB in bfloat16.
 #
 # **Predict.** Suppose the target's pass took ten times as long, and verifying a draft no longer than verifying one token,
@@ -467,7 +467,7 @@ controls = ipywidgets.interact(ranked, times=slider)
 # %% [markdown]
 # **Modelled**, and optimistic: a larger target usually gets a larger draft model, EAGLE's layer grows with it, and a
 # pass over a tree is never quite free. But it shows which number you must measure yourself. τ can be measured on a
-# small machine; $c$ must be measured where you will decode.
+# small machine; $C$ must be measured where you will decode.
 #
 # ## By group
 #
@@ -535,9 +535,9 @@ for part in order:
 # training, which you pay once for every new target and spread over all tokens you will ever decode.
 # </details>
 #
-# <details><summary>3. A method has τ = 4.7 and a speedup of 0.75. What is its c, and which τ would it need?</summary>
+# <details><summary>3. A method has τ = 4.7 and a speedup of 0.75. What is its C, and which τ would it need?</summary>
 #
-# $c$ is 6.3, so τ must exceed 6.3; its tree's depth may not even allow that. (τ is the same on every machine; $c$
+# $C$ is 6.3, so τ must exceed 6.3; its tree's depth may not even allow that. (τ is the same on every machine; $C$
 # belongs to the one that will run.)
 # </details>
 #

@@ -47,14 +47,15 @@ SUITE, DRAFTS, NUMBER = {
 }[YOURS]
 LENGTH = 40
 model = sv.load(YOURS)
-KINDS = ["summarization", "rag", "code"]
-quoting = list(sv.suite(SUITE, kind=KINDS))
-prose = sv.suite(SUITE, kind=["conversation", "qa", "arithmetic"])
+QUOTING, PROSE = {
+    "smollm2": (["summarization", "rag", "code"], ["conversation", "qa", "arithmetic"]),
+    "town": (["summarization", "rag", "qa"], ["conversation", "translation", "arithmetic"]),
+}[YOURS]
+quoting, prose = list(sv.suite(SUITE, kind=QUOTING)), sv.suite(SUITE, kind=PROSE)
 if YOURS == "smollm2":
-    more = list(sv.suite("demo", kind=KINDS))[
-        :3
-    ]  # six to advise on, six to confirm on: fewer give no interval
-    quoting += [entry | {"id": f"demo-{entry['id']}"} for entry in more]
+    quoting = [entry for entry in quoting if entry["id"] != "code-0"]  # it holds no program
+    # six to advise on, six to confirm on: fewer give no interval
+    quoting += [*sv.suite("demo", kind=["summarization", "rag", "editing"]), *sv.suite("passages", limit=1)]
 pd.set_option("display.max_colwidth", None)
 trace = sv.generate(model, [quoting[0]], "prompt_lookup", max_new_tokens=LENGTH)
 trace
@@ -78,12 +79,11 @@ free
 #
 # Whether drafting pays is one division,
 #
-# $$\text{speedup} = \frac{\tau}{s(g) + \text{drafter} + \text{rest}},$$
+# $$\text{speedup} = \frac{\tau}{\text{forward} + \text{drafting} + \text{rest}},$$
 #
-# the tokens of a cycle over its time. Its unit is a cycle without drafts, not 01's plain pass. $s(g)$ is the
-# target's pass over a draft of $g$ tokens and the text's last token, which no pass has read yet; *drafter* is the
-# drafting time, *rest* everything else: judging the draft, keeping the accepted tokens. Without drafts $s(0)$ and
-# *rest* add up to 1. No setting has to be decoded to know these:
+# the tokens of a cycle over its time. *forward* is the target's pass over the draft and the text's last token,
+# which no pass has read yet; *drafting* is the drafting time, *rest* everything else. The unit is a cycle without
+# drafts, whose *forward* and *rest* add up to 1. No setting has to be decoded to know these:
 #
 # - The target writes its own text once, without drafts. Target and drafters then read that text once, at
 #   every position. What a drafter would have drafted at a position follows from the text alone, so each

@@ -98,6 +98,17 @@ def test_papers_pages_are_those_of_the_data(tmp_path):
     assert all((ROOT / "docs" / "papers" / f"{paper}.md").is_file() for paper in papers.METHODS)
 
 
+def test_papers_pages_name_the_tables_of_an_earlier_drafter():
+    """The folder of the recorded runs lists the same ones by hand."""
+    lines = {paper: papers._earlier("replays", paper) for paper in papers.METHODS}
+    earlier = {paper: line.partition(":")[0][2:] for paper, each in lines.items() for line in each}
+    assert earlier == {
+        "bild": "figure4, figure5, figure8, table1, table5",
+        "cm_asd": "figure2, table4, table5",
+    }
+    assert "an earlier `smollm2-draft-aligned` (weights 819d30e53076f6bc)" in lines["bild"][0]
+
+
 def test_only_a_site_is_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(SpecvizError, match="name a new folder"):

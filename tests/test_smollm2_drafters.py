@@ -8,7 +8,10 @@ import torch
 
 import specviz
 from specviz.audit.decisions import Records
+from specviz.files import read_json
 from specviz.methods.sampling import Sampling
+from specviz.models.schema import Card
+from specviz.paths import folder
 
 torch.set_num_threads(1)
 PROMPTS = [
@@ -81,3 +84,10 @@ def test_the_cut_draft_drafts_for_llama_cpp(smollm2_file) -> None:
     ]
     assert runs[1].texts == runs[0].texts
     assert np.asarray(runs[1].cycles["accepted"]).sum() > 2
+
+
+@pytest.mark.parametrize("name", ["smollm2-draft", "smollm2-draft-aligned"])
+def test_a_cards_hash_is_that_of_the_drafter(smollm2, name) -> None:
+    """The papers' pages compare it with the recorded replays'."""
+    card = read_json(folder("models") / name / "scores.json", Card)
+    assert card["content"] == specviz.load(name).on(smollm2).content

@@ -126,6 +126,7 @@ class Card(TypedDict, total=False):
 
     tokens: Count
     tau: Number
+    content: str  # the drafter's hash on its target in float32, which recorded replays name
     guesses: Guesses
     ahead: dict[str, Ahead]
     translation: dict[str, Share]

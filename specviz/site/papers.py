@@ -12,7 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from specviz.errors import plural
-from specviz.files import write_text
+from specviz.files import read_json, write_text
+from specviz.models.schema import Card
+from specviz.paths import folder
 from specviz.replays.answers import answer
 from specviz.replays.published import claims, list_published, published, title
 from specviz.replays.recipes import CURVES, FIGURES, PAPERS, RECIPES, SETTINGS, Where
@@ -125,6 +127,8 @@ def _judged(record: str, names: Sequence[str]) -> str:
     ]
     text = _table(("table", "claim", "verdict", "measured"), rows) + "\n"
     lines = _settings(record, names)
+    if lines:
+        lines += _earlier(record, names[0].partition("/")[0])
     return text + "\nMeasured on:\n\n" + "".join(lines) if lines else text
 
 
@@ -160,6 +164,20 @@ def _settings(record: str, names: Sequence[str]) -> list[str]:
         )
         groups.setdefault(f"{models}; prompts {suites}; {where}", []).append(_short(name))
     return [f"- {_many(tables)}: {setting}\n" for setting, tables in groups.items()]
+
+
+def _earlier(record: str, paper: str) -> list[str]:
+    """Drafters that were other weights than the package's when a paper's tables and figures were recorded."""
+    groups: dict[str, list[str]] = {}
+    for name, replay in recorded(record).items():
+        for source in replay.sources if name.startswith(f"{paper}/") else ():
+            card = folder("models") / source.drafter / "scores.json"
+            now = read_json(card, Card).get("content", "") if card.is_file() else ""
+            if now and source.drafter_weights not in ("", now[:16]):
+                line = f"an earlier `{source.drafter}` (weights {source.drafter_weights}) than "
+                line += f"the package has now ({now[:16]})"
+                groups.setdefault(line, []).append(_short(name))
+    return [f"- {_many(sorted(tables))}: {line}\n" for line, tables in groups.items()]
 
 
 def _commands(paper: str, names: Sequence[str]) -> str:
