@@ -282,7 +282,7 @@ print(
 # Only the arrangement of the weights in memory changed (their order, and in `fp16` their width): no weight and no
 # token. A layout with a flat beginning makes short drafts nearly free. So whether drafting pays may change with it,
 # and "drafting does not pay on this machine" is never a statement about the machine alone, but about a model, a
-# kernel, a number format, a device and a batch. Which draft size is best in each is [08](08_calibrate.ipynb)'s question.
+# kernel, a number format, a device and a batch.
 #
 # The two models behave differently. When this was written, on a machine with AVX-512, SmolLM2's matrices came
 # from memory, and oneDNN's layout read five rows for the price of one: a draft of four was free, and cost
@@ -305,7 +305,7 @@ print(
 #   in four bits are accepted: rounding others so coarsely needs a method of its own.
 #
 # The whole numbers are read from memory as they are and multiplied in bfloat16. In `bfloat16`, `int8` and
-# `int4` the weights are rounded, so the text may differ. Does that leave drafting less to save?
+# `int4` the weights are rounded, so the text may differ. Do fewer bytes leave drafting less to save?
 #
 # **Predict.** Which format writes most tokens per second without any draft? And in which is a pass over five tokens
 # cheapest, in units of the same format's pass over one?
@@ -329,8 +329,8 @@ print(f"smallest s(5): {flattest} (your guess {flattest_guess})")
 # SmolLM2 was measured for this text, on a processor without AVX-512, `bfloat16` (with ordinary passes), `int8` and
 # `int4` were the fastest alone and had the steepest s(g). `town`, whose weights stay in the cache, has little to
 # gain from fewer bytes. Integer weights and drafting both save time spent reading weights. With fewer bytes a pass
-# turns compute-bound at a smaller g, so drafting has less left to save. Which draft size is best in each is
-# [08](08_calibrate.ipynb)'s question. Compare tokens per second, never speedups over baselines in different formats.
+# turns compute-bound at a smaller g, so drafting has less left to save. Which draft size is best in each layout and format
+# is [08](08_calibrate.ipynb)'s question. Compare tokens per second, never speedups over baselines in different formats.
 #
 # ## What this cannot show
 #

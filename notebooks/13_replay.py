@@ -277,7 +277,8 @@ need.round(2)
 
 # %% [markdown]
 # The third column is *modelled*: it combines one machine's cost with another model's text, and holds as far as $C$ is
-# constant. [01](01_autoregressive.ipynb) shows where $C$ comes from, and [14](14_your_model.ipynb) decides with it.
+# constant. [01](01_autoregressive.ipynb) shows what a pass costs, the largest part of $C$ (01's own $C$ is another
+# number: operations per second), and [14](14_your_model.ipynb) decides with it.
 #
 # ## One table, two averages
 #

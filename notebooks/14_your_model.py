@@ -424,8 +424,8 @@ costs[["relative_flops", "relative_bytes"]].round(2)
 # describe its layer's matrices). A target whose weights come from memory is at best as fast as its *bytes* allow: the
 # second column's inverse is the most that a method can gain. A target in the processor's cache is bound by its
 # operations (the first column) and by the cost of starting each product. How near a pass comes to either bound depends
-# on the kernel: [01](01_autoregressive.ipynb) and [08](08_calibrate.ipynb) lay out the same weights in several ways and
-# get a different $C$ for each. `town` has 9 MB of weights and fits into a cache; SmolLM2 has 538 MB in float32, and a model
+# on the kernel: [08](08_calibrate.ipynb) lays out the same weights in several ways and gets a different $C$ for
+# each. `town` has 9 MB of weights and fits into a cache; SmolLM2 has 538 MB in float32, and a model
 # of 8 B parameters 16 GB in bfloat16.
 #
 # **Predict.** Suppose the target's pass took ten times as long, and verifying a draft no longer than verifying one token,

@@ -82,8 +82,8 @@ free
 # $$\text{speedup} = \frac{\tau}{\text{forward} + \text{drafting} + \text{rest}},$$
 #
 # the tokens of a cycle over its time. *forward* is the target's pass over the draft and the text's last token,
-# which no pass has read yet; *drafting* is the drafting time, *rest* everything else. The unit is a cycle without
-# drafts, whose *forward* and *rest* add up to 1. No setting has to be decoded to know these:
+# which no pass has read yet; *drafting* is the time of the draft model's passes; *rest* is everything else, including
+# the drafting of methods without a draft model. The unit is a cycle without drafts, whose *forward* and *rest* add up to 1. No setting has to be decoded to know these:
 #
 # - The target writes its own text once, without drafts. Target and drafters then read that text once, at
 #   every position. What a drafter would have drafted at a position follows from the text alone, so each

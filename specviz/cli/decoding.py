@@ -66,8 +66,8 @@ def demo(
     max_new_tokens: Annotated[
         int | None,
         option(
-            "Maximum number of tokens per prompt. Default: 36, on a slow machine fewer, of fewer prompts (at "
-            "least five); bundled models: 96.",
+            "Maximum number of tokens per prompt. Default: 36; bundled models: 96. A slow machine decodes "
+            "fewer tokens, and fewer prompts (at least five).",
             "--max-new-tokens",
             "-n",
             min=1,

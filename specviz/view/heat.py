@@ -28,7 +28,7 @@ def heat_map(
     """Map one number of an answer over two of its parameters; the brightest cell is the largest.
 
     A cell's number is followed by ± if it is bounded, ~ if it is modelled, and ? if the replay had to stop.
-    Such cells are hatched: a count covers only the cycles before that, and of a ratio only the ? is there.
+    Such cells are hatched: a count covers only the cycles before that, and an unknown ratio is only a ?.
 
     Parameters
     ----------

@@ -291,7 +291,9 @@ class LiveFlicker(Stateful):
         name, value = proposal["trait"].name, proposal["value"]
         legal = self._legal[name]
         if value not in legal:
-            raise t.TraitError(f"{name} takes no {value}: its slider goes from {legal[0]} to {legal[-1]}")
+            if list(legal) == [-1.0]:
+                raise t.TraitError(f"no run here uses {name}, or its trace cannot be replayed: drop {name}")
+            raise t.TraitError(f"{name} takes one of {', '.join(f'{x:g}' for x in legal)}, got {value:g}")
         return float(value) if name == "beta" else int(value)
 
     def _page(self) -> str:

@@ -123,6 +123,7 @@ class Interpreter(AnyWidget):
         if self._live is None or self._thread is None or not self._thread.is_alive():
             self._begin()
         elif text == self._pushed:
+            self.error = ""
             return
         assert self._live is not None
         self.error = ""  # before the decode, which may fail

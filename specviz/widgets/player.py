@@ -77,6 +77,8 @@ class Player(Stateful):
             raise t.TraitError(f"there is no prompt {prompt}: the player has {len(self._lengths)}")
         if name == "cycle" and not 0 <= value < self._lengths[prompt]:
             raise t.TraitError(f"there is no cycle {value}: the prompt has {self._lengths[prompt]}")
+        if name == "prompt":
+            self.cycle = min(self.cycle, self._lengths[prompt] - 1)
         return int(value)
 
     def _wanted(self, change: Bunch) -> None:

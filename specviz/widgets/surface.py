@@ -136,9 +136,14 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         )
 
     def show_trace(self, points: Sequence[int]) -> None:
-        """Decode a prompt with the setting of a point once no other decode runs; show its player below."""
+        """Decode a prompt with the setting of a point, unless another decode runs; show its player below."""
         settings = self.drafters[self.drafter.value].settings
         if not points or self.decode is None or not 0 <= points[0] < len(settings):
+            return
+        # Waiting would block the kernel, and with it the stop button of the decode that runs.
+        if not decoding.acquire(blocking=False):
+            with self.below:
+                display(HTML("<p>Another decode is running: stop it, or wait until it has ended.</p>"))
             return
         setting = settings[points[0]]
         self.below.clear_output()
@@ -147,12 +152,12 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
             self._player = None
         with self.below:
             try:
-                with decoding:
-                    trace = self.decode(self.settings[setting.label])
-                self._player = player(trace)
+                self._player = player(self.decode(self.settings[setting.label]))
                 display(HTML(f"<p>{html(setting.label)}</p>"), self._player)
             except SpecvizError as error:
                 display(HTML(f"<p>{html(error_line(error))}</p>"))
+            finally:
+                decoding.release()
 
     def _figure(self) -> go.FigureWidget:
         figure = go.FigureWidget()

@@ -675,6 +675,10 @@ class TestSurface:
         first = made._player
         made.show_trace([0])
         assert calls == [(4, True), (1, True)] and not decoding.locked()
+        kept = made._player
+        with decoding:  # waiting would block the kernel, and the other decode's stop button
+            made.show_trace([0])
+        assert len(calls) == 2 and made._player is kept
         parts = [*made.children, made.rate, made.button, made._player]
         assert first.comm is None and all(each.comm is not None for each in parts)
         made.drafter.value = "none"

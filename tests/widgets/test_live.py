@@ -92,6 +92,10 @@ def test_half_a_character_is_refused_beneath_the_box():
     one.source = "one \U0001f600"
     assert one.error == "", "the text is good now"
     until(lambda: one.shown.get("source") == "one \U0001f600")
+    one.source = "one \U0001f600 \ud83d"
+    assert one.error
+    one.source = "one \U0001f600 "
+    assert one.error == "", "the text is good again, and was sent before"
     one.finish()
     assert one.wait(20) and len(runs) == 1
 

@@ -115,7 +115,12 @@ def test_the_widget_starts_where_the_run_was():
     for state in ({"update": "x"}, {"update": 4}, {"update": -1}, {"beta": 0.33}, {"k": 99}):
         with pytest.raises(ParameterError, match="cannot start"):
             sv.flicker(stream(FLICKERS), live=True, **state)
-    assert sv.flicker(stream(FLICKERS, mode="rt"), live=True, k=2).beta == -1
+    with pytest.raises(ParameterError, match=r"beta takes one of 0, .*, got 0.33"):
+        sv.flicker(stream(FLICKERS), live=True, beta=0.33)
+    scratch = stream(FLICKERS, mode="rt")
+    assert sv.flicker(scratch, live=True, k=2).beta == -1
+    with pytest.raises(ParameterError, match="no run here uses beta"):
+        sv.flicker(scratch, live=True, beta=0.2)
 
 
 def test_the_player_knows_the_updates():

@@ -62,6 +62,9 @@ def test_a_state_that_is_none():
     with pytest.raises(TraitError, match="no prompt 2: the player has 2"):
         two.prompt = 2
     assert (two.prompt, two.cycle) == (1, 1)
+    two._lengths[0] = 1
+    two.prompt = 0
+    assert two.cycle == 0, "a cycle that the prompt does not have"
 
 
 def test_several_runs_are_refused(tmp_path):
