@@ -376,7 +376,9 @@ def test_the_sums_of_all_slots_are_added(file):
     for text in (LOG + other, other + LOG, unnamed):
         file.write_text(text)
         drafting = read_counts(file, "llama.cpp-log").drafting
-        assert drafting == pytest.approx(2 * 259 * (0.325555 + 0.976665) / (259 + 518))
+        want = 2 * 259 * (0.325555 + 0.976665) / (259 + 518)
+        # Which slot's sums a line without its number continues is unknown.
+        assert drafting == pytest.approx(math.nan if text == unnamed else want, nan_ok=True)
 
 
 def test_counts_without_their_drafting_steps_are_no_records_of_aiperf(file, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -111,10 +113,15 @@ def test_what_predicts_and_what_does_not(trace):
 
 def test_texts_of_separate_runs_are_drawn_separately():
     stores = [traces.build("cm_asd", seed=seed, tokens=60, hostile=False)._stores[0] for seed in range(12)]
+    for store in stores:
+        store.run["prompts"][0]["tokens"] = [1]
     repeated = metrics.auroc(metrics.signals(Trace(stores)))
-    assert set(repeated["prompts"]) == {1}, "all have one prompt's id"
-    for number, store in enumerate(stores):
-        store.run["prompts"][0]["id"] = f"q{number}"
+    assert set(repeated["prompts"]) == {1}, "all have one prompt"
+    tokens = copy.deepcopy(stores)
+    for number, (one, two) in enumerate(zip(stores, tokens)):
+        one.run["prompts"][0]["id"] = f"q{number}"
+        two.run["prompts"][0]["tokens"] = [number + 1]  # another suite's prompt of the same id
+    assert set(metrics.auroc(metrics.signals(Trace(tokens)))["prompts"]) == {12}
     for trace in (Trace(stores), Trace(stores).redact()):
         rated = metrics.auroc(metrics.signals(trace))
         assert set(rated["prompts"]) == {12} and rated["low"].notna().all()

@@ -482,7 +482,8 @@ def _saved(out: Path, header: Header) -> tuple[Header, list[Row]]:
     old = _header(first, out)  # before any repair: the file may be something else
     different = [key for key, value in header.items() if key != "model" and old.get(key) != value]
     if different:
-        raise ModelError(f"{out} was made with a different {different[0]}: name another file or delete it")
+        why = "was made with a different" if different[0] in old else "does not say its"
+        raise ModelError(f"{out} {why} {different[0]}: name another file or delete it")
     if not whole.endswith(b"\n"):  # the run was killed in the middle of a line
         with out.open("r+b") as file:
             file.truncate(whole.rfind(b"\n") + 1)

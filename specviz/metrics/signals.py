@@ -140,10 +140,16 @@ def _signals(
 
 
 def _text_key(run: Metadata, number: int) -> str:
-    """What identifies a prompt in every run of it: its id or its tokens; its run if it was redacted."""
+    """What identifies a prompt in every run of it, also where its earlier turns were answered otherwise.
+
+    This is its id with the tokens of its conversation's first turn, or its run if it was redacted.
+    """
     prompts = run["prompts"] or []
     own = prompts[number] if number < len(prompts) else {}
-    return f"{number} {own.get('turn') or 0} {own.get('id') or own.get('tokens') or run['run']}"
+    turn = own.get("turn") or 0
+    first = prompts[number - turn] if turn <= number < len(prompts) else own
+    whose = (own.get("id"), first.get("tokens"))
+    return f"{number} {turn} {whose if any(whose) else run['run']}"
 
 
 def _vocabulary(part: Trace) -> int | None:

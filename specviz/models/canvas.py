@@ -210,7 +210,7 @@ class Canvas:
             window = min(block + model.shift + 1, self.slots)
             extra = canvases * window + (len(prompts) > 1)  # the last slot is for the padding of ragged rows
             rows, slots = len(prompts), self.slots + extra
-            dtype, device = model.dtype, model.device
+            dtype, device = model.attention_dtype, model.device
             shape = StorageShape(model.layers, rows, model.heads, slots, model.dim, dtype, device)
             try:
                 self.store = Store(shape)

@@ -70,7 +70,7 @@ class Format(kernels.Measured):
     Attributes
     ----------
     milliseconds : dict of float
-        Sum of the least times of passes over 1, 5 and 9 tokens, in the fastest layout.
+        Sum of the least times of passes over `kernels.ROWS` tokens, in the fastest layout.
     invariant : dict of bool
         Whether passes in the format can be invariant; always True for float32, which is not tested.
     """

@@ -143,7 +143,7 @@ class EncoderDecoder(TorchModel):
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Shape of the storage for a context of `rows` x `slots` written tokens."""
         heads, dim = self.decoder.heads, self.decoder.dim
-        return StorageShape(self.layers, rows, heads, slots, dim, self.dtype, self.device)
+        return StorageShape(self.layers, rows, heads, slots, dim, self.attention_dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Logits in float32 from final hidden states [..., size]."""

@@ -707,8 +707,9 @@ def measure(
 ) -> dict[str, dict[int, list[float]]]:
     """Milliseconds that products with `matrices` take on one thread, by layout and number of rows.
 
-    Layouts take turns in changing order, because one that follows another with the same weights finds some of
-    them in the caches. From `LEAST` rows on, oneDNN's two layouts are the same product, which is timed once.
+    A layout that follows another with the same packed weights finds some of them in the caches, so oneDNN's
+    two do not follow one another. From `LEAST` rows on they are the same product, which is timed once. Below,
+    the padded one gets padded rows, as from a pass.
 
     Parameters
     ----------
@@ -716,7 +717,8 @@ def measure(
         Each list holds the matrices that read the same input.
     """
     products = {layout: [lay(group, layout) for group in matrices] for layout in layouts}
-    inputs = {n: [group[0].new_ones(n, group[0].shape[1]) for group in matrices] for n in rows}
+    sizes = {*rows, LEAST}
+    inputs = {n: [group[0].new_ones(n, group[0].shape[1]) for group in matrices] for n in sizes}
     spent: dict[str, dict[int, list[float]]] = {layout: {n: [] for n in rows} for layout in layouts}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that the choice, and thus the text, does not depend on the thread count
@@ -725,12 +727,12 @@ def measure(
         for turn in range(1 + ROUNDS):
             for n in rows:
                 shared = n >= LEAST and ONEDNN in layouts and UNPADDED in layouts
-                for at in range(len(layouts)):
-                    layout = layouts[(at + turn) % len(layouts)]
+                for layout in (*layouts[::2], *layouts[1::2]):
                     if shared and layout == UNPADDED:
                         continue
+                    read = inputs[max(n, LEAST) if layout == ONEDNN else n]
                     begin = time.perf_counter()
-                    for product, x in zip(products[layout], inputs[n]):
+                    for product, x in zip(products[layout], read):
                         product(x)
                     if turn:  # the first round is warm-up
                         spent[layout][n].append(1e3 * (time.perf_counter() - begin))

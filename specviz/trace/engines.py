@@ -355,10 +355,13 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
             if counts[2] > counts[1]:
                 line.fail(f"accepted {counts[2]} of {counts[1]} drafted tokens")
             times = SPENT.search(text)
+            seconds = math.nan if times is None else _ms(line, times[2])
             own = sums.setdefault((match[1], slot), [])
             if own and all(a <= b for a, b in zip(own[-1][0], counts)):
                 own.pop()  # smaller sums are another slot's, or those of a server that was started again
-            own.append((counts, math.nan if times is None else _ms(line, times[2])))
+            elif own and not slot:
+                seconds = math.nan  # of slots without names, the next line may continue either
+            own.append((counts, seconds))
         if blocks and (match := RATES.search(text)):
             blocks[-1][1]["rates"] = line, match[1]
     drafted = sum(counts[1] for own in sums.values() for counts, _ in own)

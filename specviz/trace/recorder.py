@@ -259,7 +259,7 @@ class Recorder:
     def _prepare(self, batch: pa.RecordBatch) -> Callable[[], None]:
         prompts = (self.run["prompts"] or [])[self._prompts :]
         new = self._new_pieces(batch, prompts)
-        more = {b"pieces": dump(encode_pieces(new)), b"prompts": dump(prompts)}
+        more = {} if self._file is None else {b"pieces": dump(encode_pieces(new)), b"prompts": dump(prompts)}
         return partial(self._write, batch, new, len(prompts), more)
 
     def _write(

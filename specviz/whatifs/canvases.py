@@ -168,14 +168,19 @@ def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
 # -- as a trace -------------------------------------------------------------------------------------
 
 
-def build(trace: Trace, texts: list[Written], walks: list[Walk], parameters: Setting, label: str) -> Trace:
+def build(
+    trace: Trace, texts: list[Written], walks: list[CanvasWalk], parameters: Setting, label: str
+) -> Trace:
     """Make a trace of replayed cycles with the metadata of their run, without times."""
     run = replayed_run(trace)
     names = ("block", "cache", "refresh", "cache_rule", "sure", "whole")
     shared = {name: value for name, value in run["parameters"].items() if name in names}
     if run["method"] != "ssd":
         run |= {"exactness": "exact up to ties", "pseudocode": None}
-    run |= {"run": label, "method": "ssd", "parameters": parameters | shared}
+    words = run["replayed"]
+    if modelled := sum(walk.close > 0 for walk in walks):
+        words += f"; in {modelled} of {len(walks)} texts the cycles are only modelled from a near-tie on"
+    run |= {"run": label, "method": "ssd", "parameters": parameters | shared, "replayed": words}
     shift = (run["canvas"] or {}).get("shift") or 0
     cycles: list[Row] = []
     for text, walk in zip(texts, walks):

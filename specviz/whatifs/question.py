@@ -499,8 +499,8 @@ class WhatIf:
             why += CLOSE.format(f"up to {close}" if len(rows) > 1 else close, int(table["cycles"].max()))
 
         def cell(row: int) -> Trace:
-            setting, walks = rows[row]
-            return canvases.build(self.trace, texts, walks, setting, self._label(setting))
+            setting = grid[row]
+            return canvases.build(self.trace, texts, replays[row], setting, self._label(setting))
 
         return Answer(
             question, badge, why, table, list_places(rows, str), dict.fromkeys(COUNTS, badge),

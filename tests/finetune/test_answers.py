@@ -144,7 +144,7 @@ def test_a_folders_answers_fit_it_in_any_format(tmp_path: Path) -> None:
     header = {key: value for key, value in json.loads(old[0]).items() if key not in ("dtype", "kernels")}
     (tmp_path / "2").write_text("\n".join([json.dumps(header), *old[1:5]]) + "\n", encoding="utf8")
     read(tmp_path / "2").check(models[2])  # as the repository's own answers
-    with pytest.raises(ModelError, match="was made with a different dtype"):
+    with pytest.raises(ModelError, match="does not say its dtype"):
         answer(models[2], PROMPTS, tmp_path / "2", AnswerOptions(4), say=_quiet)
 
 

@@ -147,6 +147,7 @@ def test_float32_near_ties_are_counted() -> None:
     base = specviz.generate(model, PROMPTS[0], "stepwise", block=4, max_new_tokens=8)
     found = specviz.whatif(base).ssd(draft_length=2)
     assert found.badge == "modelled" and found.places["cycle"].tolist() == [1]
+    assert "only modelled from a near-tie on" in found.trace(0).run["replayed"]
     base._stores[0].run["backend"] = {"invariant": True}
     alike = specviz.whatif(base).ssd(draft_length=2)
     assert alike.badge == "exact" and not len(alike.places)

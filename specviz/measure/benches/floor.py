@@ -65,7 +65,7 @@ def measure(model: AnyModel, context: int, rounds: int) -> Part:
         rows.append({"part": words, "mb": whole / 1e6, "median": 1e3 * whole / each, "rate": each / 1e9})
     parts: dict[int, dict[str, tuple[int, Callable[[], None]]]] = {
         g: {
-            "products of the layers": (size["layers"], _products(products, g)),
+            "products of the layers": (size["layers"], _products(products, max(g, llama.least))),
             "head": (size["head"], _products(head, g)),
             "attention": (0, _attention(model, context, g)),
         }
@@ -92,8 +92,8 @@ def _row(g: int, part: str, moved: int, time: float, rate: float) -> Row:
     return row
 
 
-def _products(lines: Sequence[Lines], g: int) -> Callable[[], None]:
-    inputs = [line.weights[0].new_ones(g, line.weights[0].shape[1]) for line in lines]
+def _products(lines: Sequence[Lines], rows: int) -> Callable[[], None]:
+    inputs = [line.weights[0].new_ones(rows, line.weights[0].shape[1]) for line in lines]
 
     def call() -> None:
         for line, x in zip(lines, inputs):
