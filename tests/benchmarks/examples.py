@@ -64,7 +64,7 @@ def record(into: Path) -> list[Path]:
     ModelError
         If SmolLM2 is not downloaded.
     """
-    target = load("smollm2")
+    target = load("smollm2", dtype="float32")  # the format that every machine has
     prompts = [{"id": kind, "kind": kind, "prompt": prompt} for kind, prompt in PROMPTS]
     paths = []
     with threads(1):
