@@ -47,9 +47,9 @@ def test_it_holds_on_a_tiny_pair(pair):
 def test_it_sees_what_is_wrong(pair, monkeypatch, broken):
     real = question.WhatIf._replay
 
-    def planted(self, replay):
+    def planted(self, *given):
         """Change one cycle of one text by one."""
-        walks = real(self, replay)
+        walks = real(self, *given)
         steps = walks[1].steps
         steps[0] = steps[0]._replace(**{broken: getattr(steps[0], broken) + 1})
         return walks
