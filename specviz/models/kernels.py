@@ -57,9 +57,10 @@ PADDED = 160  # rows up to which a product with float16 weights is padded
 LEAST = 4  # rows of a padded oneDNN product: on some processors fewer rows cost more than four
 ROWS = (1, 2, 5, 9)  # rows of the timed passes: plain decoding, short drafts and a longer one
 SAMPLE = 96 << 20  # bytes of matrices timed in each layout, enough that they evict each other from the caches
+EVICTING = 64 << 20  # bytes that are read before each timing, so that no weights are in the caches
 ROUNDS = 5  # timed rounds, after one warm-up round
 CALM = 1.5  # ratio of median to least time above which other work disturbed the measurement
-MOST = 0.7  # seconds after which no further round begins
+MOST = 1.5  # seconds after which no further round begins
 
 
 class Measured(BaseModel):
@@ -707,9 +708,9 @@ def measure(
 ) -> dict[str, dict[int, list[float]]]:
     """Milliseconds that products with `matrices` take on one thread, by layout and number of rows.
 
-    A layout that follows another with the same packed weights finds some of them in the caches, so oneDNN's
-    two do not follow one another. From `LEAST` rows on they are the same product, which is timed once. Below,
-    the padded one gets padded rows, as from a pass.
+    A pass finds none of its weights in the caches if the model is larger, so other memory is read before each
+    timing. From `LEAST` rows on, oneDNN's two layouts are the same product, which is timed once. Below, the
+    padded one gets padded rows, as from a pass.
 
     Parameters
     ----------
@@ -717,7 +718,7 @@ def measure(
         Each list holds the matrices that read the same input.
     """
     products = {layout: [lay(group, layout) for group in matrices] for layout in layouts}
-    sizes = {*rows, LEAST}
+    sizes, other = {*rows, LEAST}, torch.zeros(EVICTING // 4)
     inputs = {n: [group[0].new_ones(n, group[0].shape[1]) for group in matrices] for n in sizes}
     spent: dict[str, dict[int, list[float]]] = {layout: {n: [] for n in rows} for layout in layouts}
     threads = torch.get_num_threads()
@@ -727,10 +728,11 @@ def measure(
         for turn in range(1 + ROUNDS):
             for n in rows:
                 shared = n >= LEAST and ONEDNN in layouts and UNPADDED in layouts
-                for layout in (*layouts[::2], *layouts[1::2]):
+                for layout in layouts:
                     if shared and layout == UNPADDED:
                         continue
                     read = inputs[max(n, LEAST) if layout == ONEDNN else n]
+                    other.sum()
                     begin = time.perf_counter()
                     for product, x in zip(products[layout], read):
                         product(x)
