@@ -110,6 +110,19 @@ def test_requests_of_each_tool_are_counted(file):
     assert read_counts(write(file, ENGINES["lm-studio"]), "lm-studio").version.endswith("mac-arm64 1.3.0")
 
 
+def test_a_streamed_answer_has_its_counts_in_the_last_chunk(file):
+    chunk = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "a"}}]}
+    chunk["choices"][0]["finish_reason"] = None
+    last = chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    last["timings"] = ENGINES["llama.cpp"]["timings"]
+    part = {"index": 0, "content": "a", "stop": False}
+    for lines in ([chunk, chunk, last], [part, part | {"stop": True, "timings": last["timings"]}]):
+        assert origin_of(write(file, *lines)) == "llama.cpp"
+        assert read_counts(file, "llama.cpp").total("accepted") == 167
+    with pytest.raises(TraceError, match="a response without draft counts"):
+        origin_of(write(file, chunk, chunk))
+
+
 def test_older_names_and_shapes_are_read_too(file):
     meta = ENGINES["sglang"]["meta_info"]
     older = {k: v for k, v in meta.items() if "correct" not in k and "proposed" not in k}

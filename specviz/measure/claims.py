@@ -98,7 +98,7 @@ class Quality:
             raise ParameterError(ABSENT) from None
         self.rated: Any = BLEU(tokenize=tokenize, effective_order=True)
         self.letters: Any = CHRF()
-        self.right = right
+        self.tokenize, self.right = tokenize, right
 
     def statistics(self, texts: Sequence[str]) -> np.ndarray:
         """Summands of corpus BLEU, [texts, 10]: matches and n-grams by order, and both lengths."""

@@ -192,3 +192,26 @@ def last_texts(trace: Trace) -> list[str]:
     """The text of each stream's last update."""
     texts: list[str] = trace.updates.groupby("prompt")["text"].last().tolist()
     return texts
+
+
+def packed(results: tuple[dict[str, Decoded], Quality]) -> Settings:
+    """Convert the results of `measure` to plain data."""
+    decoded, quality = results
+
+    def plain(each: Decoded) -> Settings:
+        scores = {"chrf": each.chrf, "comet": each.comet}
+        written = {"texts": each.texts, "phases": each.phases, "tokens": each.tokens}
+        return {"sums": {name: array.tolist() for name, array in each.sums.items()}, **scores, **written}
+
+    made = {label: plain(each) for label, each in decoded.items()}
+    return {"decoded": made, "tokenize": quality.tokenize, "right": list(map(list, quality.right))}
+
+
+def unpacked(content: Settings, chosen: Sequence[Setting]) -> tuple[dict[str, Decoded], Quality]:
+    """Restore the results of these settings from the plain data of `packed`."""
+    decoded = {}
+    for each in chosen:
+        saved = dict(content["decoded"][each.label])
+        sums = {name: np.array(column) for name, column in saved.pop("sums").items()}
+        decoded[each.label] = Decoded(each, sums, **saved)
+    return decoded, Quality(content["tokenize"], content["right"])

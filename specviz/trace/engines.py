@@ -466,7 +466,10 @@ def origin_of(path: Path) -> str:
         raise TraceError(f"{path} is empty")
     # Logs may begin with a bracket, too.
     if (start := lines[0].lstrip()[:1]) == "{" or (start == "[" and _is_json(lines[0], text)):
-        return _of_object(path, _first(path, text, lines[0]))
+        first = _first(path, text, lines[0])
+        later = (entry for line in lines[1:] if isinstance(entry := json_of(line), dict))
+        of_answer = (first, *later) if _is_chunk(first) else (first,)  # the last chunk has the counts
+        return next(filter(None, map(_sign_of, of_answer)), None) or _unknown(path, first)
     pages = {"vllm:": COUNTERS, "sglang:": "", "llamacpp:": "", "trtllm_": ""}
     for prefix, origin in pages.items():
         if any(line.startswith(prefix) for line in lines):
@@ -504,7 +507,13 @@ def _first(path: Path, text: str, line: str) -> Record:
     return entry
 
 
-def _of_object(path: Path, entry: Record) -> str:
+def _is_chunk(entry: Record) -> bool:
+    """Whether an entry is a part of a streamed answer."""
+    return entry.get("stop") is False or entry.get("object") == "chat.completion.chunk"
+
+
+def _sign_of(entry: Record) -> str | None:
+    """The tool whose fields an entry has."""
     choices = entry.get("choices")
     choice = choices[-1] if isinstance(choices, list) and choices and isinstance(choices[-1], dict) else {}
     stats = entry.get("stats")
@@ -518,12 +527,13 @@ def _of_object(path: Path, entry: Record) -> str:
         ("num_spec_steps" in entry, "aiperf" if "engine" in entry else "vllm"),
         ("metrics" in entry or "spec_decode_acceptance_length" in entry, "vllm"),
     ]
-    for holds, origin in signs:
-        if holds:
-            return origin
+    return next((origin for holds, origin in signs if holds), None)
+
+
+def _unknown(path: Path, entry: Record) -> NoReturn:
     if "resourceSpans" in entry:
         _unsupported(path, "an export of OpenTelemetry spans")
-    if isinstance(choices, list):
+    if isinstance(entry.get("choices"), list):
         _unsupported(path, "a response without draft counts: the engine's own field must be enabled")
     keys = ", ".join(repr(str(key)[:20]) for key in list(entry)[:4]) or "nothing"
     _unsupported(path, f"JSON in an unknown format (it has {keys})")

@@ -5,9 +5,10 @@ Decoding is replaced by fakes; the tests examine the sources' results.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
+import canvas_traces
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,6 +18,7 @@ from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure import retranslation
+from specviz.measure.canvases import ssd, stepwise
 from specviz.measure.phases import SUMS
 from specviz.measure.retranslation import Decoded
 from specviz.measure.sweep import Measured, Point
@@ -28,8 +30,10 @@ from specviz.replays.canvases import suite
 from specviz.replays.cells import CONTROL, SAME
 from specviz.replays.recipes import CURVES, RECIPES, Best
 from specviz.replays.sources import beams, canvases, curves, prompts, shared, thresholds
+from specviz.replays.sources import streams as streams_of
 from specviz.replays.sources.prompts import filled
 from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
+from specviz.streams import fixed_lag
 from specviz.suites import Suite
 
 MODEL = SimpleNamespace(
@@ -171,7 +175,9 @@ def test_figures_of_streams(how, monkeypatch):
             tokens = [[1, 2], [3, 4 if setting.values.get("beta") == 0.0 else 5]]
             return Decoded(setting, sums, texts=["a", "b"], tokens=tokens)
 
-        return {each.label: decoded(each) for each in chosen}, SimpleNamespace(bleu=lambda sums: sums[..., 0])
+        return {each.label: decoded(each) for each in chosen}, SimpleNamespace(
+            bleu=lambda sums: sums[..., 0], tokenize="13a", right=[]
+        )
 
     monkeypatch.setattr(retranslation, "measure", measure)
     (same,) = (c for c in sources.find("streams")(RECIPES["ssbd/table3"], how()).checks if c.kind == SAME)
@@ -265,7 +271,7 @@ def test_lengths_say_where_the_time_goes(how, monkeypatch):
         for way in ways:
             sums = dict.fromkeys(SUMS, 1.0) | {"cycles": length // (2 if way.method == "ssd" else 1)}
             phases = SimpleNamespace(sums=lambda sums=sums: sums)
-            text = SimpleNamespace(text=lambda ends: [5, 6, 7], phases=phases)
+            text = SimpleNamespace(text=lambda ends: [5, 6, 7], passes=1, phases=phases)
             found.append(SimpleNamespace(texts=[text] * len(ids), seconds=[1.0] * len(ids)))
         return found
 
@@ -388,9 +394,8 @@ def test_a_finished_sweep_outlives_a_kill(how, monkeypatch):
     made = thresholds.swept(points, "task", entries, again)
     monkeypatch.setattr(thresholds, "sweep", None)
     saved = thresholds.swept(points, "task", entries, replace(again, tick=lambda *now: ticks.append(now)))
-    assert list(saved) == list(made) == [BASELINE, "copy", AGAIN] and ticks == [
-        (1, 1, "task: measured before")
-    ]
+    assert list(saved) == list(made) == [BASELINE, "copy", AGAIN]
+    assert ticks[-1] == (6, 6, "task: measured before")
     for mine, other in zip(saved.values(), made.values()):
         assert (mine.point, mine.texts, mine.phases) == (other.point, other.texts, other.phases)
         assert mine.tokens == other.tokens and all(mine.tokens)
@@ -399,6 +404,48 @@ def test_a_finished_sweep_outlives_a_kill(how, monkeypatch):
     for some, texts in ((points[:1], entries), (points, entries[:1])):
         with pytest.raises(TypeError):  # it measures
             thresholds.swept(some, "task", texts, again)
+
+
+def same_content(mine, other):
+    """Whether two dataclasses with dicts of arrays hold the same."""
+    mine, other = asdict(mine), asdict(other)
+    sums = mine.pop("sums", {}), other.pop("sums", {})
+    assert mine.pop("comet", 0) == pytest.approx(other.pop("comet", 0), nan_ok=True)
+    assert mine == other and sums[0].keys() == sums[1].keys()
+    return all(np.array_equal(sums[0][name], sums[1][name], equal_nan=True) for name in sums[0])
+
+
+def test_measured_streams_outlast_a_kill(how, monkeypatch):
+    model = llama(seed=2)
+    given = retranslation.Sources("German", [fixed_lag("t3 t4 t5"), fixed_lag("t6")])
+    chosen = [retranslation.Setting(retranslation.RT, {"mode": "rt"}),
+              retranslation.Setting("SSBD", {"beta": 0.2})]  # fmt: skip
+    options, steps = replace(how(rounds=2), model=model), []
+    decoded, quality = streams_of.measured(options, given, chosen, None, lambda label: None)
+    monkeypatch.setattr(retranslation, "measure", None)
+    kept, again = streams_of.measured(options, given, chosen, None, steps.append)
+    assert steps == ["measured before"] * 8, "the bar goes on from there"
+    assert all(same_content(kept[name], decoded[name]) for name in decoded) and kept.keys() == decoded.keys()
+    assert kept["SSBD"].of(again.bleu, "bleu").median == decoded["SSBD"].of(quality.bleu, "bleu").median
+    with pytest.raises(TypeError):  # it measures
+        streams_of.measured(options, given, chosen, "qwen3", steps.append)
+
+
+def test_measured_canvases_outlast_a_kill(how, monkeypatch):
+    options, steps = replace(how(rounds=2), model=canvas_traces.model()), []
+    given = [[3, 4, 5], [6, 7]], [stepwise(), ssd(2)], 6
+    written = canvases.measured(options, *given, lambda label: None)
+    assert all(text.seconds and len(text.tokens) == len(text.passes) == 4 for text in written)
+    limits = canvases.counted(options, given[0], {})
+    monkeypatch.setattr(canvases, "timed", None)
+    monkeypatch.setattr(canvases, "generate", None)
+    assert canvases.measured(options, *given, steps.append) == written and len(steps) == 8
+    texts, counts = canvases.counted(options, given[0], {})
+    assert texts == limits[0] and counts.equals(limits[1])
+    for file in (options.path / "measured").iterdir():
+        file.write_text(file.read_text()[:40])
+    with pytest.raises(TypeError):  # it measures
+        canvases.measured(options, *given, steps.append)
 
 
 def test_texts_without_references_have_a_reason(how, monkeypatch):

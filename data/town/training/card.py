@@ -78,7 +78,7 @@ def head(
         f"| tokens seen | {training['tokens']:,} in {training['updates']:,} updates of about {made.step:,} |",
         f"| training time | {training['seconds'] / 60:.0f} minutes, {training['where']} |",
         f"| seed | {made.seed} |", "| weights | float16 safetensors |", "| licence | Apache-2.0 |",
-        f"| rebuild | `python -m town.training {name}{options}` |", "",
+        f"| rebuild | `PYTHONPATH=data python -m town.training {name}{options}` |", "",
         *([training["note"], ""] if "note" in training else []),
         "## Loss curve", "",
         f"Dev loss after the first twentieth: `{sparkline([c[2] for c in curve[1:]])}`", "",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from specviz import metrics
 from specviz.errors import ParameterError
@@ -97,10 +98,44 @@ def encoded(options: RunOptions, entries: Sequence[Entry]) -> list[list[int]]:
     return [options.model.encode(entry["prompt"]) for entry in entries]
 
 
-def speed(measured: Measured, ends: Sequence[int], rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Valid tokens and seconds of each text: section 4.1 counts up to the first end token."""
-    tokens = [len(text.text(ends)) for text in measured.texts]
-    return each_text(tokens, rounds), each_text(measured.seconds, rounds)
+@dataclass
+class Texts:
+    """What a way wrote over all rounds, text by text."""
+
+    seconds: list[float]
+    tokens: list[list[int]]  # valid ones: section 4.1 counts up to the first end token
+    passes: list[int]
+    phases: list[dict[str, float]]  # as `Phases.sums`
+
+    @classmethod
+    def of(cls, way: Measured, ends: Sequence[int]) -> Texts:
+        """Take a way's texts from a paired run."""
+        tokens = [text.text(ends) for text in way.texts]
+        passes, phases = [text.passes for text in way.texts], [text.phases.sums() for text in way.texts]
+        return cls(way.seconds, tokens, passes, phases)
+
+    def speed(self, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+        """Valid tokens and seconds of each text."""
+        return each_text(list(map(len, self.tokens)), rounds), each_text(self.seconds, rounds)
+
+
+def measured(
+    options: RunOptions, ids: list[list[int]], ways: Sequence[Way], length: int, step: Callable[[str], None]
+) -> list[Texts]:
+    """Let the ways write the prompts' canvases; in the replay's folder the result outlasts a kill."""
+
+    def make() -> list[Texts]:
+        written = timed(options.model, ids, ways, length, options.rounds, lambda: step(WRITING))
+        return [Texts.of(each, options.model.eos) for each in written]
+
+    return options.outlasting(
+        [[[way.method, way.values] for way in ways], ids, length],
+        make,
+        lambda written: list(map(asdict, written)),
+        lambda content: [Texts(**each) for each in content],
+        step,
+        len(ids) * len(ways) * options.rounds,
+    )
 
 
 def each_text(values: Sequence[float], rounds: int) -> np.ndarray:
@@ -127,7 +162,7 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     twice: list[np.ndarray] = []
     for task, some in entries.items():
         with made.keeping({"task": task}):
-            twice.append(one_task(recipe, options, made, task, some, ways, lambda: step(WRITING)))
+            twice.append(one_task(recipe, options, made, task, some, ways, step))
     if twice:
         made.control("stepwise", *np.concatenate(twice, 1))
     further(recipe, made)
@@ -138,39 +173,37 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
 
 def one_task(
     recipe: Recipe, options: RunOptions, made: Measurement, task: str, entries: list[Entry],
-    ways: dict[tuple[str, int | None], Way], tick: Callable[[], None],
+    ways: dict[tuple[str, int | None], Way], step: Callable[[str], None],
 ) -> np.ndarray:  # fmt: skip
     """Add a task's figures; return the speeds of the control and of stepwise decoding, [2, texts]."""
     ids, length, rounds = encoded(options, entries), options.max_new_tokens, options.rounds
-    written = dict(zip(ways, timed(options.model, ids, list(ways.values()), length, rounds, tick)))
+    written = dict(zip(ways, measured(options, ids, list(ways.values()), length, step)))
     made.of_prompts(task, options.suite_of(task, BUNDLED), entries)
     base = written[STEPWISE]
-    first = [text.text(options.model.eos) for text in base.texts[: len(ids)]]
+    first = base.tokens[: len(ids)]
     made.by("stepwise", PAPER)
     made.ability(task, list(map(options.model.decode, first)), [e.get("reference") for e in entries])
-    their_tokens, their_seconds = speed(base, options.model.eos, rounds)
-    phases = {key: [text.phases.sums() for text in each.texts] for key, each in written.items()}
+    their_tokens, their_seconds = base.speed(rounds)
     for row in recipe.rows:
         key = key_of(row)
         mine, where = written[key], {**row.where, "task": task}
-        tokens, seconds = speed(mine, options.model.eos, rounds)
+        tokens, seconds = mine.speed(rounds)
         made.by(ways[key].method, ways[key].values)
         made.add(where, "throughput", resampled(ratio, tokens, seconds))
         if mine is not base:
-            made.cost(phases[key], phases[STEPWISE], options.model)
+            made.cost(mine.phases, base.phases, options.model)
             made.add(where, "speedup", resampled(quotient, tokens, seconds, their_tokens, their_seconds))
-            passes = [each_text([t.passes for t in each.texts], rounds) for each in (mine, base)]
+            passes = [each_text(each.passes, rounds) for each in (mine, base)]
             made.add(where, "step_reduction", resampled(saved, *passes))
             made.add(where, "verification_nodes", exact(1 + ways[key]().nodes))
-            texts = [text.text(options.model.eos) for text in mine.texts[: len(ids)]]
-            made.same_texts(task, texts, first)
+            made.same_texts(task, mine.tokens[: len(ids)], first)
     if not made.traces:
         fast = max((w for w in ways if w[1] is not None), key=lambda w: -sum(written[w].seconds))
-        speeds = [np.divide(*speed(written[w], options.model.eos, rounds)) for w in (fast, STEPWISE)]
+        speeds = [np.divide(*written[w].speed(rounds)) for w in (fast, STEPWISE)]
         decode = partial(again, options, ids, ways[fast])
         made.by(ways[fast].method, ways[fast].values)
         made.record(options, f"{ways[fast].label}, {task}", speeds[0] / speeds[1], decode)
-    return np.stack([np.divide(*speed(written[w], options.model.eos, rounds)) for w in (TWICE, STEPWISE)])
+    return np.stack([np.divide(*written[w].speed(rounds)) for w in (TWICE, STEPWISE)])
 
 
 def again(options: RunOptions, ids: list[list[int]], way: Way, i: int) -> Trace:
@@ -224,16 +257,13 @@ def limits(recipe: Recipe, options: RunOptions) -> Measurement:
     policy = {**PAPER, "cache": "none"}
     for task, entries in prompts_of(recipe, options, made).items():
         with made.keeping({"task": task}):
-            ids = encoded(options, entries)
-            length = options.max_new_tokens
-            trace = generate(options.model, ids, stepwise(**policy)(), max_new_tokens=length, batch=BATCH)
-            options.counter(1)("stepwise decoding recorded")
+            texts, counts = counted(options, encoded(options, entries), policy)
             made.of_prompts(task, options.suite_of(task, BUNDLED), entries)
             made.by("stepwise", policy)
-            made.ability(task, list(trace.texts), [entry.get("reference") for entry in entries])
+            made.ability(task, texts, [entry.get("reference") for entry in entries])
             last: dict[int, BootstrapEstimate] = {}
-            counts: Any = metrics.limits_by_text(trace, lengths=DRAFTS).groupby(["draft_length", "top"])
-            for (n, k), own in counts:
+            grouped: Any = counts.groupby(["draft_length", "top"])
+            for (n, k), own in grouped:
                 where = {"draft_length": n, "k": str(k), "task": task}
                 made.by("stepwise", {**policy, "draft": n, "best": k})
                 reduction = resampled(ratio, own["matched"].to_numpy(), own["steps"].to_numpy()).times(100)
@@ -244,6 +274,27 @@ def limits(recipe: Recipe, options: RunOptions) -> Measurement:
                 bound = exact(100 * n / (n + 1))
                 made.add({"draft_length": n, "k": "-", "task": task}, "step_reduction_bound", bound)
     return made
+
+
+def counted(options: RunOptions, ids: list[list[int]], policy: Values) -> tuple[list[str], pd.DataFrame]:
+    """Decode stepwise and count the steps that self-drafts could save; the result outlasts a kill."""
+
+    step = options.counter(1)
+
+    def make() -> tuple[list[str], pd.DataFrame]:
+        length = options.max_new_tokens
+        trace = generate(options.model, ids, stepwise(**policy)(), max_new_tokens=length, batch=BATCH)
+        step("stepwise decoding recorded")
+        return list(trace.texts), metrics.limits_by_text(trace, lengths=DRAFTS)
+
+    return options.outlasting(
+        ["limits", policy, DRAFTS, ids],
+        make,
+        lambda result: {"texts": result[0], "counts": result[1].to_dict("list")},
+        lambda content: (content["texts"], pd.DataFrame(content["counts"])),
+        step,
+        1,
+    )
 
 
 def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
@@ -273,20 +324,19 @@ def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
                 ids = encoded(options, some)
                 made.of_prompts(task, options.suite_of(task, BUNDLED), some)
                 made.on(max_new_tokens=length)
-                written = timed(options.model, ids, ways, length, rounds, lambda: step(WRITING))
-                texts = [[t.text(options.model.eos) for t in each.texts[: len(ids)]] for each in written]
-                phases = [[text.phases.sums() for text in each.texts] for each in written]
-                for name, way, each, mine, spent in zip(names, ways, written, texts, phases):
+                written = measured(options, ids, ways, length, step)
+                texts = [each.tokens[: len(ids)] for each in written]
+                for name, way, each, mine in zip(names, ways, written, texts):
                     made.by(way.method, {**way.values, "shots": examples, "length": length})
-                    tokens, seconds = speed(each, options.model.eos, rounds)
+                    tokens, seconds = each.speed(rounds)
                     made.add({**where, **name, "task": task}, "throughput", resampled(ratio, tokens, seconds))
                     if way is not ways[0]:
-                        made.cost(spent, phases[0], options.model)
+                        made.cost(each.phases, written[0].phases, options.model)
                         made.same_texts(task, mine, texts[0])
                 if not any(c.kind == ABILITY and c.task == task for c in made.checks):
                     right = [entry.get("reference") for entry in some]
                     made.ability(task, list(map(options.model.decode, texts[0])), right)
-                speeds = [np.divide(*speed(w, options.model.eos, rounds)) for w in (written[2], written[0])]
+                speeds = [np.divide(*each.speed(rounds)) for each in (written[2], written[0])]
                 twice.append(np.stack(speeds))
     if twice:
         made.control("stepwise", *np.concatenate(twice, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -17,6 +18,7 @@ import numpy as np
 
 from specviz import calibration
 from specviz.errors import SpecvizError, plural
+from specviz.files import write_text
 from specviz.loop.machine import content
 from specviz.measure.claims import BootstrapEstimate, resampled
 from specviz.measure.report import Entry, Estimate, Settings, Tick, Values
@@ -102,6 +104,34 @@ class RunOptions:
         if key_of_all not in self.memory:
             self.memory[key_of_all] = make()
         result: T = self.memory[key_of_all]
+        return result
+
+    def outlasting(
+        self, key: Sequence[Any], make: Callable[[], T], pack: Callable[[T], Any], unpack: Callable[[Any], T],
+        step: Callable[[str], None], steps: int,
+    ) -> T:  # fmt: skip
+        """The result of `make`, kept in the replay's folder, so that it outlasts a kill.
+
+        Parameters
+        ----------
+        key : sequence
+            What the result depends on, besides the model, its environment and the number of rounds.
+        pack, unpack : callable
+            Convert the result to plain data and back. What `unpack` cannot read is measured again.
+        step, steps : callable, int
+            Of a result that was kept before, all steps are reported at once.
+        """
+        every = [*key, self.max_new_tokens, self.rounds, about(self.model)]
+        mark = hashlib.sha256(json.dumps(every, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        file = self.path / "measured" / f"{mark}.json"
+        with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):  # missing or damaged
+            result = unpack(json.loads(file.read_text(encoding="utf8")))
+            for _ in range(steps):
+                step("measured before")
+            return result
+        result = make()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(pack(result)), force=True)
         return result
 
     def drafter(self, role: str) -> Any:

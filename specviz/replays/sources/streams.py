@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 
 from specviz.loop import generate
 from specviz.measure import retranslation
-from specviz.measure.claims import ratio
+from specviz.measure.claims import Quality, ratio
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.rows import words
 from specviz.models.protocols import Model
@@ -47,10 +47,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
             suited += ", simulated partials" if partials else ", three words an update"
             task = f"English→{given.language}"  # the model's, which may not be the paper's
             made.on(suite=suited, task=task, language=code, texts=len(given.streams))
-            decoded, quality = retranslation.measure(
-                options.model, given, list(chosen.values()), max_new_tokens=options.max_new_tokens,
-                rounds=options.rounds, template=template, tick=step,
-            )  # fmt: skip
+            decoded, quality = measured(options, given, list(chosen.values()), template, step)
             base = decoded[retranslation.RT]
             whole = [list(each)[-1].text for each in given.streams]
             made.by(retranslation.METHOD, {"mode": "rt"})
@@ -87,6 +84,26 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
 
 
 TWICE = "RT again"  # the control
+
+
+def measured(
+    options: RunOptions, given: retranslation.Sources, chosen: Sequence[retranslation.Setting],
+    template: str | None, step: Callable[[str], None],
+) -> tuple[dict[str, retranslation.Decoded], Quality]:  # fmt: skip
+    """Measure the settings on a language's streams; in the replay's folder they outlast a kill."""
+    key = [[[each.label, each.values] for each in chosen], template, given.language, given.references,
+           [list(map(asdict, stream)) for stream in given.streams]]  # fmt: skip
+    return options.outlasting(
+        key,
+        lambda: retranslation.measure(
+            options.model, given, chosen, max_new_tokens=options.max_new_tokens, rounds=options.rounds,
+            template=template, tick=step,
+        ),
+        retranslation.packed,
+        lambda content: retranslation.unpacked(content, chosen),
+        step,
+        len(given.streams) * len(chosen) * options.rounds,
+    )  # fmt: skip
 
 
 def add_figures(

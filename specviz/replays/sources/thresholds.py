@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from specviz.files import write_text
 from specviz.loop import generate
 from specviz.loop.machine import identity
 from specviz.measure import pairs
@@ -22,7 +18,7 @@ from specviz.metrics.rouge import Rouge
 from specviz.replays import contenders
 from specviz.replays.cells import AGAIN, IDLE, Check
 from specviz.replays.recipes import ALIGNED, REJECTION, UNALIGNED, Recipe, Row
-from specviz.replays.sources.shared import Measurement, RunOptions, about, references_of
+from specviz.replays.sources.shared import Measurement, RunOptions, references_of
 from specviz.replays.tasks import PLAIN, own_prompts, single
 from specviz.suites import suite
 
@@ -258,27 +254,29 @@ def measured(curve: str, task: str, entries: list[Entry], options: RunOptions) -
 
 
 def swept(points: list[Point], task: str, entries: list[Entry], options: RunOptions) -> Sweep:
-    """Measure settings and the control on a task's texts; in the replay's folder they outlive a kill."""
+    """Measure settings and the control on a task's texts; in the replay's folder they outlast a kill."""
     points = [*points, Point(AGAIN, BASELINE, model=options.model)]
     how = [
         [p.label, str(p.method), p.values, p.options, identity(p.model), p.draft and identity(p.draft)]
         for p in points
     ]
-    key = [how, entries, options.max_new_tokens, options.rounds, about(options.model)]
-    mark = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    file = options.path / "sweeps" / f"{mark}.json"
-    with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):  # missing or damaged: measure
-        saved = unpacked(json.loads(file.read_text(encoding="utf8")), points, entries)
-        options.tick(1, 1, f"{task}: measured before")
-        return saved
-    step = options.counter(len(points) * len(entries) * options.rounds)
-    results = sweep(
-        points, entries, max_new_tokens=options.max_new_tokens, rounds=options.rounds,
-        tick=lambda label: step(f"{task}: {label}"),
+    steps = len(points) * len(entries) * options.rounds
+    count = options.counter(steps)
+
+    def step(label: str) -> None:
+        count(f"{task}: {label}")
+
+    return options.outlasting(
+        [how, entries],
+        lambda: sweep(
+            points, entries, max_new_tokens=options.max_new_tokens, rounds=options.rounds,
+            tick=step,
+        ),
+        packed,
+        lambda content: unpacked(content, points, entries),
+        step,
+        steps,
     )  # fmt: skip
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(packed(results)), force=True)
-    return results
 
 
 def with_base(points: list[Point], options: RunOptions) -> list[Point]:
