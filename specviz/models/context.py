@@ -579,7 +579,9 @@ class Context:
         wanted = self._layers(hidden)
         self.states = {}
         if any(counts):
-            fed = self._head if len(some) == len(self.ids) and not any(self.cached) else self._rest
+            first, end = some[0], some[-1] + 1
+            fresh = len(some) == end - first and not any(self.cached[first:end])
+            fed = self._head if fresh else self._rest
             for row, states in zip(some, fed(some, counts, wanted)):
                 self.states[row] = {layer: states[at] for layer, at in zip(hidden, wanted)}
                 self.cached[row] = max(self.filled[row] - 1, self.cached[row])
@@ -689,20 +691,22 @@ class Context:
     def _head(
         self, rows: Sequence[int], counts: list[int], hidden: tuple[int, ...]
     ) -> list[dict[int, torch.Tensor]]:
-        """Feed the first slots of every row; return each row's states of the layers `hidden`.
+        """Feed the first slots of adjacent rows; return each row's states of the layers `hidden`.
 
         Ragged rows need no padding mask: slots after a row's end are masked by later passes.
         """
         parts = []
+        span = None if len(rows) == len(self.ids) else slice(rows[0], rows[-1] + 1)
+        ids = self.ids if span is None else self.ids[span]
         for start, end in self._parts(max(counts)):
             with torch.inference_mode():
-                self.store.aim(start, end - start, end)
+                self.store.aim(start, end - start, end, span)
                 mask, columns = self._chain(start, end - start), slice(start, end)
-                states = self._call(PassInput(self.ids[:, columns], columns, mask, 0, hidden))[1]
+                states = self._call(PassInput(ids[:, columns], columns, mask, 0, hidden))[1]
             parts.append((start, states))
         return [
-            {at: torch.cat([each[at][row, : max(n - start, 0)] for start, each in parts]) for at in hidden}
-            for row, n in zip(rows, counts)
+            {at: torch.cat([each[at][i, : max(n - start, 0)] for start, each in parts]) for at in hidden}
+            for i, n in enumerate(counts)
         ]
 
     def _rest(
