@@ -353,6 +353,22 @@ def test_rows_of_encoder_decoders(name):
     check((target, target.first(1)), given, find("speculative")(), 3, max_new_tokens=12)
 
 
+def test_the_room_of_a_row_counts_what_is_written():
+    from models.seq2seq import make
+
+    from specviz.models.encoder_decoder import EncoderDecoder
+
+    prompts = [[3, 4, 5], [6]]
+    shared = batched.Shared(EncoderDecoder(make("t5")).open(prompts, 5), "target", None, prompts)
+    first, second = (batched.Part(shared, Mock(place=row)) for row in (0, 1))
+    second.extend([7, 8])  # queued
+    assert (first.room, second.room) == (5, 3)
+    second.reserve(3)
+    assert (first.room, second.room) == (5, 3)
+    first.reserve(9)
+    assert first.room >= 9
+
+
 def test_a_last_row_that_keeps_its_whole_draft_adds_nothing(pair, prompts):
     check(pair, prompts[:3], find("oracle")(least=0.0), 2, max_new_tokens=6)
 

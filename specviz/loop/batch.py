@@ -379,8 +379,9 @@ class Part:
     @property
     def room(self) -> int:
         """How many more tokens fit."""
-        context = self.shared.context
-        return int(context.room + max(context.length) - self.length[0])
+        context, row = self.shared.context, self.text.place
+        queued = self.length[0] - context.length[row]
+        return int(min(context.slots, self.model.max_length) - context.filled[row] - queued)
 
     def extend(self, tokens: Tokens | Sequence[Tokens]) -> None:
         """Append committed tokens, like `Context.extend`."""
