@@ -458,16 +458,16 @@ class Context:
         """Ensure that `room` more tokens fit after the longest row; computed keys and values are kept.
 
         The storage at least doubles when it grows, up to the model's context, so that a stream reallocates a
-        few times rather than at every update.
+        few times rather than at every update. Nodes with equal positions may need more slots than that.
 
         Raises
         ------
         ModelError
             If the larger storage does not fit into memory.
         """
-        wanted = min(max(self.filled) + room, self.model.max_length)
+        wanted = max(self.filled) + room
         if wanted > self.slots:
-            self._grow(min(max(wanted, 2 * self.slots), self.model.max_length))
+            self._grow(max(wanted, min(2 * self.slots, self.model.max_length)))
 
     @torch.no_grad()
     def _grow(self, slots: int) -> None:
