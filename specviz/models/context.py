@@ -947,7 +947,8 @@ def memory_error(error: RuntimeError, what: str, model: TorchModel | EagleModel)
     full = isinstance(error, torch.OutOfMemoryError)  # on a GPU; on a CPU only the message tells
     if not full and "can't allocate memory" not in str(error) and "out of memory" not in str(error):
         return error
-    return ModelError(
-        f"out of memory on {model.device} for {what} {model.name}: lower max_new_tokens, decode fewer "
-        f"prompts at once, shorten the prompt, or load with dtype='bfloat16' (now {model.dtype})"
-    )
+    ways = ["lower max_new_tokens", "decode fewer prompts at once", "shorten the prompt"]
+    if model.dtype.itemsize > 2:
+        ways.append(f"load with dtype='bfloat16' (now {str(model.dtype).removeprefix('torch.')})")
+    advice = f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return ModelError(f"out of memory on {model.device} for {what} {model.name}: {advice}")
