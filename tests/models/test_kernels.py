@@ -429,6 +429,9 @@ def test_the_fastest_is_measured_once_and_kept(unpinned: Path, monkeypatch) -> N
         kept.write_text(damaged)
         assert Model(make("llama")).kernels == "onednn"
     assert len(calls) == 5
+    monkeypatch.setattr(kernels, "TIMING", kernels.TIMING + 1)
+    assert Model(make("llama")).kernels == "onednn"
+    assert len(calls) == 6
 
 
 def test_what_other_work_disturbed_is_not_kept(unpinned: Path, monkeypatch) -> None:
@@ -578,6 +581,10 @@ def test_layouts_are_timed_on_weights_from_memory(unpinned: Path, monkeypatch) -
         return read(x)
 
     monkeypatch.setattr(kernels, "lay", lay)
+    assert kernels.measure([[torch.randn(8, 8)]], kernels.LAYOUTS, rows=(1, 5))
+    assert calls[::2] == calls[1::2]  # it stays in a cache: each timed pass follows another with its weights
+    calls.clear()
+    monkeypatch.setattr(kernels, "SAMPLE", 256)  # bytes of the matrix
     monkeypatch.setattr(torch.Tensor, "sum", evict)
     times = kernels.measure([[torch.randn(8, 8)]], kernels.LAYOUTS, rows=(1, 5))
     assert all("other memory" in (one, two) for (one, _), (two, _) in pairwise(calls))
