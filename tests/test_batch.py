@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from contextlib import contextmanager
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from tiny import llama
 
 import specviz
 from specviz import audit, metrics
+from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import batch as batched
 from specviz.loop.batch import decode_batch
@@ -307,6 +308,28 @@ def test_rows_are_prefilled_one_by_one_where_lengths_differ_much(pair, prompts):
     assert batched.WASTE < 2
 
 
+@pytest.mark.parametrize(("rows", "fed"), [((0, 2), [29, 23]), ((1, 2), [2 * 29])])
+def test_new_rows_feed_none_between_them_and_need_no_mask(pair, prompts, monkeypatch, rows, fed):
+    texts, new, calls, call = prompts[:3], (prompts[1][:30], prompts[4][:24]), [], Context._call
+    context = pair[0].open(texts, 40)
+    context.prefill()
+    shared = batched.Shared(context, "target", None, [])
+    parts = [batched.Part(shared, Mock(place=row, passes=[])) for row in rows]
+    monkeypatch.setattr(Context, "_call", lambda self, given: calls.append(given) or call(self, given))
+    for part, tokens in zip(parts, new):
+        texts[part.text.place] = tokens
+        shared.place(part.text.place, tokens, 40)
+        part.prefill()
+    shared.prefill((1,))
+    assert [each.ids.numel() for each in calls] == fed and all(each.mask is None for each in calls)
+    alone = [pair[0].open([text], 40) for text in texts]
+    for part in parts:
+        alone[part.text.place].prefill(hidden=(1,))
+        torch.testing.assert_close(part.text.session.states[1], alone[part.text.place].states[0][1])
+    for one, two in zip(context.forward([Draft.empty()] * 3).logits, alone):
+        torch.testing.assert_close(one, two.forward(Draft.empty()).logits[0])
+
+
 def test_a_backend_without_rows_is_refused_by_name(pair, prompts, monkeypatch):
     target, drafter = pair
     monkeypatch.setattr(drafter, "batches", False, raising=False)
@@ -328,6 +351,22 @@ def test_rows_of_encoder_decoders(name):
         for rows in (2, 3):
             check((target, drafter), given, find(method)(), rows, sampling=sampling, max_new_tokens=12)
     check((target, target.first(1)), given, find("speculative")(), 3, max_new_tokens=12)
+
+
+def test_the_room_of_a_row_counts_what_is_written():
+    from models.seq2seq import make
+
+    from specviz.models.encoder_decoder import EncoderDecoder
+
+    prompts = [[3, 4, 5], [6]]
+    shared = batched.Shared(EncoderDecoder(make("t5")).open(prompts, 5), "target", None, prompts)
+    first, second = (batched.Part(shared, Mock(place=row)) for row in (0, 1))
+    second.extend([7, 8])  # queued
+    assert (first.room, second.room) == (5, 3)
+    second.reserve(3)
+    assert (first.room, second.room) == (5, 3)
+    first.reserve(9)
+    assert first.room >= 9
 
 
 def test_a_last_row_that_keeps_its_whole_draft_adds_nothing(pair, prompts):

@@ -381,6 +381,20 @@ def test_each_rank_has_a_gpu_of_its_own(monkeypatch):
     assert not ranks.leads() and ranks._met == []
 
 
+def test_a_run_whose_texts_differ_is_not_complete(tmp_path):
+    out = tmp_path / "run.parquet"
+    given = {"max_new_tokens": 2, "out": out}
+    run = specviz.stream("town", "the cook", "autoregressive", **given)
+    run.ranks = ranks.Ranks(False)
+    run.ranks.gather = lambda value: [value, "other"]
+    with pytest.raises(SpecvizError, match="rank 1 has a different text"):
+        run.finish()
+    saved = specviz.open(out).run
+    assert not saved["complete"] and "the ranks are out of step" in saved["stopped"]
+    with pytest.raises(ParameterError, match="the ranks are out of step: choose another path"):
+        specviz.generate("town", "the cook", "autoregressive", resume=True, **given)
+
+
 def test_one_process_is_rank_0_of_1(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     alone = ranks.everyone()

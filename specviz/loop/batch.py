@@ -24,7 +24,7 @@ from ..models.protocols import Model, Path, Tokens
 from .clock import Clock, Mark, Watched
 from .cycle import Cycle, Settings, Target, Text, check_scores, finished, pass_request
 
-WASTE = 1.5  # rows are prefilled together if padding computes at most this multiple of their tokens
+WASTE = 1.5  # adjacent rows are prefilled together if padding computes at most this multiple of their tokens
 
 
 def decode_batch(
@@ -318,7 +318,7 @@ class Shared:
         ]
 
     def prefill(self, hidden: tuple[int, ...] = ()) -> None:
-        """Compute the queued prompts: in one pass, or one by one if their lengths differ too much."""
+        """Compute the queued prompts: in one pass if their rows are adjacent and their lengths similar."""
         self.settle()
         texts, self.prefill_queue = sorted(self.prefill_queue, key=lambda text: text.place), []
         context = self.context
@@ -327,7 +327,8 @@ class Shared:
         if not texts:
             return
         counts = [due[text] for text in texts]
-        joint = context.joint or len(texts) * max(counts) <= WASTE * sum(counts)
+        adjacent = texts[-1].place - texts[0].place < len(texts)  # rows between would be fed padding
+        joint = context.joint or (adjacent and len(texts) * max(counts) <= WASTE * sum(counts))
         for group in [texts] if joint else [[text] for text in texts]:
             begin = self.clock.mark() if self.clock else None
             places = [text.place for text in group]
@@ -378,8 +379,9 @@ class Part:
     @property
     def room(self) -> int:
         """How many more tokens fit."""
-        context = self.shared.context
-        return int(context.room + max(context.length) - self.length[0])
+        context, row = self.shared.context, self.text.place
+        queued = self.length[0] - context.length[row]
+        return int(min(context.slots, self.model.max_length) - context.filled[row] - queued)
 
     def extend(self, tokens: Tokens | Sequence[Tokens]) -> None:
         """Append committed tokens, like `Context.extend`."""

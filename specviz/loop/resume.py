@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import schema
 from ..errors import ParameterError
+from ..models.ranks import DIVERGED
 from ..trace import Trace
 from ..trace.files import Record, arrow_schema, dump, partial_of
 from ..trace.recorder import begun, lock, unlock
@@ -66,6 +67,8 @@ class SavedRun:
         """
         if self.table is None:
             return
+        if DIVERGED in (self.run["stopped"] or ""):
+            raise ParameterError(f"{self.path} holds texts on which {DIVERGED}: choose another path")
         self._check_same(metadata)
         saved, number, ended = self.run["prompts"] or [], 0, self._ended()
         # Turns that were left out because their conversation had filled the context.

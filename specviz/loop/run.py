@@ -329,6 +329,7 @@ class Run:
                     number = texts.stop
                     if not self._finished.issuperset(texts):
                         yield from self._texts(entry, ids, texts)
+            self.ranks.check(self._digest.hexdigest(), "text")  # before the file says that it is complete
         except KeyboardInterrupt:
             self._end("interrupted")
         except GeneratorExit:
@@ -456,10 +457,8 @@ class Run:
             self.recorder.run["memory"]["end"] = self.method.memory
         self.recorder.run["peak_memory"] = machine.peak_memory(self.model.device)
         self.trace = self.recorder.close(complete=stopped is None, stopped=stopped)
-        if stopped is None:
-            self.ranks.check(self._digest.hexdigest(), "text")
-            if self.options.record == "dense":
-                self._densify(self.trace)
+        if stopped is None and self.options.record == "dense":
+            self._densify(self.trace)
 
     def _densify(self, trace: Trace) -> None:
         """Add the dense record; until it is complete, the trace and its file stay those of ``judged``."""

@@ -458,16 +458,16 @@ class Context:
         """Ensure that `room` more tokens fit after the longest row; computed keys and values are kept.
 
         The storage at least doubles when it grows, up to the model's context, so that a stream reallocates a
-        few times rather than at every update.
+        few times rather than at every update. Nodes with equal positions may need more slots than that.
 
         Raises
         ------
         ModelError
             If the larger storage does not fit into memory.
         """
-        wanted = min(max(self.filled) + room, self.model.max_length)
+        wanted = max(self.filled) + room
         if wanted > self.slots:
-            self._grow(min(max(wanted, 2 * self.slots), self.model.max_length))
+            self._grow(max(wanted, min(2 * self.slots, self.model.max_length)))
 
     @torch.no_grad()
     def _grow(self, slots: int) -> None:
@@ -579,7 +579,9 @@ class Context:
         wanted = self._layers(hidden)
         self.states = {}
         if any(counts):
-            fed = self._head if len(some) == len(self.ids) and not any(self.cached) else self._rest
+            first, end = some[0], some[-1] + 1
+            fresh = len(some) == end - first and not any(self.cached[first:end])
+            fed = self._head if fresh else self._rest
             for row, states in zip(some, fed(some, counts, wanted)):
                 self.states[row] = {layer: states[at] for layer, at in zip(hidden, wanted)}
                 self.cached[row] = max(self.filled[row] - 1, self.cached[row])
@@ -689,20 +691,22 @@ class Context:
     def _head(
         self, rows: Sequence[int], counts: list[int], hidden: tuple[int, ...]
     ) -> list[dict[int, torch.Tensor]]:
-        """Feed the first slots of every row; return each row's states of the layers `hidden`.
+        """Feed the first slots of adjacent rows; return each row's states of the layers `hidden`.
 
         Ragged rows need no padding mask: slots after a row's end are masked by later passes.
         """
         parts = []
+        span = None if len(rows) == len(self.ids) else slice(rows[0], rows[-1] + 1)
+        ids = self.ids if span is None else self.ids[span]
         for start, end in self._parts(max(counts)):
             with torch.inference_mode():
-                self.store.aim(start, end - start, end)
+                self.store.aim(start, end - start, end, span)
                 mask, columns = self._chain(start, end - start), slice(start, end)
-                states = self._call(PassInput(self.ids[:, columns], columns, mask, 0, hidden))[1]
+                states = self._call(PassInput(ids[:, columns], columns, mask, 0, hidden))[1]
             parts.append((start, states))
         return [
-            {at: torch.cat([each[at][row, : max(n - start, 0)] for start, each in parts]) for at in hidden}
-            for row, n in zip(rows, counts)
+            {at: torch.cat([each[at][i, : max(n - start, 0)] for start, each in parts]) for at in hidden}
+            for i, n in enumerate(counts)
         ]
 
     def _rest(
@@ -943,7 +947,8 @@ def memory_error(error: RuntimeError, what: str, model: TorchModel | EagleModel)
     full = isinstance(error, torch.OutOfMemoryError)  # on a GPU; on a CPU only the message tells
     if not full and "can't allocate memory" not in str(error) and "out of memory" not in str(error):
         return error
-    return ModelError(
-        f"out of memory on {model.device} for {what} {model.name}: lower max_new_tokens, decode fewer "
-        f"prompts at once, shorten the prompt, or load with dtype='bfloat16' (now {model.dtype})"
-    )
+    ways = ["lower max_new_tokens", "decode fewer prompts at once", "shorten the prompt"]
+    if model.dtype.itemsize > 2:
+        ways.append(f"load with dtype='bfloat16' (now {str(model.dtype).removeprefix('torch.')})")
+    advice = f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return ModelError(f"out of memory on {model.device} for {what} {model.name}: {advice}")

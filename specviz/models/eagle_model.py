@@ -17,7 +17,7 @@ from specviz.models.choices import of_drafter
 from specviz.models.context import StorageShape, Store, memory_error
 from specviz.models.eagle import Eagle, attention_shape
 from specviz.models.kernels import width
-from specviz.models.layers import Lines, RMSNorm, Rotary, activation, head_rows, stamp, turn
+from specviz.models.layers import Lines, RMSNorm, Rotary, activation, compact, head_rows, stamp, turn
 from specviz.models.ranks import whole
 
 if TYPE_CHECKING:
@@ -223,10 +223,10 @@ class Arithmetic:
         x = self.down.add(self.act(gate).mul_(up), x)
         if self.generation == 3:
             normed = self.norm(x, self.last)
-            logits = self.head(normed).float()
+            logits = compact(self.head(normed))
             x = normed if self.variant.norm_output else x
         else:
-            logits = self.head(x).float()
+            logits = compact(self.head(x))
         return x, logits
 
 

@@ -14,7 +14,7 @@ from specviz.models import bart, geometry, t5
 from specviz.models import kernels as layouts
 from specviz.models.context import PassInput, Spread, States, StorageShape, Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
-from specviz.models.layers import Decoder, hooked
+from specviz.models.layers import Decoder, compact, hooked
 from specviz.models.torch_model import TorchModel, unserved
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class EncoderDecoder(TorchModel):
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Logits in float32 from final hidden states [..., size]."""
-        return self.decoder.logits(last.flatten(0, 1)).view(*last.shape[:2], -1).float()
+        return compact(self.decoder.logits(last.flatten(0, 1)).view(*last.shape[:2], -1))
 
     leaves = True  # whether a pass may exit early
 

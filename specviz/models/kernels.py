@@ -57,7 +57,8 @@ PADDED = 160  # rows up to which a product with float16 weights is padded
 LEAST = 4  # rows of a padded oneDNN product: on some processors fewer rows cost more than four
 ROWS = (1, 2, 5, 9)  # rows of the timed passes: plain decoding, short drafts and a longer one
 SAMPLE = 96 << 20  # bytes of matrices timed in each layout, enough that they evict each other from the caches
-EVICTING = 64 << 20  # bytes that are read before each timing, so that no weights are in the caches
+EVICTING = 64 << 20  # bytes read before each timing of a large model, so that no weights are in the caches
+TIMING = 2  # version of `measure`; raise it to invalidate saved results
 ROUNDS = 5  # timed rounds, after one warm-up round
 CALM = 1.5  # ratio of median to least time above which other work disturbed the measurement
 MOST = 1.5  # seconds after which no further round begins
@@ -662,6 +663,7 @@ def about(net: PreTrainedModel) -> Place:
         "shapes": sorted({tuple(p.shape) for p in net.parameters() if p.ndim == 2}),
         "parameters": sum(p.numel() for p in net.parameters()),
         "rows": str(ROWS),
+        "timing": TIMING,
     }
 
 
@@ -708,8 +710,9 @@ def measure(
 ) -> dict[str, dict[int, list[float]]]:
     """Milliseconds that products with `matrices` take on one thread, by layout and number of rows.
 
-    A pass finds none of its weights in the caches if the model is larger, so other memory is read before each
-    timing. From `LEAST` rows on, oneDNN's two layouts are the same product, which is timed once. Below, the
+    A pass finds none of its weights in the caches if the model is larger, so other memory is then read before
+    each timing. Matrices of less than `SAMPLE` bytes stay in the caches, so an untimed pass precedes each of
+    theirs. From `LEAST` rows on, oneDNN's two layouts are the same product, which is timed once. Below, the
     padded one gets padded rows, as from a pass.
 
     Parameters
@@ -718,7 +721,8 @@ def measure(
         Each list holds the matrices that read the same input.
     """
     products = {layout: [lay(group, layout) for group in matrices] for layout in layouts}
-    sizes, other = {*rows, LEAST}, torch.zeros(EVICTING // 4)
+    large = sum(weight.nbytes for group in matrices for weight in group) >= SAMPLE
+    sizes, other = {*rows, LEAST}, torch.zeros(EVICTING // 4 if large else 0)
     inputs = {n: [group[0].new_ones(n, group[0].shape[1]) for group in matrices] for n in sizes}
     spent: dict[str, dict[int, list[float]]] = {layout: {n: [] for n in rows} for layout in layouts}
     threads = torch.get_num_threads()
@@ -733,9 +737,10 @@ def measure(
                         continue
                     read = inputs[max(n, LEAST) if layout == ONEDNN else n]
                     other.sum()
-                    begin = time.perf_counter()
-                    for product, x in zip(products[layout], read):
-                        product(x)
+                    for _ in range(1 if large else 2):
+                        begin = time.perf_counter()
+                        for product, x in zip(products[layout], read):
+                            product(x)
                     if turn:  # the first round is warm-up
                         spent[layout][n].append(1e3 * (time.perf_counter() - begin))
                 if shared:

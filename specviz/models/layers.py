@@ -159,6 +159,12 @@ def embeddings(net: PreTrainedModel) -> torch.Tensor:
     return weight
 
 
+def compact(logits: torch.Tensor) -> torch.Tensor:
+    """Logits in float32, without the rows of padding in their memory: a record may hold them for long."""
+    logits = logits.float()
+    return logits.clone() if logits.untyped_storage().nbytes() > logits.nbytes else logits
+
+
 def over_all(scores: torch.Tensor, tokens: torch.Tensor | None, vocabulary: int) -> torch.Tensor:
     """Expand logits [..., rows] of some tokens (None: all) to the vocabulary, with −inf for the others."""
     if tokens is None:

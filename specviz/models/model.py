@@ -17,6 +17,7 @@ from specviz.errors import ModelError
 from specviz.models import attention, gemma2, geometry, ranks
 from specviz.models import kernels as layouts
 from specviz.models.context import Context, PassInput, Spread, States, StorageShape, Store
+from specviz.models.layers import compact
 from specviz.models.llama import Llama, describes, groups
 from specviz.models.torch_model import UNBOUNDED, TorchModel, unserved
 
@@ -224,7 +225,7 @@ class Model(TorchModel):
             last = self._llama.scores(last.flatten(0, 1)).view(*last.shape[:2], -1)
         elif last.dtype == torch.float32:
             last = last.clone()
-        return last.float()
+        return compact(last)
 
     @property
     def leaves(self) -> bool:

@@ -11,8 +11,8 @@ the same tokens because
 - every rank holds the whole drafter and runs the same code on the same tokens. This requires identical
   hardware: different kinds of processors may round differently.
 
-So tokens need no communication. Each finished text is compared (`Ranks.check`) to detect a rank that has
-diverged. Importing this loads no torch.
+So tokens need no communication. All texts of a run are compared once, at its end (`Ranks.check`), to detect a
+rank that has diverged. Importing this loads no torch.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ T = TypeVar("T")
 LIMIT = timedelta(minutes=30)
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 COMMAND = "torchrun --nproc-per-node {} -m specviz"
+DIVERGED = "the ranks are out of step"  # in the error of a run whose texts differ
 KEYS = ("k_proj", "qkv_proj", "query_key_value")  # names of the key projections in transformers' plans
 
 
@@ -169,8 +170,8 @@ class Ranks:
         for rank, other in enumerate(values):
             if other != values[0]:
                 raise SpecvizError(
-                    f"rank {rank} has a different {what} than rank 0, so the ranks are out of step: they "
-                    f"must run the same code on the same files and the same kind of device"
+                    f"rank {rank} has a different {what} than rank 0, so {DIVERGED}: they must run the same "
+                    f"code on the same files and the same kind of device"
                 )
 
     def stop(self, error: Exception) -> None:

@@ -122,6 +122,10 @@ class TrimmedModel(Model):
             self._round()
         return super().open(prompts, room)
 
+    def first(self, layers: int) -> Model:
+        """Refuse: the head has rows of some tokens only."""
+        raise ModelError(f"{self.name} is cut out of its target already: call first of the target")
+
     def save(self, net: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
         """Write the trained part of `net`, a network of the same structure, to a folder."""
         fields = {"model_type": TYPE, **self.drafts_for, "shape": net.config.to_dict()}

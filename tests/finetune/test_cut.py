@@ -45,6 +45,8 @@ def test_a_cut_draft_is_the_first_layers_with_a_part_of_the_words(
     draft = specviz.load(out).on(target)
     assert (draft.vocabulary, len(draft.tokens)) == (48, 20)
     assert 47 in draft.tokens  # the end token
+    with pytest.raises(ModelError, match="cut out of its target already"):
+        draft.first(1)
     scores = [model.open([PROMPTS[0]], 2).forward([specviz.Draft.chain([4])]).logits[0]
               for model in (draft, target.first(2))]  # fmt: skip
     ours, whole = (rows[:, draft.tokens] for rows in scores)

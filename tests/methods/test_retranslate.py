@@ -328,9 +328,19 @@ def test_reserve_keeps_what_is_computed():
     assert context.slots == 2 * before
     assert torch.equal(context.forward(draft).logits[0], want)
     assert context.cached == [20]
-    context.reserve(500)
-    assert context.slots == 96
+    context.reserve(30)
+    context.reserve(70)
+    assert context.slots == 96  # the model's context
     assert torch.allclose(context.forward(draft).logits[0], want, atol=1e-5)
+
+
+def test_siblings_may_need_more_slots_than_the_context_has_positions():
+    siblings = specviz.draft.Draft(np.arange(2, 12), np.full(10, -1))
+    model, ids = llama(seed=1, max_length=24), list(range(2, 22))
+    opened, grown = model.open([ids], 10), model.open([ids], 2)
+    grown.reserve(10)
+    want, got = (context.forward(siblings).logits[0] for context in (opened, grown))
+    assert grown.slots == opened.slots == 30 and torch.equal(want, got)
 
 
 def test_a_context_that_fills_up_keeps_what_was_written():

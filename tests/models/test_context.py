@@ -252,8 +252,11 @@ def test_misuse_is_refused() -> None:
 
 def test_out_of_memory_says_what_to_lower() -> None:
     served, _ = model("llama", True)
-    with pytest.raises(ModelError, match="lower max_new_tokens"):
+    with pytest.raises(ModelError, match=r"lower max_new_tokens.* dtype='bfloat16' \(now float32\)$"):
         served.open([[1]], 1 << 45)
+    half = Model(make("llama").to(torch.bfloat16))
+    with pytest.raises(ModelError, match=r"decode fewer prompts at once, or shorten the prompt$"):
+        half.open([[1]], 1 << 45)
 
 
 def test_a_second_long_turn_behind_a_cached_one() -> None:

@@ -17,6 +17,7 @@ import torch
 from canvases import tiny as canvas
 from eagles import published, target
 from families import PLAIN, make, scores
+from seq2seq import make as make_pair
 
 import specviz
 from specviz import cli
@@ -24,6 +25,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError
 from specviz.loop.machine import drafter_identity
 from specviz.models import choices, kernels, ordered
+from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.layers import Lines, RMSNorm
 from specviz.models.model import Model
 
@@ -427,6 +429,9 @@ def test_the_fastest_is_measured_once_and_kept(unpinned: Path, monkeypatch) -> N
         kept.write_text(damaged)
         assert Model(make("llama")).kernels == "onednn"
     assert len(calls) == 5
+    monkeypatch.setattr(kernels, "TIMING", kernels.TIMING + 1)
+    assert Model(make("llama")).kernels == "onednn"
+    assert len(calls) == 6
 
 
 def test_what_other_work_disturbed_is_not_kept(unpinned: Path, monkeypatch) -> None:
@@ -576,6 +581,10 @@ def test_layouts_are_timed_on_weights_from_memory(unpinned: Path, monkeypatch) -
         return read(x)
 
     monkeypatch.setattr(kernels, "lay", lay)
+    assert kernels.measure([[torch.randn(8, 8)]], kernels.LAYOUTS, rows=(1, 5))
+    assert calls[::2] == calls[1::2]  # it stays in a cache: each timed pass follows another with its weights
+    calls.clear()
+    monkeypatch.setattr(kernels, "SAMPLE", 256)  # bytes of the matrix
     monkeypatch.setattr(torch.Tensor, "sum", evict)
     times = kernels.measure([[torch.randn(8, 8)]], kernels.LAYOUTS, rows=(1, 5))
     assert all("other memory" in (one, two) for (one, _), (two, _) in pairwise(calls))
@@ -596,6 +605,21 @@ def test_a_short_pass_is_padded_once_and_not_in_every_product(family, monkeypatc
         one, two = (each.open([tokens[:1]], 8).forward(chain) for each in (model, unpadded))
         torch.testing.assert_close(one.logits[0], two.logits[0], rtol=1e-4, atol=1e-5)
     assert filled == [1, 2, 3]  # the head's rows
+
+
+@pytest.mark.parametrize("layout", ALL)
+def test_logits_take_no_memory_for_padding(layout: str, tmp_path: Path) -> None:
+    nets = target(dtype=torch.float32).net, make_pair("t5", dtype=torch.float32)
+    if layout == kernels.FP16:
+        for net in nets:
+            in_float16(net)
+    model, translator = Model(nets[0], kernels=layout), EncoderDecoder(nets[1], kernels=layout)
+    published("authors, EAGLE-3").write(tmp_path / "head")
+    drafter = specviz.load(str(tmp_path / "head")).on(model)
+    states = torch.zeros(1, drafter.net.fc.in_features)
+    held = [each.open([[3, 1, 4]], 4).forward(Draft.empty()).logits[0] for each in (model, translator)]
+    for logits in (*held, drafter.open([[3, 1, 4]], 4).read(torch.tensor([1]), states)[1]):
+        assert len(logits) == 1 and logits.untyped_storage().nbytes() == logits.nbytes
 
 
 @pytest.mark.parametrize("invariant", [False, True])
