@@ -43,6 +43,7 @@ def test_a_text_update_by_update(say, tmp_path):
     said = [int(n) for n in re.findall(r"(\d+) of \d+ drafted accepted", out)]
     assert said and sum(said) == trace.cycles["accepted"].sum()
     assert "ms per update" in out and "page: " in out
+    assert "prefill" in out.partition("ms per update")[2].partition("t:1")[0], "tokens/s's"
 
 
 def test_partial_results_with_more_keys_are_no_transcript(say, tmp_path):

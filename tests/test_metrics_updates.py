@@ -278,6 +278,7 @@ def test_the_tokenizer_is_the_languages():
 
     japanese = "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
     assert [name(x) for x in ("German", "Simplified Chinese", "Japanese")] == ["13a", "zh", japanese]
+    assert [name(x) for x in ("Thai", "Lao", "Burmese", "Khmer")] == ["char"] * 4
     assert metrics.tokenizer({}).name == "13a"
     assert metrics.tokenizer({}, "char")("ab c") == ["a", "b", "c"]
     assert metrics.tokenizer({}, "zh")("我们 go") == ["我", "们", "go"]
@@ -325,6 +326,8 @@ def test_without_sacrebleu(two, monkeypatch):
 def test_words():
     assert words("Tom slept.  I") == ["Tom", "slept.", "I"]
     assert words("我们去 Rom です") == ["我", "们", "去", "Rom", "で", "す"]
+    assert words("ที่นี่ดี ok") == ["ที่", "นี่", "ดี", "ok"], "Thai: a letter with its marks"
+    assert [len(words(text)) for text in ("ນ້ຳ", "ကျား", "ភាសា")] == [2, 1, 2], "Lao, Burmese, Khmer"
     assert words("") == []
 
 

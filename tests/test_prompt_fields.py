@@ -91,6 +91,39 @@ def test_another_stream_is_not_resumed(tmp_path):
         sv.generate("town", [other], resume=True, **options)
 
 
+def test_a_stream_that_has_grown_is_decoded_anew(tmp_path):
+    updates = list(sv.streams.fixed_lag("The doctor bought a red bicycle.", 2))
+    short, grown, other = map(sv.streams.Stream, (updates[:2], updates, updates[1:]))
+    options = {"method": "retranslate", "max_new_tokens": 8}
+    wanted = sv.generate("town", [grown, other], **options).updates[["prompt", "update", "source", "ids"]]
+    path = options["out"] = tmp_path / "a.parquet"
+    sv.generate("town", [short, other], **options)
+    trace = sv.generate("town", [grown, other], resume=True, **options)
+    assert trace.updates[["prompt", "update", "source", "ids"]].equals(wanted)
+    started = trace.cycles.groupby("prompt")["start"].min()
+    assert started[0] > started[1], "the other stream is kept"
+    assert sv.open(path).run["complete"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("id", 1.0), ("language", True), ("reference", {"a"}), ("segmented", 3)]
+)
+def test_a_field_of_a_stream_that_no_record_can_hold_is_refused(field, value, tmp_path):
+    given = sv.streams.Stream([sv.streams.Update("Tom")], **{field: value})
+    with pytest.raises(PromptError, match=rf"'{field}' of .*stream 0"):
+        sv.generate("town", given, "retranslate", out=tmp_path / "a.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_blanks_of_a_table_are_no_fields_of_a_stream(tmp_path):
+    given = sv.streams.Stream([sv.streams.Update("Tom")], np.int64(3), "en", float("nan"))
+    sv.generate("town", given, "retranslate", max_new_tokens=2, out=tmp_path / "a.parquet")
+    (prompt,) = sv.open(tmp_path / "a.parquet").run["prompts"]
+    assert {key: prompt[key] for key in prompt if key != "tokens"} == {
+        "id": 3, "kind": "stream", "language": "en"
+    }  # fmt: skip
+
+
 def test_what_passes_with_the_argmax_is_exact_up_to_ties():
     """On an invariant model greedy methods are exact; those that take a tie with the argmax are not."""
     target = llama(seed=3, vocabulary=24, eos=())

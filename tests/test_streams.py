@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -330,6 +330,28 @@ def test_a_final_result_closes_an_utterance(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ([[1, 3], [5, 7], [None, None], [9, 9]], [[1, 3], [2, 4], [None, None], [2, 2]]),  # run on
+        ([[1, 3], [3, 7]], [[1, 3], [3, 7]]),  # start anew
+        ([[1, 3], [5, 7], [1, 9]], [[1, 3], [5, 7], [1, 9]]),
+    ],
+)
+def test_times_that_run_on_start_at_0_in_every_utterance(times, wanted):
+    lines = [{"text": "a", "time": t, "final": bool(i)} for own in times for i, t in enumerate(own)]
+    assert [[u.time for u in stream] for stream in from_partials(lines)] == wanted
+
+
+def test_blank_results_are_left_out_until_something_is_heard():
+    heard = enumerate(["", " ", "", "Tom", "", "Tim"], 1)
+    (only,) = from_partials([{"text": text, "time": n, "final": n in (2, 6)} for n, text in heard])
+    assert (plain(only), only.id) == (["Tom", "", "Tim"], "utterance:2")
+    assert [u.time for u in only] == [2, 3, 4], "the first utterance ended at 2 s"
+    with pytest.raises(PromptError, match="no partial results"):
+        from_partials([{"text": " ", "final": True}])
+
+
+@pytest.mark.parametrize(
     ("bad", "line"),
     [
         ('{"text": "b"', "line 3 is not JSON (Expecting ',' delimiter, column"),
@@ -393,9 +415,11 @@ def test_simulated_partials_grow_shrink_and_revise():
 @given(st.lists(st.lists(st.text(max_size=9), min_size=1, max_size=4), min_size=1, max_size=3))
 def test_partials_go_through_a_file(tmp_path_factory, utterances):
     file = tmp_path_factory.mktemp("partials") / "p.jsonl"
-    streams = [Stream([Update(t, float(i)) for t in u]) for i, u in enumerate(utterances)]
+    streams = [Stream([Update(t, float(i)) for i, t in enumerate(u)]) for u in utterances]
     assert save_partials(streams, file) == file
-    assert [list(s) for s in from_partials(file)] == [list(s) for s in streams]
+    spoken = [list(dropwhile(lambda update: not update.text.strip(), s)) for s in streams]
+    if any(spoken):
+        assert [list(s) for s in from_partials(file)] == [s for s in spoken if s]
 
 
 def test_a_file_of_partials_is_whole_or_not_there(tmp_path):

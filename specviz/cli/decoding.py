@@ -457,5 +457,6 @@ def _print_updates(streams: dict[str, list[Shown]]) -> None:
         timed = seconds == seconds
         cells += [f"{1e3 * seconds / len(updates):.1f}", f"{tokens / seconds:,.0f}"] if timed else ["–"] * 2
         rows.append([visible(name), *cells])
-    columns = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms per update", "tokens/s")
+    columns = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms per update",
+               "tokens/s with prefill")  # fmt: skip
     print_table(screen(), [Column("stream"), *(Column(name, True) for name in columns)], rows)

@@ -109,7 +109,7 @@ def check_streams(given: Prompts, method: Method) -> list[Record]:
     Raises
     ------
     PromptError
-        If the list is empty, or an entry is not a stream or has no updates.
+        If the list is empty, or an entry is not a stream, has no updates or a field that no record can hold.
     """
     several = [given] if isinstance(given, Stream) else given
     listed = isinstance(several, Sequence) and not isinstance(several, str)
@@ -125,8 +125,17 @@ def check_streams(given: Prompts, method: Method) -> list[Record]:
     ]
     if empty:
         raise PromptError(f"stream {empty[0]} has no updates: give it one, or leave it out")
-    fields = [name for name in PROMPT_FIELDS if name != "kind"]
-    return [{"stream": s, "kind": "stream"} | {name: getattr(s, name) for name in fields} for s in several]
+    return [{"stream": s, "kind": "stream"} | _stream_fields(s, number) for number, s in enumerate(several)]
+
+
+def _stream_fields(given: Stream, number: int) -> Record:
+    """Return the fields of a stream that the trace keeps, checked; a blank one is None."""
+    segmented = given.segmented
+    if segmented is not None and not isinstance(segmented, str):
+        raise PromptError(f"'segmented' of stream {number} must be a text, got {segmented!r:.60}")
+    fields = ("id", "language", "reference")
+    checked = {name: _check_field(name, getattr(given, name), f" (stream {number})") for name in fields}
+    return checked | {"segmented": segmented}
 
 
 def check_batchable(method: Method, entries: list[Record]) -> None:

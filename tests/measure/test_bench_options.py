@@ -58,6 +58,7 @@ def test_how_many_is_a_number(capsys):
             ("canvases", "--cells", "64,big"),
             "lengths of canvases must be whole",
         ),  # its default writes canvases
+        (("canvases", "--cache", "prefix"), "cache must be"),
         (("drafters", "--sums", "0", "--only", "no"), "no contender 'no'"),  # 0 is allowed: none
     ],
 )

@@ -350,13 +350,26 @@ def test_a_context_that_fills_up_keeps_what_was_written():
         max_new_tokens=50,
     )  # fmt: skip
     got = []
-    told = r"update 3 has a prompt of 70 tokens and leaves no room in .* of 64"
+    told = r"update 3 of stream 0 has a prompt of 70 tokens and leaves no room in .* of 64"
     with pytest.raises(PromptError, match=told):
         got.extend(cycles)
     ends = [(cycle.update, cycle.end) for cycle in got if cycle.end]
     assert [update for update, _ in ends] == [0, 1, 2]
     assert ends[2][1] in ("context", "eos")
     assert sum(len(c.tokens) for c in got if c.update == 2) <= 2
+
+
+def test_a_list_of_updates_that_is_too_long_is_refused_before_any_work(town, tmp_path):
+    long = "The cook went to the market. " * 200
+    options = {"out": tmp_path / "t.parquet", "max_new_tokens": 4}
+    for name, one in (("b", Stream([Update("Tom"), Update(long)], "b")), ("1", stream(["Tom", long, ""]))):
+        with pytest.raises(PromptError, match=f"update 1 of stream {name} has a prompt of .* no room in"):
+            specviz.generate(town, [stream(["Tom"]), one], "retranslate", **options)
+        assert not list(tmp_path.iterdir())
+    live = Stream(iter([Update("Tom"), Update(long)]), id="c")
+    with pytest.raises(PromptError, match="update 1 of stream c has"):
+        specviz.generate(town, live, "retranslate", **options)
+    assert len(specviz.open(tmp_path / "t.parquet").updates) == 1, "what was decoded is kept"
 
 
 def test_the_record_says_what_the_stream_was(town, tmp_path):

@@ -16,6 +16,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedTokenizerF
 import specviz
 from specviz.audit.text import run as audit
 from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.measure.timing import Texts, closing, paired
 from specviz.models import load
 from specviz.models.encoder_decoder import EncoderDecoder
 
@@ -186,3 +187,24 @@ def test_bad_words_of_one_token_are_never_written() -> None:
     net.generation_config.bad_words_ids = [[3, 4]]
     with pytest.raises(ModelError, match="bad_words_ids"):
         specviz.generate(EncoderDecoder(net), PROMPT, "autoregressive")
+
+
+def test_every_run_that_is_timed_encodes_its_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that take turns on a text leave contexts open; a later one must not take their encodings."""
+    model = load(make("t5", 2, torch.float32))
+    read, fed = model.encoder.read, []
+    monkeypatch.setattr(model.encoder, "read", lambda *given: (made := read(*given), fed.append(made[1]))[0])
+    runs = {n: specviz.stream(model, [PROMPT, [9, 8]], "autoregressive", max_new_tokens=4) for n in range(2)}
+    draft = model.first(1)  # shares its target's encoder, and the encodings of its own run
+    runs[2] = specviz.stream(model, [PROMPT, [9, 8]], "speculative", draft=draft, max_new_tokens=4)
+    with closing(runs):
+        paired({name: Texts(run) for name, run in runs.items()}, 2)
+    assert sorted(fed) == [0, 0, 2, 2, 2, 5, 5, 5], "tokens that the encoder reads"
+
+
+def test_a_stream_with_unknown_characters_warns(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    updates = [specviz.streams.Update("to be"), specviz.streams.Update("to be 中")]
+    given = [specviz.streams.Stream(updates[:1]), specviz.streams.Stream(updates)]
+    specviz.generate(load(home), given, "retranslate", template="plain", max_new_tokens=2)
+    line = "specviz: 1 stream (1) contains characters that hamlet's tokenizer does not know"
+    assert capsys.readouterr().err.startswith(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from benchmarks.retranslation import CD, label
 import specviz
 from specviz.errors import ParameterError
 from specviz.measure import claims
+from specviz.measure.benches import streams
 from specviz.measure.claims import Quality, ratio, resampled
 from specviz.measure.report import Bar, Estimate
-from specviz.measure.retranslation import RT, Follow
+from specviz.measure.retranslation import RT, Follow, Setting, Sources, measure
+from specviz.methods.retranslate import TEMPLATES
 from specviz.models import load
 from specviz.replays import translations
 
@@ -200,3 +203,32 @@ def test_options_of_it_are_no_other_bench_s(capsys):
     with pytest.raises(SystemExit):
         main(["stores", "--masks", "3"])
     assert "unrecognized arguments: --masks" in capsys.readouterr().err
+
+
+# -- specviz bench streams -----------------------------------------------------------------------------
+
+
+def test_comet_without_references_is_no_error(town, monkeypatch):
+    pytest.importorskip("sacrebleu")
+    monkeypatch.setitem(sys.modules, "comet", SimpleNamespace(download_model=None, load_from_checkpoint=None))
+    given = Sources("German", [specviz.streams.fixed_lag("Tom slept.")])
+    decoded, _ = measure(town, given, [Setting(RT, {"mode": "rt"})], max_new_tokens=8)
+    assert np.isnan(decoded[RT].comet) and decoded[RT].texts
+
+
+def test_the_bench_names_its_file_and_a_language_that_does_not_fit(town, monkeypatch, tmp_path):
+    pytest.importorskip("sacrebleu")
+    monkeypatch.setattr(claims, "RESAMPLES", 20)
+    (tmp_path / "mine.txt").write_text("The baker sells fresh bread.\n")
+    options = {"text": str(tmp_path / "mine.txt"), "words": 5, "number": 1, "rounds": 1, "betas": []}
+    template = TEMPLATES["town"].replace("{target_language}", "Japanese")
+    for language, counted in (("German", False), ("Japanese", True)):
+        found = streams.bench(town, **options, language=language, template=template)
+        assert found.as_dict()["setting"]["source"] == "mine.txt"
+        assert any("a token (German): name the language" in note for note in found.notes) != counted
+
+
+def test_two_biases_have_two_names():
+    with pytest.raises(ParameterError, match="two betas are the same to six digits"):
+        streams.settings([0.2000001])
+    assert len(streams.settings([0.2, 0.2])) == len(streams.settings([]))

@@ -85,7 +85,7 @@ def bench(
     Raises
     ------
     ParameterError
-        If the model writes no canvases.
+        If the model writes no canvases, or the policy is impossible.
     """
     if model.kind != "diffusion":
         raise ParameterError(
@@ -101,6 +101,8 @@ def bench(
     ]
     if not exact:
         ways += [Way(name, dict(policy)) for name in ("fast_dllm", "entropy_bounded")]
+    for way in ways:
+        way()  # refuses a policy before any work
     step = counter(tick, len(lengths) * rounds * len(ids) * len(ways))
     rows: list[Row] = []
     costs: list[Row] = []

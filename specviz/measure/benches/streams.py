@@ -20,6 +20,7 @@ from specviz.measure.retranslation import METHOD, RT, Decoded, Setting, measure
 from specviz.measure.retranslation import Sources as Given
 from specviz.measure.timing import counter, setting
 from specviz.methods import find
+from specviz.metrics.tokens import words as words_of
 from specviz.models.protocols import Model
 from specviz.paths import folder
 
@@ -53,7 +54,9 @@ def bench(
     *,
     text: Annotated[Path | None, "A text file with one text per line. Default: bundled."] = None,
     words: Annotated[int, "Words per update."] = 1,
-    language: Annotated[str, "The output language, as named in the prompt."] = "German",
+    language: Annotated[
+        str, "The output language, as named in the prompt; it also chooses the tokenizer that counts."
+    ] = "German",
     number: Annotated[int, "Texts."] = 30,
     max_new_tokens: Annotated[int, "Maximum number of tokens per update."] = 96,
     rounds: Annotated[int, "Number of rounds over all texts."] = 3,
@@ -74,7 +77,8 @@ def bench(
     words : int
         Words per update.
     language : str
-        Output language, as the model's prompt names it; a translator of one language pair needs none.
+        Output language, as the model's prompt names it. A translator of one language pair needs none in its
+        prompt, but it also chooses the tokenizer of NE and BLEU (`specviz.metrics.tokenizer`).
     number, max_new_tokens, rounds : int
     betas : sequence of float, optional
         Biases; 0 and 0.2 are always added. Default: `BETAS`.
@@ -129,8 +133,11 @@ def bench(
         progress=lambda *_: count("audit"),
     )  # fmt: skip
     about = setting(model, [], texts=number, words=words, rounds=rounds, max_new_tokens=max_new_tokens)
-    about["source"] = str(text.name) if text else "the package's thirty sentences"
+    about["source"] = Path(text).name if text else "the package's thirty sentences"
     notes = [*NOTES, f"Audit of β = 0: {result.summary}"]
+    spaced, counted = (sum(len(cut(each)) for each in base.texts) for cut in (str.split, words_of))
+    if quality.tokenize == "13a" and counted > 2 * spaced:
+        notes.append(f"NE and BLEU count a clause without spaces as a token ({language}): name the language.")
     title = f"Re-translation, {plural(words, 'word')} an update, {number} texts, greedy"
     kept = bars(decoded, base, quality.bleu, result.rows[0].bug)
     return Report("streams", title, about, COLUMNS, rows, kept, notes, DROP_ORDER)
@@ -147,6 +154,8 @@ def settings(betas: Sequence[float]) -> list[Setting]:
         made += [Setting(f"β = {BETA:g}, {name}-{k}", {"beta": BETA, "k": k, "mask": mask}) for k in MASKS]
     for each in made:
         find(METHOD)(**each.values)
+    if len({each.label for each in made}) < len(made):
+        raise ParameterError(f"two betas are the same to six digits (0 and {BETA:g} are always measured)")
     return made
 
 
