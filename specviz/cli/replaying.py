@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,6 +123,8 @@ def replay(
         return
     if table is not None and every:
         raise ParameterError("name a table or use --all, not both")
+    if dry_run and kit is not None:
+        raise ParameterError("--dry-run writes nothing, and --kit a folder: drop one of them")
     if dry_run or kit is not None:
         _refuse(settings | {"--out": out}, "--dry-run and --kit are of the paper's setup")
         _plan(table, setup, part, device, dtype, number, max_new_tokens, kit)
@@ -230,6 +233,8 @@ def _suites(given: list[str] | None) -> str | dict[str, str] | None:
 
     if not given:
         return None
+    if len(given) == 1 and os.path.exists(given[0]):  # its name may hold a =
+        return given[0]
     names = set(list_suites()["name"])
     pairs = [each.partition("=") for each in given]
     if len(pairs) == 1 and (not pairs[0][1] or pairs[0][0].partition(":")[0] in names):
@@ -250,7 +255,7 @@ def _drafters(given: list[str] | None) -> str | dict[str, str] | None:
     """``--draft``: a name for the only drafter, or ROLE=NAME for each."""
     if not given:
         return None
-    if len(given) == 1 and "=" not in given[0]:
+    if len(given) == 1 and ("=" not in given[0] or os.path.exists(given[0])):
         return given[0]
     return _named(given, "several drafters need their roles, such as --draft small=NAME")
 

@@ -27,7 +27,7 @@ class Answer:
         ``holds here``, ``fails here`` or ``cannot be judged here``, for the claims that it pays. If tables
         were measured on models of several sizes, the largest decides: a toy's costs are not representative.
     words : str
-        The result in words, with the deciding model if there were several.
+        The result in words, with the deciding model if the tables were measured on several.
     evidence : (str, Verdict), optional
         A table and the verdict on its claim that best supports the result.
     claims : list of (str, Verdict)
@@ -77,20 +77,25 @@ def answer(paper: str, tables: list[Replay]) -> Answer:
 
 
 def _speed_claims(tables: list[Replay]) -> tuple[list[tuple[str, Verdict]], str]:
-    """Verdicts on whether the paper's own method beats plain decoding, on the largest model that has any.
+    """Verdicts on whether the paper's own method beats plain decoding, on the largest models that have any.
 
-    Also returns that model's name, if several models have some.
+    Also returns these models' names, if the tables were measured on others, too. What a name has in
+    parentheses, such as the number format, makes no other model.
     """
-    by_model: dict[tuple[int, str], list[tuple[str, Verdict]]] = {}
+    every: dict[str, tuple[int, str]] = {}
+    by_size: dict[int, list[tuple[str, Verdict]]] = {}
     for each in tables:
+        measured = [(source.parameters or 0, source.model) for source in each.sources if source.model]
+        for size, model in measured:
+            every.setdefault(model.partition(" (")[0], (size, model))
         speed = [(each.table, verdict) for verdict in each.verdicts if verdict.question == PAYS]
         if speed:
-            measured = [(source.parameters or 0, source.model) for source in each.sources if source.model]
-            by_model.setdefault(max(measured, default=(0, "")), []).extend(speed)
-    if not by_model:
+            by_size.setdefault(max(measured, default=(0, ""))[0], []).extend(speed)
+    if not by_size:
         return [], ""
-    largest = max(by_model)
-    return by_model[largest], largest[1] if len(by_model) > 1 else ""
+    largest = max(by_size)
+    deciding = [model for size, model in every.values() if size == largest]
+    return by_size[largest], " and ".join(deciding) if len(every) > len(deciding) else ""
 
 
 def reasons(claims: Iterable[tuple[str, Verdict]], verdict: str) -> dict[str, list[tuple[str, Verdict]]]:

@@ -322,21 +322,31 @@ class Judge:
             outcome = OPEN, "", why
         else:
             verdict, numbers, why = questions[claim["question"]](claim, able)
-            lacking = self.lacking(claim, those, able)
+            lacking = self.lacking(claim, those, self.entered(claim, able))
             if verdict == HOLDS and claim.get("every") in lacking:
                 verdict = OPEN
             scope = f"judged for {', '.join(lacking.values())}" if lacking else ""
             outcome = verdict, numbers, "; ".join(filter(None, [why, scope, self.idle(able)]))
         return Verdict(claim["text"], claim["question"], *outcome)
 
-    def lacking(self, claim: Values, those: list[Cell], able: list[Cell]) -> dict[str, str]:
+    def entered(self, claim: Values, able: list[Cell]) -> list[Cell]:
+        """The cells that a claim's verdict rests on: those that have something to be compared with."""
+        if claim["question"] in (SIZE, LOSSLESS):
+            return able
+        numbers = set(self.ones)
+        if "over" in claim:
+            pairs = (frozenset(map(self.measurement, each[:2])) for each in self.steps(claim, able))
+            numbers = {number for pair in pairs if pair in self.pairs for number in pair}
+        return [cell for cell in able if self.measurement(cell) in numbers]
+
+    def lacking(self, claim: Values, those: list[Cell], judged: list[Cell]) -> dict[str, str]:
         """The columns in which only some of a claim's values are judged, each with how many, in words."""
         out, over, members = {}, claim.get("over"), claim.get("members")
         for name in those[0].keys:
             every = {cell.keys[name] for cell in those if (name, cell.keys[name]) != tuple(self.total)}
             if name == over and members is not None:
                 every = {value for value in every if str(value) in members}
-            here = every & {cell.keys[name] for cell in able}
+            here = every & {cell.keys[name] for cell in judged}
             if 0 < len(here) < len(every):
                 out[name] = f"{len(here)} of {plural(len(every), name.replace('_', ' ').removesuffix('s'))}"
         return out
@@ -385,12 +395,8 @@ class Judge:
             name = f"{self.name(ahead, claim['over'])} against {self.name(other, claim['over'])}"
             outcomes.append((sign * first * gap.value, gap, name, ahead, other, first))
         if not outcomes:
-            why = (
-                "the contenders are identical here, or were not measured text by text"
-                if one
-                else "their rivals were not measured"
-            )
-            return OPEN, "", why
+            why = "the contenders are identical here, or were not measured text by text"
+            return OPEN, "", why if one else self.unmatched(claim, cells)
         wrong = [each for each in outcomes if each[0] < 0 and each[1].clear]
         right = [each for each in outcomes if each[0] > 0 and each[1].clear]
         # In a rising series, neighbours may be level, but each group's last must clearly exceed its first.
@@ -409,6 +415,17 @@ class Judge:
         if len(right) == len(outcomes) or steady:
             return HOLDS, numbers, counts
         return OPEN, numbers, f"{counts}; {self.doubt(each[1] for each in outcomes)}"
+
+    def unmatched(self, claim: Values, cells: list[Cell]) -> str:
+        """Why nothing can be compared: the reasons of the missing leader, or else those of its rivals."""
+
+        def leads(cell: Cell) -> bool:
+            return str(cell.column(claim["over"])) == str(claim.get("is"))
+
+        there = any(map(leads, cells))
+        those = (cell for cell in self.cells if cell.figure is None and cell.selected(claim["of"]))
+        whys = dict.fromkeys(cell.why for cell in those if leads(cell) != there)
+        return "; ".join(filter(None, whys)) or "their rivals were not measured"
 
     def paying(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
         """Whether speedups are above 1."""
@@ -462,7 +479,8 @@ class Judge:
             else:
                 nearest = min(max(cell.measured, low), high)
                 gaps.append(difference(self.figures[first], nearest, self.noise))
-        for gap, p in zip(gaps, holm([gap.p for gap in gaps])):
+        # Figures within the range count, too: all of them had the chance to miss it.
+        for gap, p in zip(gaps, holm([*(gap.p for gap in gaps), *[1.0] * meets])):
             gap.corrected = p
         outside = sum(gap.clear for gap in gaps)
         span = f"{min(printed):g}" if len(set(printed)) == 1 else f"{min(printed):g} to {max(printed):g}"

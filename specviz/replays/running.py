@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.arguments import check_threads, checked
-from specviz.errors import ParameterError, SpecvizError, loading, one_line
+from specviz.errors import ParameterError, SpecvizError, loading, near, one_line
 from specviz.measure.report import Settings, Tick, Values
 from specviz.replays import setups
 from specviz.replays.published import published
@@ -177,9 +177,9 @@ def replay(
     dtype = dtype or "float32"
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
-    check_int("number", numbers["prompts"], 1)
-    check_int("max_new_tokens", numbers["max_new_tokens"], 1)
-    check_threads(check_int("threads", threads, 1))
+    numbers["prompts"] = check_int("number", numbers["prompts"], 1)
+    numbers["max_new_tokens"] = check_int("max_new_tokens", numbers["max_new_tokens"], 1)
+    threads = check_threads(check_int("threads", threads, 1))
     if fit not in READINGS:
         raise ParameterError(f"fit must be 'paper' or 'ours', got {fit!r:.40}")
     if fit != "paper" and not calibrates(recipe):
@@ -198,13 +198,17 @@ def replay(
         "table": table, "model": name_of(model, recipe.model), "drafts": drafts,
         "suite": {task: each.digest for task, each in chosen.items()} or recipe.suite, "device": device,
         "dtype": dtype, "threads": threads, "template": template, "chat": dict(chat or {}),
-        "baselines": baselines, "fit": fit, "score": score, "quick": quick, "setup": setup,
+        "baselines": baselines, "fit": fit, "score": score, "quick": bool(quick), "setup": setup,
         "part": None if setup is None else chosen_part.part.name,
         "kernels": os.environ.get("SPECVIZ_KERNELS") if kernels is None else kernels,
         "invariant": os.environ.get("SPECVIZ_INVARIANT") if invariant is None else str(int(invariant)),
         "weights": None if in_memory is None else weights_of(in_memory),
         **numbers,
     }  # fmt: skip
+    try:
+        json.dumps(settings)
+    except (TypeError, ValueError) as error:  # after hours of decoding, they could not be saved
+        raise ParameterError(f"chat must hold texts, numbers and booleans: {one_line(error)}") from None
     finished = opened_same(path, settings)
     if finished is not None:
         refuse_older(path, [settings["model"]] * (in_memory is None) + list(drafts.values()))
@@ -225,9 +229,11 @@ def recipe_for(recipe: Recipe, model: str | Path | Model | None, suite: Given) -
     real = on_real(recipe)
     if suite is None or "parts" not in recipe.real:
         return real
-    # The user's texts fit the table's own parts.
+    # The user's texts fit the table's own parts, but a translator's language pair is its own.
     if model is None:
         return recipe
+    if recipe.source == "streams":
+        return real
     return replace(real, suite=recipe.suite, parts=recipe.parts, absent=recipe.absent)
 
 
@@ -540,7 +546,7 @@ def replay_all(
         raise ParameterError("chat is for one model, and the tables use several: name one with model")
     if draft is None and options.get("setup") is None:
         shared |= peers_of(bool(options.get("quick")), {**options, "score": score})
-    jobs = []
+    jobs, every_task = [], set[str]()
     for table in [*RECIPES, *CURVES]:
         recipe = find(table)
         if options.get("setup") is None:
@@ -551,6 +557,7 @@ def replay_all(
         elif not recipe.drafts:
             own = None
         tasks = tasks_of(recipe)  # of several suites, only those that fit a task
+        every_task |= tasks.keys()
         suites = {task: each for task, each in chosen.items() if task == PLAIN or task in tasks}
         if chosen and not suites:
             every.left[table] = "no suite is named for one of its tasks"
@@ -560,6 +567,8 @@ def replay_all(
             "shared": path / "calibrations", **usable(recipe, {**options, "score": score}),
         }  # fmt: skip
         jobs.append((table, given))
+    if unknown := sorted(chosen.keys() - every_task - {PLAIN}):
+        raise ParameterError(f"no table has a task {unknown[0]!r:.40}" + near(unknown[0], sorted(every_task)))
     order = {table: place for place, (table, _) in enumerate(jobs)}
     outcomes = _side_by_side(jobs, shared, workers, tick) if workers > 1 else _in_turn(jobs, shared, tick)
     for table, outcome in outcomes:

@@ -56,6 +56,9 @@ def check_suites(recipe: Recipe, suites: Mapping[str, Suite]) -> None:
     for task, (prompts, why) in got.items():
         if task in suites and not prompts:
             raise ParameterError(f"--suite {task}: {why}")
+        chats = [each["id"] for each in map(single, prompts) if not text_of(each)]
+        if chats and recipe.source == "streams":
+            raise ParameterError(f"{task}: prompt {chats[0]} has no source text that could arrive in updates")
     if suites and tasks and not any(prompts for prompts, _ in got.values()):
         task, (_, why) = next(iter(got.items()))
         unsaid = all(not each.kinds for each in suites.values())
@@ -90,7 +93,7 @@ def own_prompts(suites: Mapping[str, Suite], task: str, part: Values) -> tuple[l
             for key, value in labels.items()
         )
 
-    prompts = [prompt | {k: v for k, v in labels.items() if k != "from"} for prompt in given if fits(prompt)]
+    prompts = [prompt | labels for prompt in given if fits(prompt)]
     if prompts:
         return prompts, ""
     has = [f"{word} {', '.join(map(str, values))}"
@@ -152,6 +155,12 @@ def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dic
             left_out.append(why)
         kept[task] = Suite(some, given.name, given.licence)
     return kept, left_out
+
+
+def text_of(entry: Entry) -> str:
+    """The text that arrives in updates: a prompt's source, or the prompt itself; empty for a chat."""
+    text = entry.get("source", entry["prompt"])
+    return text if isinstance(text, str) else ""
 
 
 def single(entry: Entry) -> Entry:

@@ -17,6 +17,7 @@ from specviz.suites.frozen import frozen, take
 LAG = 3  # words per update: the paper's w
 # Languages that the bundled translators write; Control has German words in English order.
 TARGETS = {"de": "German", "zh": "Chinese", "ja": "Japanese", "xx": "Control"}
+NAMES = TARGETS | {"pt": "Portuguese"}  # of all languages that the tables are measured in
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,6 @@ def bundled(target: str, n: int = 100) -> Sources:
     For Portuguese, which a real translator writes, there are thirty sentences without translations.
     """
     if target == "pt":
-        return Sources("Portuguese", from_file(folder("suites") / "sentences.txt", LAG)[:n])
+        return Sources(NAMES[target], from_file(folder("suites") / "sentences.txt", LAG)[:n])
     made = texts(target, n)
     return Sources(TARGETS[target], streams(made), [each.references for each in made])

@@ -61,9 +61,10 @@ def mean(values):
     return resampled(ratio, values, np.ones(len(values)))
 
 
-def replay(table, figures, checks=(QUIET,)):
+def replay(table, figures, checks=(QUIET,), absent=()):
     """Replay `table` with (where, metric, value) figures; each method is a separate contender."""
-    made = Measurement(environment={"device": "cpu", "processor": "P"}, checks=list(checks))
+    place = {"device": "cpu", "processor": "P"}
+    made = Measurement(absent=list(absent), environment=place, checks=list(checks))
     for where, metric, value in figures:
         task = {k: v for k, v in where.items() if k in ("task", "language", "dataset")}
         own = ", ".join(f"{k}={v}" for k, v in where.items() if k not in task)
@@ -419,6 +420,16 @@ def test_a_size_is_that_of_its_own_cell_up_to_rounding_and_the_control():
     right = [judged(rows(*[("2", 2.0)] * 6, spread=0.4), claim).verdict for _ in range(40)]
     assert right.count(FAILS) <= 2
 
+    def of_nine():
+        return [
+            ({"method": "M", "task": str(i)}, "tau", "2.000", 2 + 0.4 * rng.standard_normal(30), str(i), {})
+            for i in range(9)
+        ]
+
+    claim = {"question": "size", "of": {"metric": "tau"}, "text": ""}
+    exact = [judged(of_nine(), claim).verdict for _ in range(40)]
+    assert exact.count(FAILS) <= 4, "one of nine intervals misses in a third of the tables"
+
 
 # ---------------------------------------------------------------- 3: order, pays and size
 
@@ -578,6 +589,24 @@ def test_every_task_needs_all_tasks():
     held = verdict_of(replay("cm_asd/table1", [({**w, "task": "EN-DE"}, *more) for w, *more in figures]),
                       "CM-ASD is faster than SpecDec with drafts of 10")  # fmt: skip
     assert held.verdict == HOLDS and held.reason.endswith("judged for 1 of 4 tasks")
+
+
+def test_every_language_needs_something_to_compare():
+    claim, ours = "In Japanese and German UniSpec is the fastest", "UNISPEC (ours)"
+    assert verdict_of(replay("unispec/table3", speeds(1.0)), claim).verdict == HOLDS
+    alone = [each for each in speeds(1.0) if each[0]["language"] != "DE" or each[0]["method"] == ours]
+    half = verdict_of(replay("unispec/table3", alone), claim)
+    assert half.verdict == OPEN and half.reason.endswith("judged for 1 of 2 languages")
+
+
+def test_what_cannot_be_compared_has_the_reason_of_what_is_missing():
+    claim, ours = "In Japanese and German UniSpec is the fastest", "UNISPEC (ours)"
+    rivals = [each for each in speeds(1.0) if each[0]["method"] != ours]
+    made = replay("unispec/table3", rivals, absent=[({"method": ours}, "no store")])
+    assert verdict_of(made, claim).reason == "no store"
+    alone = [each for each in speeds(1.0) if each[0]["method"] == ours]
+    heads = [({"method": "EAGLE-2"}, "no head"), ({"method": "EAGLE-3"}, "no other head")]
+    assert verdict_of(replay("unispec/table3", alone, absent=heads), claim).reason == "no head; no other head"
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -851,6 +880,20 @@ def test_texts_of_one_s_own_for_a_named_real_model_keep_its_drafters(monkeypatch
     assert running.roles(recipe, loaded, None) == settings["drafts"]
 
 
+def test_a_translator_s_own_language_pair_stays_with_texts_of_one_s_own(monkeypatch, real_models):
+    from specviz import models
+
+    monkeypatch.setattr(models, "available", lambda: {"bergamot-en-pt": None})
+    own = {code: suite(kind="translation", language=code, **{"from": "en"}) for code in ("pt", "zh")}
+    recipe = running.recipe_for(RECIPES["ssbd/table3"], "bergamot:en-pt", own["pt"])
+    tasks.check_suites(recipe, {tasks.PLAIN: own["pt"]})
+    with pytest.raises(ParameterError, match="language pt"):
+        tasks.check_suites(recipe, {tasks.PLAIN: own["zh"]})
+    bundled = running.recipe_for(RECIPES["ssbd/table3"], None, own["zh"])
+    tasks.check_suites(bundled, {tasks.PLAIN: own["zh"]})
+    assert bundled.model == "town-translator"
+
+
 def test_a_table_gets_the_drafters_of_the_recipe_that_it_follows(monkeypatch, tmp_path, real_models):
     from specviz import models
 
@@ -1067,6 +1110,12 @@ def test_suites_of_one_kind_and_one_language_fill_what_they_can():
     got = {task: tasks.own_prompts({tasks.PLAIN: german}, task, part) for task, part in parts.items()}
     assert [task for task, (prompts, _) in got.items() if prompts] == ["English→German"]
     assert "language de" in got["English→Chinese"][1], "a reason, before anything is decoded"
+    french = suite(kind="translation", language="de", **{"from": "fr"})
+    with pytest.raises(ParameterError, match="no prompt of kind translation, from en, language de"):
+        tasks.check_suites(RECIPES["ssbd/table2"], {tasks.PLAIN: french})
+    chats = Suite([{"id": "a", "prompt": [{"role": "user", "content": "b"}]}], "mine")
+    with pytest.raises(ParameterError, match="prompt a has no source text"):
+        tasks.check_suites(RECIPES["ssbd/table2"], {"English→German": chats})
 
 
 def test_a_role_that_a_model_lacks_leaves_its_rows_empty(tmp_path):
@@ -1083,7 +1132,7 @@ def test_a_role_that_a_model_lacks_leaves_its_rows_empty(tmp_path):
     assert not any(label.startswith("blockwise") for label in labels)
 
 
-def test_how_many_prompts_is_a_number_and_no_suite():
+def test_how_many_prompts_is_a_number_and_no_suite(tmp_path):
     from specviz.cli import replaying
 
     with pytest.raises(ParameterError, match="for a count, use --number 8"):
@@ -1096,6 +1145,10 @@ def test_how_many_prompts_is_a_number_and_no_suite():
             command(given)
     assert replaying._suites(["GSM8K=gsm8k", "MBPP=mbpp"]) == {"GSM8K": "gsm8k", "MBPP": "mbpp"}
     assert replaying._suites(["flores:en-de=here.tsv"]) == "flores:en-de=here.tsv"
+    file = tmp_path / "lr=1.jsonl"
+    assert replaying._suites([str(file)]) == {f"{tmp_path}/lr": "1.jsonl"}
+    file.touch()
+    assert replaying._suites([str(file)]) == replaying._drafters([str(file)]) == str(file)
 
 
 def test_what_a_cycle_costs_stands_beside_a_speedup():
@@ -1127,8 +1180,9 @@ def test_a_page_of_all_tables_begins_with_whether_it_pays(tmp_path):
 def test_the_largest_model_decides_whether_a_paper_pays():
     from specviz.replays.answers import answers
 
-    def of(model, parameters, value):
+    def of(model, parameters, value, table="unispec/table3"):
         made = replay("unispec/table3", speeds(value))
+        made = replace(made, table=table, verdicts=made.verdicts if table == made.table else [])
         cells = []
         for each in made.cells:
             if each.source is not None:
@@ -1142,6 +1196,12 @@ def test_the_largest_model_decides_whether_a_paper_pays():
         assert each.words == "pays here, on real" and len(each.claims) == 2 * len(small.verdicts)
     (each,) = answers([small, small])
     assert each.words == "does not pay here"
+    (each,) = answers([small, of("real", 135_000_000, 1.0, "unispec/table15")])
+    assert each.words == "does not pay here, on toy", "the larger one has no claim that it pays"
+    formats = [small, of("toy (float32)", 2_000_000, 1.0)]
+    assert answers(formats)[0].words == "pays in some cases", "a number format is no other model"
+    (each,) = answers([*formats, of("real", 135_000_000, 1.0, "unispec/table15")])
+    assert each.words == "pays in some cases, on toy"
 
 
 OWN = {"unispec": "unispec", "ssbd": "retranslate", "ssd": "ssd", "bild": "bild", "cm_asd": "CM-ASD"}

@@ -33,6 +33,7 @@ from specviz.replays.sources import beams, canvases, curves, prompts, shared, th
 from specviz.replays.sources import streams as streams_of
 from specviz.replays.sources.prompts import filled
 from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
+from specviz.replays.tasks import PLAIN
 from specviz.streams import fixed_lag
 from specviz.suites import Suite
 
@@ -209,6 +210,17 @@ def test_figures_of_streams(how, monkeypatch):
     assert set(made.compared()["verdict"]) == {"against"}
 
 
+def test_a_line_of_a_text_file_is_its_own_source(how):
+    lines = Suite([{"prompt": "one two three four"}], "talk.txt")
+    options = replace(how(), suites={"English→Chinese": lines})
+    for table, updates in (("ssbd/table2", 2), ("ssbd/table6", None)):
+        made = Measurement()
+        given = streams_of.sources(RECIPES[table], options, made, updates is None)["English→Chinese"]
+        (stream,) = given.streams
+        assert given.language == "Chinese" and stream.language == "en" and given.references is None
+        assert list(stream)[-1].text == "one two three four" and updates in (len(list(stream)), None)
+
+
 # ---------------------------------------------------------------- canvases
 
 
@@ -370,9 +382,16 @@ def test_figures_of_thresholds(how, monkeypatch):
     assert value(found, "rollback", **drawn) == 40
     assert value(found, "speedup", **drawn) == 8 / 4, "over the greedy decoding of its own sweep"
     assert value(found, "speedup", **ours) == 6 / 3
-    every["speculative, sampling"] = [point("w8", 4, 41, "speculative, sampling")]
+    made = replays.compared("bild/table4", RECIPES["bild/table4"], found, {})
+    assert [each.reason for each in made.verdicts[2:]] == [thresholds.NO_FALLBACK] * 2
+    every["speculative, sampling"] = [point("w8", 1, 41, "speculative, sampling")]
     found = sources.find("thresholds")(RECIPES["bild/table4"], how())
-    assert "no setting of the grid scores as speculative, sampling does" in [why for _, why in found.absent]
+    worse = "no setting of the grid scores as speculative, sampling does"
+    assert worse in [why for _, why in found.absent]
+    found = sources.find("thresholds")(RECIPES["bild/table3"], how())
+    whys = {where["method"]: why for where, why in found.absent if where.get("dataset") == "IWSLT"}
+    assert whys["BiLD (Match BLEU/ROUGE-L)"] == worse, "like quality has to be reached"
+    assert whys["BiLD (Match Latency)"] == "no setting of the grid is as fast as speculative, sampling"
     every["speculative, sampling"] = [point("w8", 4, 37, "speculative, sampling")]
     found = sources.find("thresholds")(RECIPES["bild/table3"], how())
     # Sampling is 8 / 4 = 2 times as fast as greedy; two BiLD settings reach 2 over their own baseline.
@@ -458,11 +477,23 @@ def test_texts_without_references_have_a_reason(how, monkeypatch):
 
     monkeypatch.setattr(thresholds, "measured", measured)
     monkeypatch.setattr(curves, "measured", measured)
-    found = sources.find("thresholds")(RECIPES["bild/table1"], how())
-    whys = {why for where, why in found.absent if "score_drop" in where}
+    found = sources.find("thresholds")(RECIPES["bild/table4"], how())
+    whys = {why for where, why in found.absent if "method" in where}
     assert whys == {thresholds.NO_REFERENCES}
-    with pytest.raises(ParameterError, match="no references"):
-        sources.find("settings")(CURVES["bild/figure4"], how())
+
+
+def test_tables_of_scores_refuse_texts_without_references_before_any_work(how, monkeypatch):
+    measured = lambda curve, dataset, *_: pytest.fail(f"{dataset} was measured")
+    monkeypatch.setattr(thresholds, "measured", measured)
+    monkeypatch.setattr(curves, "measured", measured)
+    plain = {"prompt": "a", "kind": "summarization", "language": "en"}
+    options = replace(how(), suites={PLAIN: Suite([plain], "mine")})
+    for name, recipe in (("thresholds", RECIPES["bild/table1"]), ("settings", CURVES["bild/figure4"])):
+        with pytest.raises(ParameterError, match=r"no references.*: give them references"):
+            sources.find(name)(recipe, options)
+    made, some = Measurement(), {"XSUM": [plain], "CNN/DailyMail": [plain | {"reference": "b"}]}
+    assert list(thresholds.scorable(some, made)) == ["CNN/DailyMail"]
+    assert made.absent == [({"dataset": "XSUM"}, thresholds.NO_REFERENCES)]
 
 
 def test_the_notes_give_both_rouge_l_scores_of_summaries(how, monkeypatch):

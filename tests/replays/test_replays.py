@@ -659,10 +659,22 @@ def test_bad_settings_are_refused_before_any_work(run, monkeypatch, tmp_path):
         ({"draft": "x"}, "this table has no drafter: drop --draft"),
         ({"number": 0}, "number must be a whole number"),
         ({"suite": "no-such-suite"}, "no-such-suite"),
+        ({"chat": {"x": {1}}}, "chat must hold texts, numbers and booleans: .*set"),
     ):
         with pytest.raises(SpecvizError, match=says):
             run(more.pop("table", "unispec/table12"), **more)
     assert not (tmp_path / "replay").exists()
+    one = Suite([{"prompt": "a", "kind": "arithmetic", "language": "en"}], "mine")
+    with pytest.raises(ParameterError, match="no table has a task 'GSM8k'; did you mean GSM8K"):
+        running.replay_all(tmp_path / "all", suite={"GSM8k": one})
+    assert not (tmp_path / "all").exists()
+
+
+def test_numbers_of_numpy_can_be_saved(run, monkeypatch):
+    monkeypatch.setattr(running, "measure", lambda recipe, settings, *_: settings)
+    eight = np.int64(8)
+    settings = run("unispec/table12", number=eight, max_new_tokens=eight, threads=np.int64(1), quick=np.True_)
+    assert json.loads(json.dumps(settings)) == settings and settings["prompts"] == 8
 
 
 def test_a_missing_model_is_one_line(tmp_path):

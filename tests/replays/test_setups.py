@@ -173,9 +173,12 @@ def test_a_dry_run_says_what_it_would_take(monkeypatch, capsys):
         (["--add", "there", "--device", "cuda"], "TABLE, --setup, --device"),
     ],
 )  # fmt: skip
-def test_options_without_effect_are_refused(options, dropped, capsys):
+def test_options_without_effect_are_refused(options, dropped, capsys, tmp_path):
     assert cli.run(["replay", "bild/table1", "--setup", "paper", *options]) == 2
     assert capsys.readouterr().err.strip().endswith(f": drop {dropped}")
+    both = ["--dry-run", "--kit", str(tmp_path / "kit")]
+    assert cli.run(["replay", "bild/table1", "--setup", "paper", *both]) == 2
+    assert "drop one of them" in capsys.readouterr().err and not (tmp_path / "kit").exists()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from specviz.replays.sources.canvases import mixed, refuse
 from specviz.replays.sources.prompts import Entries, divided, filled, prompts_of
 from specviz.replays.sources.shared import FITS, Measurement, RunOptions, exact
 from specviz.replays.sources.thresholds import (
-    NO_REFERENCES,
     ROLES,
     bundled,
     control,
@@ -30,6 +29,7 @@ from specviz.replays.sources.thresholds import (
     named_suite,
     no_drafter,
     of,
+    scorable,
     spent,
     texts_of,
 )
@@ -193,7 +193,8 @@ def settings(recipe: Recipe, options: RunOptions) -> Measurement:
     """BiLD's trade-offs: quality against speed, setting by setting."""
     made = Measurement.begin(options)
     made.notes += [why for _, why in recipe.absent]
-    for dataset, entries in options.prompts(recipe, made, bundled(recipe, options)).items():
+    prompts = options.prompts(recipe, made, bundled(recipe, options))
+    for dataset, entries in scorable(prompts, made).items():
         with made.keeping({"dataset": dataset}):
             made.of_prompts(dataset, options.suite_of(dataset, named_suite(recipe)), entries)
             for name in recipe.options["curves"]:
@@ -202,9 +203,6 @@ def settings(recipe: Recipe, options: RunOptions) -> Measurement:
                     made.notes.append(f"{name}: {no_drafter(options, role)}")
                     continue
                 every = measured(name, dataset, entries, options)
-                if not all(each.score.name for each in every.values()):
-                    made.absent.append(({"dataset": dataset}, NO_REFERENCES))
-                    break
                 control(made, dataset, every)
                 for each in every.values():
                     if each.point.label == AGAIN:

@@ -17,7 +17,8 @@ from specviz.models.protocols import Model
 from specviz.replays import comet
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, exact, references_of
-from specviz.replays.translations import LAG, TARGETS, bundled, texts
+from specviz.replays.tasks import text_of
+from specviz.replays.translations import LAG, NAMES, TARGETS, bundled, texts
 from specviz.streams import Stream, simulate_partials
 from specviz.suites import Suite
 from specviz.trace import Trace
@@ -154,10 +155,11 @@ def sources(
             out[language] = given
             continue
         with made.keeping({"language": language}):
-            some = Suite(entries, options.suite_of(language, ""))
+            named = [each | {"source": text_of(each)} for each in entries]
+            some = Suite(named, options.suite_of(language, ""))
             right = [references_of(entry.get("reference")) for entry in entries]
             arriving = some.partials() if partials else some.streams(LAG)
-            out[language] = retranslation.Sources(TARGETS[code], arriving, right if all(right) else None)
+            out[language] = retranslation.Sources(NAMES[code], arriving, right if all(right) else None)
     return out
 
 

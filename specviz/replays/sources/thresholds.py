@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.loop.machine import identity
 from specviz.measure import pairs
+from specviz.measure.pairs import Score
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.sweep import Measured, Point, packed, sweep, unpacked
 from specviz.measure.timing import BASELINE
@@ -34,7 +36,10 @@ def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
     made = Measurement.begin(options)
     timed = list[Timed]()
     lacking = without_role(recipe, options, made)
-    for dataset, entries in options.prompts(recipe, made, bundled(recipe, options)).items():
+    prompts = options.prompts(recipe, made, bundled(recipe, options))
+    if all(row.method == BASELINE or by_score(row) for row in recipe.rows):
+        prompts = scorable(prompts, made)
+    for dataset, entries in prompts.items():
         with made.keeping({"dataset": dataset}):
             one_dataset(recipe, options, made, dataset, entries, lacking, timed)
     finish(made, options, timed)
@@ -66,14 +71,16 @@ def one_dataset(
         where = {**row.where, "dataset": dataset}
         if row.values.get("curve") in lacking:
             continue
-        by_score = row.values.get("pick") not in (None, "fastest", "number") or "lose" in row.values
-        if metric is None and by_score:
+        if metric is None and by_score(row):
             made.absent.append((where, NO_REFERENCES))
             continue
         base = bases.get(str(row.values.get("curve")), greedy)
         mine = base if row.method == BASELINE else picked(row, sweeps, bases)
         if mine is None:
-            why = f"no setting of the grid scores as {row.values.get('like')} does"
+            like = row.values.get("like")
+            why = f"no setting of the grid scores as {like} does"
+            if row.values.get("pick") == "as fast":
+                why = f"no setting of the grid is as fast as {like}"
             if "lose" in row.values:
                 why = f"no setting of the grid loses this little ({row.values['lose']:g})"
             made.absent.append((where, why))
@@ -111,6 +118,26 @@ def one_dataset(
             made.checks += [check] * (check not in made.checks)
     for every in sweeps.values():
         control(made, dataset, every)
+
+
+def by_score(row: Row) -> bool:
+    """Whether a row's setting is picked by the score of its texts."""
+    return row.values.get("pick") not in (None, "fastest", "number") or "lose" in row.values
+
+
+def scorable(prompts: dict[str, list[Entry]], made: Measurement) -> dict[str, list[Entry]]:
+    """The data sets whose texts can be scored; the others are noted as absent.
+
+    Raises
+    ------
+    ParameterError
+        If there are only others, before anything is decoded.
+    """
+    scored = {dataset: some for dataset, some in prompts.items() if Score(some).name}
+    if prompts and not scored:
+        raise ParameterError(f"{NO_REFERENCES}: give them references")
+    made.absent += [({"dataset": dataset}, NO_REFERENCES) for dataset in prompts if dataset not in scored]
+    return scored
 
 
 def bundled(recipe: Recipe, options: RunOptions) -> Callable[[str, Values, int], list[Entry]]:
@@ -224,14 +251,10 @@ def picked(row: Row, sweeps: dict[str, Sweep], bases: Mapping[str, Measured]) ->
     assert other is not None
     if rule == "as fast":  # the best score of those that are at least nearly as fast
         goal = 0.97 * other.over(bases[like]).median
-        able = [each for each in those if each.over(base).median >= goal] or those
-        return max(able, key=lambda each: each.quality.median)
+        able = [each for each in those if each.over(base).median >= goal]
+        return max(able, key=lambda each: each.quality.median, default=None)
     able = [each for each in those if each.quality.median >= other.quality.median]
-    if not able:
-        if rule == "better":
-            return None
-        return max(those, key=lambda each: each.quality.median)
-    return max(able, key=lambda each: each.over(base).median)
+    return max(able, key=lambda each: each.over(base).median, default=None)
 
 
 def tried(row: Row, sweeps: Mapping[str, Sweep]) -> int:
