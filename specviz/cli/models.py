@@ -13,7 +13,7 @@ import typer
 from specviz.cli.arguments import entries_of, hint, listed, on_threads, writable
 from specviz.cli.options import FILE, Device, Dtype, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError, PromptError, TraceError, loading, plural
+from specviz.errors import ModelError, ParameterError, PromptError, TraceError, loading, plural
 from specviz.files import checked, parsed, read_json
 
 if TYPE_CHECKING:
@@ -96,10 +96,17 @@ def verify(
     present = [each for each, download in downloads.DOWNLOADS.items() if download.path.exists()]
     if name is None and not present:
         print(f"No model is downloaded; available: {', '.join(downloads.DOWNLOADS)}.")
+    damaged = []
     for each in present if name is None else [name]:
-        path = downloads.verify(each)
+        try:
+            path = downloads.verify(each)
+        except ModelError as error:
+            damaged.append(str(error))
+            continue
         digests = ", ".join(file.sha256 for file in downloads.DOWNLOADS[each].files)
         print(f"{each}: {path} is whole (SHA-256 {digests})")
+    if damaged:
+        raise ModelError("; ".join(damaged))
 
 
 @models_app.command()
@@ -193,7 +200,7 @@ def answers(
         check_room((model,), ids)
         made = answer(model, ids, out, options, kinds, say=print_line)
     print(f"answers: {out} ({len(made.rows):,} answers, {made.tokens:,} tokens of {made.header['model']})")
-    name, more = target.rpartition(":")[2], ("--answers", out, "--out")
+    name, more = target.rpartition(":")[2].rstrip("/"), ("--answers", out, "--out")
     if model.kind == "causal":  # an EAGLE head reads a causal model's states
         print(hint("models", "eagle", target, *more, f"{name}-eagle"))
     elif isinstance(model, Bergamot):

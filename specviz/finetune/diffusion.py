@@ -146,7 +146,9 @@ def adapt(
     training.positive(rank=rank)
     path = training.vacant(out, force)
     name = str(target) if isinstance(target, str | Path) else None
-    model = adapters.base(load(target, device, "float32", invariant=False, kernels="plain"))
+    model = adapters.base(
+        load(target, device, "float32", invariant=False, kernels="plain", backend=name and "torch")
+    )
     if name is None:
         raise ParameterError("an adapter is loaded with its target by name: give the target's name or folder")
     tensors = None if start is None else _tensors(start, model)

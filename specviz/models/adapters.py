@@ -196,7 +196,11 @@ def load_adapter(
     spec, number = config["load"], "stored" if dtype == "auto" else dtype
     in_file = spec.startswith(GGUF) or spec in DOWNLOADS  # hashed as read, in any format
     for each in (number,) if in_file else ("stored", "float32"):  # a config may name too narrow a format
-        target = base(load(spec, device, each, kernels="plain", invariant=False, backend="torch"))
+        try:
+            target = load(spec, device, each, kernels="plain", invariant=False, backend="torch")
+        except ModelError as error:
+            raise ModelError(f"{name} needs its target {spec} (load in its config.json): {error}") from None
+        target = base(target)
         content = content_of(target)
         if content == config["content"]:
             break

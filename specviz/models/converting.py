@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from specviz.errors import ModelError, one_line
 from specviz.files import replacing
+from specviz.models.loading import SHARDED, SHARDS
 
 BIN, SAFE = "pytorch_model.bin", "model.safetensors"
 SHARED = "shared.weight"  # T5's name for the matrix that it also stores as both sides' embeddings
@@ -45,7 +46,8 @@ def convert(folder: str | Path, force: bool = False) -> Path:
     """
     source, target = Path(folder) / BIN, Path(folder) / SAFE
     if not source.is_file():
-        raise ModelError(f"{folder} has no {BIN} to convert")
+        sharded = any(Path(folder).glob(SHARDS))
+        raise ModelError(f"{folder} has no {BIN} to convert{f': {SHARDED}' if sharded else ''}")
     if target.exists() and not force:
         raise ModelError(f"{target} already exists: there is nothing to convert, or use --force")
     try:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import numpy as np
 import torch
 from huggingface_hub import hf_hub_download, model_info, snapshot_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -30,15 +32,16 @@ from specviz.models.additions import ADDITION_FILES, Addition, load_addition, ma
 from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder
 from specviz.models.loading import CONVERT, find
-from specviz.models.model import Model
+from specviz.models.model import Model, check_config
 from specviz.models.schema import FILES, check_files
 from specviz.models.torch_model import TorchModel, move, unserved
 from specviz.models.zoo import bundled
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
     from transformers.distributed import DistributedConfig
 
     from specviz.models.bergamot.model import Bergamot
@@ -57,6 +60,14 @@ TESTED = (
     "gemma2",
     "gpt2",
 )  # families whose logits our tests compare
+NO_WEIGHTS = (
+    "has no safetensors weights, and other formats are not read: download the repository to a folder, then "
+    f"{CONVERT}"
+)
+NO_CONFIG = (
+    "has no config.json: it holds no model in transformers' format (a GGUF file: download it and write "
+    "gguf:FILE; a LoRA adapter: merge it into its model)"
+)
 AUTO, STORED = "auto", "stored"
 DTYPES = {
     "float32": torch.float32,
@@ -112,6 +123,8 @@ def fetch(
                 raise ModelError(
                     f"device_map supports only causal models; {name} is not one: drop device_map"
                 )
+            if given is not None and (addition or adapter):
+                raise ModelError(f"{name} has its target's tokenizer: drop tokenizer=")
             if addition:
                 return addition  # moved and converted when it is bound to its target
             if adapter:
@@ -178,7 +191,8 @@ def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision:
             _check_json(folder)
             with _as_model_error(source, name):
                 config = diffusion_checkpoints.read_config(folder)
-                if load_addition(folder, name) or diffusion_checkpoints.family(config):
+                adapter = config.get("model_type") == adapters.TYPE
+                if adapter or load_addition(folder, name) or diffusion_checkpoints.family(config):
                     raise ModelError(
                         f"{name} is not a causal model, and only causal models can be split: drop tp_plan"
                     )
@@ -278,6 +292,8 @@ def _fetch(
                 config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
                 if config.is_encoder_decoder and config.model_type not in TYPES:
                     raise unserved(name, config.model_type, SERVED)
+                if not config.is_encoder_decoder:
+                    check_config(_built(config), name)
                 if "distributed_config" in spread:
                     ranks.check_plan(config, name)
                 words = given
@@ -308,6 +324,13 @@ def _fetch(
     raise ModelError(_why(source, name, local, revision, error)) from None
 
 
+def _built(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The config of the causal model that transformers makes: of some composite models, the text's."""
+    text = config.sub_configs.get("text_config")
+    own = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), "config_class", None)
+    return config.get_text_config() if text is not None and own is text else config
+
+
 def _cached(source: str, revision: str | None, files: Iterable[str] = FILES) -> dict[str, Path]:
     """A hub model's files in the hub's cache; by default its JSON files."""
     paths = {file: try_to_load_from_cache(source, file, revision=revision) for file in files}
@@ -325,7 +348,7 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
         fields = diffusion_checkpoints.read_config(Path(config).parent)
         if diffusion_checkpoints.family(fields):
             what["allow_patterns"] = list(diffusion_checkpoints.FILES)
-        elif may_be_addition(fields):
+        elif may_be_addition(fields) or fields.get("model_type") == adapters.TYPE:
             what["allow_patterns"] = list(ADDITION_FILES)
         else:
             return None
@@ -334,13 +357,13 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
             _ask(source, revision)
             folder = Path(snapshot_download(**what))
             if not any(folder.glob("*.safetensors")):
-                raise ModelError(
-                    f"hf:{source} has no safetensors weights, and other formats are not read: {CONVERT}"
-                )
+                raise ModelError(f"hf:{source} {NO_WEIGHTS}")
         return folder
     except ModelError:
         raise
     except Exception as error:  # as in `_ask`
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            raise ModelError(f"hf:{source} {NO_CONFIG}") from None
         cause = error if isinstance(error, ValueError) else OSError(str(error))
         raise ModelError(_why(source, source, False, revision, cause)) from None
 
@@ -374,7 +397,7 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
         return f"{source} does not load as a language model: {one_line(words, 200)}"
     where = f" at revision {revision}" if revision else ""
     if "does not appear to have a file named model.safetensors" in words:  # the hub did answer
-        return f"hf:{source}{where} has no safetensors weights, and other formats are not read: {CONVERT}"
+        return f"hf:{source}{where} {NO_WEIGHTS}"
     if isinstance(error, OSError):
         return (
             f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or no access); "
@@ -393,17 +416,22 @@ def _split() -> DistributedConfig:
 
 
 def _tokenizer(source: Words) -> AnyTokenizer:
-    """Return the given tokenizer, or load it from a folder or the hub."""
+    """Return the given tokenizer, or load it from a folder, from the hub's cache or from the network."""
     if not isinstance(source, str | Path):
         return source
     text = str(source)
-    local = not text.startswith("hf:")
-    try:
-        return AutoTokenizer.from_pretrained(
-            text.removeprefix("hf:"), local_files_only=local, trust_remote_code=False
-        )
-    except Exception as error:  # tokenizers raises bare exceptions
-        raise ModelError(f"no tokenizer in {text}: {one_line(error, 200)}") from None
+    error: Exception = OSError(text)
+    hub = text.startswith("hf:")
+    where = text.removeprefix("hf:") if hub else str(expanded(text, ModelError))
+    for only in (True, False) if hub else (True,):
+        try:
+            if not only:
+                _ask(where, None)
+            return AutoTokenizer.from_pretrained(where, local_files_only=only, trust_remote_code=False)
+        except Exception as fault:  # tokenizers raises bare exceptions
+            if isinstance(error, OSError) or not isinstance(fault, OSError):  # as in `_fetch`
+                error = fault
+    raise ModelError(f"no tokenizer in {text} (a folder, or hf:<id>): {one_line(error, 200)}") from None
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype | str:

@@ -36,6 +36,8 @@ BACKENDS = ("torch", "llama.cpp")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # owner and name, as on the hub
 # Loading never reads pickles; on request, `specviz.models.converting` extracts only the tensors from one.
 CONVERT = "convert pytorch_model.bin once: specviz models convert FOLDER"
+SHARDS = "pytorch_model-*.bin"
+SHARDED = "its pickle is in several files, which are not converted: save it with transformers as safetensors"
 
 
 def find(text: str) -> Path | None:
@@ -94,7 +96,7 @@ def load(
         ``auto``: float32, but for a large Llama-family model on a CPU the fastest of float32, bfloat16, and
         float32 with weights rounded to float16, measured once; the last two only if its passes can be
         invariant. A model in memory keeps its own format, and a GGUF file on llama.cpp has its own.
-    tokenizer : transformers tokenizer, folder or hub id, optional
+    tokenizer : transformers tokenizer, folder or ``hf:<id>``, optional
         Default: the one stored with the weights.
     revision : str, optional
         Branch, tag or commit of a hub model.
@@ -148,7 +150,7 @@ def load(
     _check_spread(spec, device, device_map, tp_plan)
     if tokenizer is not None and not isinstance(tokenizer, (str, Path)) and not hasattr(tokenizer, "encode"):
         raise ModelError(
-            f"tokenizer is a transformers tokenizer, a folder or a hub id, got {type(tokenizer).__name__}"
+            f"tokenizer is a transformers tokenizer, a folder or hf:<id>, got {type(tokenizer).__name__}"
         )
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         model: Any = spec
@@ -353,9 +355,12 @@ def _check_folder(text: str, path: Path) -> None:
         gguf = f"; for a GGUF file write {GGUF}{text}" if path.suffix == ".gguf" else ""
         raise ModelError(f"{text} is a file; a model is a folder in transformers' format{gguf}")
     if not (path / "config.json").is_file():
-        raise ModelError(f"{text} is not a model folder: it has no config.json")
+        lora = (path / "adapter_config.json").is_file()
+        why = "holds a LoRA adapter: merge it into its model and load that"
+        raise ModelError(f"{text} {why if lora else 'is not a model folder: it has no config.json'}")
     if not any(path.glob("*.safetensors")):
         how = f": {CONVERT}" if (path / "pytorch_model.bin").is_file() else ""
+        how = f": {SHARDED}" if any(path.glob(SHARDS)) else how
         raise ModelError(
             f"{text} has no safetensors weights (other formats can run code and are not read){how}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ UNKNOWN = {
     "attention_chunk_size": "chunked attention",
 }
 
+BIDIRECTIONAL = "it is not a causal language model (its attention is bidirectional)"
 GEMMA2 = ("attn_logit_softcapping", "final_logit_softcapping")  # fields of `UNKNOWN` computed for Gemma 2
 
 
@@ -310,14 +311,12 @@ class _Layer(CacheLayerMixin):
         return self.store.data.shape[4]
 
 
-def _check_served(net: PreTrainedModel, name: str) -> None:
-    """Raise `ModelError` with the reason if a model cannot be served."""
-    config, parts = net.config, list(net.modules())
+def check_config(config: PreTrainedConfig, name: str) -> None:
+    """Raise `ModelError` with the reason if no causal model of this config can be served."""
 
     def has(field: str) -> bool:
         return bool(getattr(config, field, None))
 
-    causal = all(getattr(part, "is_causal", None) is not False for part in (config, *parts))
     kinds = set(getattr(config, "layer_types", None) or ()) - {
         "full_attention",
         "sliding_attention",
@@ -326,27 +325,42 @@ def _check_served(net: PreTrainedModel, name: str) -> None:
     computed = GEMMA2 if config.model_type == "gemma2" else ()
     unknown = next((field for field in UNKNOWN if has(field) and field not in computed), "")
     reasons = (
+        (has("text_config") or has("vision_config"),
+         "it takes more than text; load only its language model"),
         (has("is_encoder_decoder"), "it is not a causal language model but an encoder-decoder"),
         (not hasattr(config, "num_hidden_layers") or not hasattr(config, "num_attention_heads"),
          "its config does not give its layers and heads"),
-        (net.get_output_embeddings() is None,
-         "it is not a causal language model (it has no language-model head)"),
-        (has("text_config") or has("vision_config"),
-         "it takes more than text; load only its language model"),
-        (not causal or has("use_bidirectional_attention"),
-         "it is not a causal language model (its attention is bidirectional)"),
+        (getattr(config, "is_causal", None) is False or has("use_bidirectional_attention"), BIDIRECTIONAL),
         (unknown,
          f"it uses {UNKNOWN.get(unknown)} ({unknown} in its config), which this backend does not support"),
         (kinds, f"its {', '.join(sorted(kinds))} layers keep a state that a key-value cache does not hold"),
-        (any(hasattr(part, each) for part in parts for each in ("sinks", "conv1d", "A_log")),
-         "it has attention sinks or recurrent layers, which this backend does not support"),
         (has("add_cross_attention"),
          "it has cross-attention, so it is not a causal language model by itself"),
+    )  # fmt: skip
+    _refuse(config, name, reasons)
+
+
+def _check_served(net: PreTrainedModel, name: str) -> None:
+    """Raise `ModelError` with the reason if a model cannot be served."""
+    check_config(net.config, name)
+    parts = list(net.modules())
+    reasons = (
+        (net.get_output_embeddings() is None,
+         "it is not a causal language model (it has no language-model head)"),
+        (any(getattr(part, "is_causal", None) is False for part in parts), BIDIRECTIONAL),
+        (any(hasattr(part, each) for part in parts for each in ("sinks", "conv1d", "A_log")),
+         "it has attention sinks or recurrent layers, which this backend does not support"),
         (not getattr(net, "_supports_attention_backend", False),
          "its attention is custom and cannot use our storage"),
         (any(p.is_meta for p in net.parameters()),
          "part of it is offloaded to disk or to another memory: load less of it"),
     )  # fmt: skip
+    _refuse(net.config, name, reasons)
+
+
+def _refuse(
+    config: PreTrainedConfig, name: str, reasons: Iterable[tuple[bool | str | set[str], str]]
+) -> None:
     if reason := next((reason for true, reason in reasons if true), None):
         raise unserved(name, config.model_type, reason)
 

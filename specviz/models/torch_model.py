@@ -193,6 +193,10 @@ def hashed(
         values = whole(weight.detach()).cpu().to(dtype).contiguous()
         digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
         digest.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        # transformers drops these settings when it first encodes a text; the hash must not depend on that.
+        backend.no_truncation()
+        backend.no_padding()
     digest.update(_words(tokenizer))
     return digest.hexdigest()
 
@@ -209,8 +213,9 @@ def eos(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tupl
     """Ids that end a text: from the generation config, else from the config, else from the tokenizer."""
     for source in (getattr(net, "generation_config", None), net.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        if ids is not None and ids != []:
-            return tuple(ids) if isinstance(ids, (list, tuple)) else (int(ids),)
+        ids = ids if isinstance(ids, (list, tuple)) else [-1 if ids is None else ids]
+        if valid := tuple(int(i) for i in ids if i >= 0):  # some configs use -1 for no token
+            return valid
     return ()
 
 

@@ -376,6 +376,10 @@ def test_the_next_command_is_one_that_the_model_can_run(
     assert run(["models", "answers", "town-t5", "--prompts", str(file), "--out", str(out), "-n", "2"]) == 0
     words = f"specviz models align DRAFT --target town-t5 --answers {out} --out town-t5-aligned"
     assert capsys.readouterr().out.splitlines()[-1] == words
+    folder = shutil.copytree(zoo.bundled()["town-draft"], tmp_path / "mine")
+    out = tmp_path / "own.jsonl"
+    assert run(["models", "answers", f"{folder}/", "--prompts", str(file), "--out", str(out), "-n", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f" --out {folder}-eagle")
 
 
 @pytest.mark.parametrize(

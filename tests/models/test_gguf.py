@@ -105,6 +105,20 @@ def test_families(config: object, tied: bool, tmp_path: Path) -> None:
     assert np.abs(all_scores(found, TEXT) - want).max() < 3e-4 * np.abs(want).max()
 
 
+def test_a_head_of_its_own_is_written_whatever_the_config_says(tmp_path: Path) -> None:
+    net = copy.deepcopy(random_model().net)
+    draw = torch.Generator().manual_seed(3)
+    net.lm_head.weight = torch.nn.Parameter(
+        net.lm_head.weight + torch.randn(net.lm_head.weight.shape, generator=draw)
+    )
+    assert net.config.tie_word_embeddings
+    model = Model(net, tokenizer(), "own-head")
+    made = write_gguf(model, tmp_path / "x.gguf", "f32")
+    assert "output.weight" in made.tensors["F32"]
+    written, want = load(f"gguf:{made.path}", threads=1), scores(model, TEXT)
+    assert np.abs(all_scores(written, TEXT) - want).max() < 3e-4 * np.abs(want).max()
+
+
 def test_a_folder_and_a_model_give_the_same_file(tmp_path: Path) -> None:
     write_gguf("town-draft", tmp_path / "a.gguf")
     write_gguf(load("town-draft"), tmp_path / "b.gguf")
@@ -185,6 +199,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("town", "q3", "no GGUF type 'q3'; choose one of f32, f16, q8_0, q4_k_m"),
         (f"gguf:{file()}", "f16", "is no causal language model of its own on torch"),
         (str(tmp_path / "none"), "f16", "no model"),
+        (load(f"gguf:{file()}", backend="torch"), "f16", f"it comes from a GGUF file already, {file()}"),
     ):
         with pytest.raises(ModelError, match=line):
             write_gguf(what, out, type)

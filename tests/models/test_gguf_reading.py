@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import random
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import specviz
 from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models.gguf.header import read_header
-from specviz.models.gguf.reading import load_gguf
+from specviz.models.gguf.reading import load_gguf, type_of
 from specviz.models.llamacpp.library import library
 from specviz.models.llamacpp.model import LlamaCpp
 from specviz.models.loading import load
@@ -78,6 +79,7 @@ NAMES = {
     "llama_rope_scaling_factor": "llama.rope.scaling.factor",
     "llama_rope_scale_linear": "llama.rope.scale_linear",
     "split_count": "split.count",
+    "general_type": "general.type",
     "llama_rope_dimension_count": "llama.rope.dimension_count",
     "llama_rope_scaling_attn_factor": "llama.rope.scaling.attn_factor",
     "llama_attention_causal": "llama.attention.causal",
@@ -126,6 +128,7 @@ def test_weights_of_every_type_come_back(type: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ftype", "width", "types"), [
     ("Q2_K", 256, {"Q2_K", "Q3_K"}), ("Q3_K_M", 256, {"Q3_K", "Q5_K"}), ("Q5_K_M", 256, {"Q5_K", "Q6_K"}),
     ("Q4_K_M", 192, {"Q5_0", "Q8_0"}),  # its rows are no multiple of 256, like SmolLM2's
+    ("IQ4_NL", 192, {"IQ4_NL"}), ("IQ4_XS", 256, {"IQ4_XS"}), ("IQ3_S", 256, {"IQ3_S"}),
 ])  # fmt: skip
 def test_what_llama_cpp_quantises_is_read_as_it_reads_it(
     ftype: str, width: int, types: set[str], tmp_path: Path
@@ -140,7 +143,10 @@ def test_what_llama_cpp_quantises_is_read_as_it_reads_it(
     context = load(f"gguf:{path}", threads=1).open([TEXT[:1]], len(TEXT))
     theirs = context.forward(Draft.chain(np.array(TEXT[1:]))).logits[0].numpy()
     context.close()
-    assert np.abs(scores(on_torch(path), TEXT) - theirs).max() < 0.6  # llama.cpp rounds activations too
+    model = on_torch(path)
+    assert np.abs(scores(model, TEXT) - theirs).max() < 0.6  # llama.cpp rounds activations too
+    bits = re.search(r"\d", type_of(read_header(path)))[0]
+    assert model.name.endswith(f"({bits}-bit, dequantised)")
 
 
 @pytest.mark.parametrize("type", ["f32", "f16", "q8_0", "q4_k_m"])
@@ -172,6 +178,9 @@ def test_the_content_covers_all_parts_of_a_split_file(tmp_path: Path) -> None:
     assert split.files == parts and len(parts) > 2
     whole = b"".join(path.read_bytes() for path in parts)
     assert split.content == hashlib.sha256(whole).hexdigest()
+    for part in parts:
+        with pytest.raises(ModelError, match=rf"{part.name} is one of {len(parts)} parts of a model: run it"):
+            on_torch(part)
     before, data = split.digest, bytearray(last.read_bytes())
     data[-1] ^= 1
     last.write_bytes(data)
@@ -190,7 +199,7 @@ def test_longer_contexts(tmp_path: Path) -> None:
     factors = torch.linspace(1, 4, 32)
     want = before.net.model.rotary_emb.inv_freq / factors
     torch.testing.assert_close(model.net.model.rotary_emb.inv_freq, want)
-    same = on_torch(rewritten(file("f32"), tmp_path / "same.gguf"))
+    same = on_torch(rewritten(file("f32"), tmp_path / "same.gguf", split_count=0))  # 0: joined from parts
     assert same.content == before.content != model.content
     linear = rewritten(
         file("f32"), tmp_path / "linear.gguf", llama_rope_scaling_type="linear", llama_rope_scaling_factor=2.0
@@ -232,6 +241,7 @@ def test_longer_contexts(tmp_path: Path) -> None:
         ({"llama_attention_head_count": 0}, r"is damaged: its llama.attention.head_count is 0"),
         ({"llama_block_count": 3}, r"is damaged: it lacks 9 weights"),
         ({"split_count": 3}, r"x.gguf is one of 3 parts of a model: run it on llama.cpp"),
+        ({"general_type": "adapter"}, r"x.gguf holds a LoRA adapter: merge it into its model"),
         ({"llama_block_count": 1 << 30}, r"is damaged: it has 20 tensors for 1073741824 layers"),
         ({"type": "MXFP4"}, r"has tensors of the type MXFP4, and torch supports only F32, F16, BF16,"),
         ({"drop": "blk.1.ffn_up.weight"}, r"lacks 1 weights .first model.layers.1.mlp.up_proj.weight"),

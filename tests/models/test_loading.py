@@ -9,6 +9,7 @@ import shutil
 import socket
 from pathlib import Path
 
+import httpx
 import huggingface_hub
 import pytest
 import torch
@@ -21,7 +22,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
     BertConfig,
     Gemma2Config,
+    Gemma3Config,
     GptOssConfig,
+    Llama4Config,
     MambaConfig,
     MistralConfig,
     PegasusConfig,
@@ -37,12 +40,14 @@ from specviz.finetune import answers
 from specviz.finetune.diffusion import read_texts
 from specviz.finetune.training import vacant
 from specviz.models import available, bundled, choices, devices, fetching, load
+from specviz.models.converting import convert
 from specviz.models.downloads import DOWNLOADS
 from specviz.models.llamacpp.writer import write_gguf
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
 TINY = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)  # noqa: C408
+VISION = {name: value for name, value in TINY.items() if name != "vocab_size"}
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +133,13 @@ def test_bad_folders(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home, bare)
     (bare / "model.safetensors").rename(bare / "pytorch_model.bin")
     with pytest.raises(ModelError, match="no safetensors weights"):
+        load(bare)
+    (bare / "pytorch_model.bin").rename(bare / "pytorch_model-00001-of-00002.bin")
+    for read in (load, convert):
+        with pytest.raises(ModelError, match="its pickle is in several files, which are not converted"):
+            read(bare)
+    (bare / "config.json").rename(bare / "adapter_config.json")
+    with pytest.raises(ModelError, match="holds a LoRA adapter: merge it into its model"):
         load(bare)
     mute = tmp_path / "mute"
     shutil.copytree(home, mute)
@@ -256,8 +268,58 @@ def test_a_hub_model_without_safetensors_is_not_called_unreachable(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(fetching, "model_info", lambda *_, **__: None)  # the hub answers
     (_cached(home, tmp_path) / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"no safetensors weights, .*: convert pytorch_model.bin once"):
+    with pytest.raises(
+        ModelError, match=r"no safetensors weights, .*: download .* then convert pytorch_model.bin once"
+    ):
         load("hf:dale/village")
+
+
+def test_a_hub_repository_without_a_config_is_not_called_unreachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(fetching, "model_info", lambda *_, **__: None)  # the hub answers
+    answer = httpx.Response(404, request=httpx.Request("HEAD", "https://hub/config.json"))
+    lacking = huggingface_hub.errors.RemoteEntryNotFoundError("404", response=answer)
+    offline = huggingface_hub.errors.LocalEntryNotFoundError("offline")
+    for error, line in ((lacking, "has no config.json: .*; a LoRA adapter: merge"), (offline, "is neither")):
+
+        def fail(error: Exception = error, **_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(fetching, "hf_hub_download", fail)
+        with pytest.raises(ModelError, match=f"^hf:dale/village {line}"):
+            load("hf:dale/village")
+
+
+def test_a_tokenizer_comes_from_a_folder_the_cache_or_a_hub_that_answers(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    queries: list[str] = []
+
+    def unreachable(source: str, **_: object) -> None:
+        queries.append(source)
+        raise OSError("the hub does not answer")
+
+    monkeypatch.setattr(fetching, "model_info", unreachable)
+    monkeypatch.setenv("HOME", str(home.parent))
+    net = make("llama", vocab_size=400)
+    _cached(home, tmp_path)
+    for words in ("hf:dale/village", "~/village"):
+        assert load(net, tokenizer=words).encode("Who") == load(net, tokenizer=home).encode("Who")
+    assert not queries
+    with pytest.raises(ModelError, match=r"no tokenizer in hf:nobody/nothing .*the hub does not answer"):
+        load(net, tokenizer="hf:nobody/nothing")
+    with pytest.raises(ModelError, match=r"no tokenizer in nobody/nothing \(a folder, or hf:<id>\)"):
+        load(net, tokenizer="nobody/nothing")
+    assert queries == ["nobody/nothing"]
+    (_cached(home, tmp_path) / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match="no tokenizer in hf:dale/village") as caught:
+        load(net, tokenizer="hf:dale/village")
+    assert "the hub does not answer" not in str(caught.value)
+    with pytest.raises(ModelError, match="town-eagle has its target's tokenizer: drop tokenizer="):
+        load("town-eagle", tokenizer=home)
 
 
 def test_a_full_disk_is_not_called_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +339,10 @@ def test_an_empty_list_of_end_tokens_is_none(home: Path, tmp_path: Path) -> None
     _set(tmp_path / "copy" / "generation_config.json", eos_token_id=[])
     _set(tmp_path / "copy" / "config.json", eos_token_id=3)
     assert load(tmp_path / "copy").eos == (3,)
+    for file in ("generation_config.json", "config.json"):  # -1 is none, too
+        _set(tmp_path / "copy" / file, eos_token_id=-1)
+    model = load(tmp_path / "copy")
+    assert model.eos == (model.tokenizer.eos_token_id,)
 
 
 def test_devices_and_dtypes(home: Path) -> None:
@@ -312,7 +378,14 @@ REFUSED = {
         "MambaForCausalLM",
     ),
     "not a causal": (BertConfig(**TINY), "BertLMHeadModel"),
-}
+    "takes more than text; load only its language model": (
+        Gemma3Config(
+            text_config={**TINY, "num_key_value_heads": 1, "head_dim": 8},
+            vision_config={**VISION, "image_size": 8, "patch_size": 4}, mm_tokens_per_image=4,
+        ),
+        "Gemma3ForConditionalGeneration",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("reason", REFUSED)
@@ -322,6 +395,24 @@ def test_an_unsupported_model_is_refused_by_name(reason: str) -> None:
     net = getattr(transformers, name)(config).eval()
     with pytest.raises(ModelError, match=f"{name} .*is not supported: .*({reason})"):
         load(net)
+
+
+def test_a_config_that_is_not_supported_is_refused_before_the_weights_are_read(
+    home: Path, tmp_path: Path
+) -> None:
+    config, _ = REFUSED["takes more than text; load only its language model"]
+    shutil.copytree(home, tmp_path / "seeing")
+    config.save_pretrained(tmp_path / "seeing")
+    (tmp_path / "seeing" / "model.safetensors").write_bytes(b"{")
+    with pytest.raises(ModelError, match=r"seeing .gemma3. is not supported: it takes more than text"):
+        load(tmp_path / "seeing")
+
+
+def test_the_text_part_of_a_composite_model_is_judged_by_its_own_config() -> None:
+    whole = Llama4Config(text_config=TINY)
+    assert fetching._built(whole) is whole.text_config
+    whole = REFUSED["takes more than text; load only its language model"][0]
+    assert fetching._built(whole) is whole
 
 
 def test_an_untested_family_is_probed() -> None:
@@ -369,7 +460,7 @@ def test_the_content_of_files_is_that_of_their_bytes(tmp_path: Path) -> None:
         model, late = models[0], load(each, tokenizer=words)
         encoded = load(each, tokenizer=words)
         encoded.tokenizer("The baker sells bread.")
-        assert encoded.file_content == models[0].file_content
+        assert encoded.file_content == models[0].file_content and encoded.content == models[0].content
         before = model.file_content
         file = sorted(each.glob("*.safetensors"))[-1]
         data = bytearray(file.read_bytes())

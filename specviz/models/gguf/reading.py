@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Config: TypeAlias = LlamaConfig | Qwen2Config | Qwen3Config
 TYPES = (  # supported tensor types
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS",
 )  # fmt: skip
 WHOLE = ("F32", "F16", "BF16")
 STORED = {"F16": torch.float16, "BF16": torch.bfloat16}  # others are dequantised to float32
@@ -94,6 +95,13 @@ def load_gguf(
         If the file is damaged, has an unsupported architecture or type, or does not fit into memory.
     """
     header = read_header(path)
+    if (parts := header.fields.get("split.count", 1)) not in (0, 1):  # 0: joined from parts
+        raise ModelError(
+            f"{path} is one of {parts} parts of a model: run it on llama.cpp, which reads the others, or "
+            "join them with llama-gguf-split --merge"
+        )
+    if header.fields.get("general.type") == "adapter":
+        raise ModelError(f"{path} holds a LoRA adapter: merge it into its model and load that")
     kind = type_of(header)
     name = f"{name} ({origin(kind)})"
     family, config = _config(header, name)
@@ -132,7 +140,8 @@ def load_gguf(
 
 def origin(kind: str) -> str:
     """The origin of weights of a type, for a model's name: ``4-bit, dequantised``."""
-    return f"{kind} from GGUF" if kind in WHOLE else f"{kind[1]}-bit, dequantised"
+    bits = next(filter(str.isdigit, kind), "?")
+    return f"{kind} from GGUF" if kind in WHOLE else f"{bits}-bit, dequantised"
 
 
 def type_of(header: Header) -> str:
@@ -257,11 +266,6 @@ def _fill(
         raise ModelError(
             f"{name} has {len(extra)} tensors that a {type(net).__name__} does not use (first "
             f"{extra[0][:60]!r}): run it on llama.cpp"
-        )
-    if (parts := header.fields.get("split.count", 1)) != 1:
-        raise ModelError(
-            f"{header.path} is one of {parts} parts of a model: run it on llama.cpp, which reads the others, "
-            "or join them with llama-gguf-split --merge"
         )
     if missing := sorted(key for key in wanted if stored[key] not in header.tensors):
         raise ModelError(f"{header.path} is damaged: it lacks {len(missing)} weights (first {missing[0]})")

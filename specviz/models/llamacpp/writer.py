@@ -143,14 +143,10 @@ class _Source:
             )
         self.tokenizer: AnyTokenizer = loaded.tokenizer
         self.name, self.config, self._net = loaded.name, loaded.net.config, loaded.net
-        generation = getattr(loaded.net, "generation_config", None)
-        ends = getattr(generation, "eos_token_id", None)
-        ends = self.config.eos_token_id if ends is None else ends
-        self.eos = (
-            [] if ends is None else [int(i) for i in (ends if isinstance(ends, list | tuple) else [ends])]
-        )
-        self.tied = bool(self.config.tie_word_embeddings)
+        self.eos, self._path = loaded.eos, loaded.path
         self._check()
+        # transformers ties no head that a checkpoint stores with other values, whatever the config says.
+        self.tied = self._net.get_output_embeddings().weight is self._net.get_input_embeddings().weight
 
     def _check(self) -> None:
         kind, config = self.config.model_type, self.config
@@ -160,6 +156,8 @@ class _Source:
 
         if kind not in ARCHITECTURES:
             raise refuse(f"only the families {', '.join(ARCHITECTURES)} are supported")
+        if self._path is not None:
+            raise refuse(f"it comes from a GGUF file already, {self._path}")
         rope = getattr(config, "rope_parameters", None) or {}
         if rope.get("rope_type", "default") != "default":
             raise refuse(
