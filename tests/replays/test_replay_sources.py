@@ -25,6 +25,7 @@ from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.metrics import Estimate
 from specviz.metrics.canvases import COUNTS
+from specviz.models import load
 from specviz.replays import contenders, replays, sources
 from specviz.replays.canvases import suite
 from specviz.replays.cells import CONTROL, SAME
@@ -435,11 +436,11 @@ def same_content(mine, other):
 
 
 def test_measured_streams_outlast_a_kill(how, monkeypatch):
-    model = llama(seed=2)
-    given = retranslation.Sources("German", [fixed_lag("t3 t4 t5"), fixed_lag("t6")])
+    model = load("town-translator")
+    given = retranslation.Sources("German", [fixed_lag("The cook sees"), fixed_lag("a boat")])
     chosen = [retranslation.Setting(retranslation.RT, {"mode": "rt"}),
               retranslation.Setting("SSBD", {"beta": 0.2})]  # fmt: skip
-    options, steps = replace(how(rounds=2), model=model), []
+    options, steps = replace(how(rounds=2), model=model, max_new_tokens=6), []
     decoded, quality = streams_of.measured(options, given, chosen, None, lambda label: None)
     monkeypatch.setattr(retranslation, "measure", None)
     kept, again = streams_of.measured(options, given, chosen, None, steps.append)
