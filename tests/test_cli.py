@@ -260,6 +260,7 @@ ASK = ("--prompt", "Hello")
         ((*BASE, *ASK, "--set", "draft_length=2.5"), "whole number"),
         ((*BASE, *ASK, "--set", "draft_length=many"), "whole number"),
         ((*BASE, *ASK, "--set", "draft_length"), "name=value"),
+        ((*BASE, *ASK, "--set", "draft_length=3", "--set", "draft_length=4"), "gives draft_length twice"),
         (("generate", "bild", *BASE[2:], *ASK, "--set", "fallback=1.5"), "[0, 1]"),
         (("generate", "bild", *BASE[2:], *ASK, "--set", "fallback=nan"), "number"),
         (("generate", "bild", *BASE[2:], *ASK, "--set", "review_end=maybe"), "True or False"),
@@ -819,6 +820,35 @@ def test_two_outputs_of_one_name_are_refused(here, say, tmp_path) -> None:
     assert status and "the same file name" in one_line(err) and not (tmp_path / "x.png").exists()
     status, _, err = say("show", str(tmp_path / "t.parquet"), "--png", "x.jpg")
     assert status and "ends in .png, not x.jpg" in one_line(err) and not (tmp_path / "x.jpg").exists()
+    for words in (
+        ("explain", "t.parquet", "--html", "r", "--json", "r"),
+        ("advise", "smollm2", "--html", "r", "--json", "./r"),
+        ("generate", "unispec", "-p", "x", "--out", "r.parquet", "--save-store", "r.parquet"),
+        ("generate", "unispec", "-p", "x", "--out", "r.parquet", "--save-store", "r.html"),
+    ):
+        status, _, err = say(*words)
+        assert status == 2 and "the same file name" in one_line(err)
+    status, _, err = say("explain", "t.parquet", "--png", "x.jpg")
+    assert status == 2 and "ends in .png, not x.jpg" in one_line(err)
+    assert files(tmp_path) == ["t.parquet"]
+
+
+def test_closed_streams_are_no_error(monkeypatch):
+    def run():
+        print("lost")
+        print(sys.stdout.isatty(), file=sys.stderr)
+        sys.stdout.flush()
+        return 0
+
+    monkeypatch.setattr(cli, "run", run)
+    with monkeypatch.context() as closed:
+        closed.setattr(sys, "stdout", None)
+        closed.setattr(sys, "stderr", None)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        for stream in (sys.stdout, sys.stderr):
+            stream.close()
+    assert end.value.code == 0
 
 
 @pytest.mark.parametrize("model", ["smollm2", "gguf:smollm2"])

@@ -13,6 +13,7 @@ from specviz.errors import plural
 from .result import Plain, finite
 
 FLOOR = 0.01  # minimum of an envelope, in logits
+FOREIGN = 2.0  # its maximum: a larger margin cannot be an honest answer's
 
 OWN, NOISE, OTHER, UNSURE = "the target's own", "within the noise", "not the target's", "cannot tell"
 VERDICTS = (OWN, NOISE, OTHER, UNSURE)
@@ -20,6 +21,8 @@ CHANCE = 1e-4  # how often a test on the set is wrong
 DOUBTFUL = 0.01  # below this a set that passes is not called likely
 LEAST_TOKENS = 100  # minimum number of tokens of a set for a likelihood test
 FLIPS = 20_000  # number of random flips of a sign-flip test
+FLIPPED = 2**20  # maximum number of signs that are held at once
+LEAST_TEXTS = 8  # with fewer texts, a sign-flip test cannot find a difference: 2 / 2^7 is above 0.01
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Envelope:
     value : float
         In logits.
     largest : float or None
-        Largest margin of the honest answers on which it was measured; None: it was not measured.
+        Largest margin of the honest answers on which it was measured, ends included; None: it was not
+        measured.
     texts, tokens : int
         Numbers of honest answers and of their tokens.
     """
@@ -50,7 +54,7 @@ class Envelope:
             return f"{self.value:g} logits {whose}, not measured"
         return (
             f"{self.value:.3g} logits {whose}: twice the largest margin ({self.largest:.3g}) of {self.texts} "
-            f"honest answers with {self.tokens:,} tokens, at least {FLOOR:g}"
+            f"honest answers with {self.tokens:,} tokens, at least {FLOOR:g} and at most {FOREIGN:g}"
         )
 
 
@@ -118,6 +122,7 @@ class Likelihood:
         Difference of the two in standard deviations.
     p : float
         Chance of a difference as large if the answers were drawn with these settings.
+    engine : str
     """
 
     temperature: float
@@ -129,6 +134,7 @@ class Likelihood:
     expected: float
     z: float
     p: float
+    engine: str = ""
 
     @property
     def verdict(self) -> str:
@@ -140,7 +146,8 @@ class Likelihood:
     def __str__(self) -> str:
         setting = f"temperature {self.temperature:g}, top-p {self.top_p:g}"
         setting += f", top-k {self.top_k}" if self.top_k else ""
-        head = f"{self.texts} sampled answers ({setting}), {self.tokens:,} tokens: "
+        whose = f" of {self.engine}" if self.engine else ""
+        head = f"{self.texts} sampled answers{whose} ({setting}), {self.tokens:,} tokens: "
         if self.tokens < LEAST_TOKENS:
             return f"{head}{UNSURE}: testing the set needs {LEAST_TOKENS} tokens"
         words = f"mean log probability {self.mean:.3f}, {self.expected:.3f} expected, z = {self.z:+.1f}"
@@ -191,9 +198,12 @@ class Sibling:
         difference = own - other
         error = 1.0
         if difference.any():
-            flips = np.random.default_rng(0).choice((-1.0, 1.0), (FLIPS, len(difference)))
-            as_far = abs(flips @ difference) >= abs(difference.sum()) * (1 - 1e-12)
-            error = float((as_far.sum() + 1) / (FLIPS + 1))
+            rng, rows = np.random.default_rng(0), max(1, FLIPPED // len(difference))
+            least, as_far = abs(difference.sum()) * (1 - 1e-12), 0
+            for start in range(0, FLIPS, rows):
+                flips = rng.choice((-1.0, 1.0), (min(rows, FLIPS - start), len(difference)))
+                as_far += int((abs(flips @ difference) >= least).sum())
+            error = (as_far + 1) / (FLIPS + 1)
         return cls(
             name, target, len(own), float(own.mean()), float(other.mean()), int((difference > 0).sum()), error
         )
@@ -208,11 +218,11 @@ class Sibling:
     def __str__(self) -> str:
         numbers = (
             f"mean margin {self.margin:.4f} logits under {self.target}, {self.sibling_margin:.4f} under "
-            f"{self.name}; {self.nearer} of {self.texts} are nearer to the sibling; error rate "
-            f"{self.error:.2g}"
+            f"{self.name}; {self.nearer} of {self.texts} are nearer to the sibling; p = {self.error:.2g}"
         )
         if not self.like:
-            return f"{self.texts} answers cannot be distinguished: {numbers}"
+            few = f" (the test needs at least {LEAST_TEXTS})" if self.texts < LEAST_TEXTS else ""
+            return f"{self.texts} answers cannot be distinguished{few}: {numbers}"
         rest = self.target if self.like == self.name else self.name
         return f"{self.texts} answers look like {self.like}, not like {rest}: {numbers}"
 
@@ -231,7 +241,7 @@ class AnswersResult:
     texts : list of TextVerdict
         One per answer, in their order.
     drawn : list of Likelihood
-        One per setting of sampled answers.
+        One per engine and setting of sampled answers.
     sibling : Sibling or None
     """
 

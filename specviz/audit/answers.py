@@ -37,6 +37,7 @@ from . import setup
 from .answer_files import Answer, Given, read, to_its_end, tokenised
 from .answer_report import (
     FLOOR,
+    FOREIGN,
     NOISE,
     OTHER,
     OWN,
@@ -60,7 +61,6 @@ RUN_LLAMA_CPP = (
 )  # fmt: skip
 TEMPER_FIRST = ("vllm", "sglang", "transformers", "text-generation-inference", "specviz")  # before top-p
 FACTOR = 2.0  # the envelope is this many times the largest margin of the honest answers ...
-FOREIGN = 2.0  # margin above which an answer cannot be honest
 HONEST = 8  # minimum number of honest answers for an envelope
 TIE = 1e-6  # float64 margin below which two tokens tie
 SPELLINGS = 12  # maximum number of spellings of an answer that are tried
@@ -92,8 +92,8 @@ def run(
     model : Model or what `specviz.load` takes
         Loaded in float32 unless `dtype` is given.
     honest : str, Path or list of dict, optional
-        Greedy answers that are certainly this model's, at least 8 of each engine: twice their largest margin
-        is the engine's envelope.
+        Greedy answers that are certainly this model's, at least 8 of each engine: twice their largest margin,
+        at most 2, is the engine's envelope. Those that name no engine count for all engines without any.
     envelope : float, optional
         In logits, for engines without honest answers. Default: 0.5, and 0.75 for llama.cpp and engines that
         run it, which round the inputs of products to 8 bits.
@@ -129,9 +129,11 @@ def run(
         if envelope is None:
             measured = {each.engine for each in envelopes}
             named = dict.fromkeys(line.engine for line in lines if _runs_llama_cpp(line.engine))
-            envelopes += [Envelope(name, LLAMA_CPP) for name in named if name not in measured]
-        envelopes.append(Envelope("", DEFAULT if envelope is None else envelope))
-        by_engine = {each.engine: each.value for each in envelopes}
+            envelopes = [Envelope(name, LLAMA_CPP) for name in named if name not in measured] + envelopes
+        if envelope is not None or not envelopes or envelopes[-1].engine:
+            envelopes.append(Envelope("", DEFAULT if envelope is None else envelope))
+        # Of two for answers that name no engine, the first was measured.
+        by_engine = {each.engine: each.value for each in reversed(envelopes)}
         texts, readings = [], []
         for line in lines:
             verdict, reading = judge.verdict(line, by_engine.get(line.engine, envelopes[-1].value))
@@ -228,6 +230,10 @@ class Places:
     end: float
     near: np.ndarray
     gap: np.ndarray
+
+    def worst(self, end: str) -> float:
+        """The largest margin of the tokens and, if the answer ended by itself, of its end."""
+        return max(float(self.margin.max(initial=0.0)), self.end if end == "stop" else 0.0)
 
 
 class _Judge:
@@ -412,7 +418,7 @@ class _Judge:
 
     def measured(self, answers: Sequence[Answer], tick: Callable[[], None]) -> list[Envelope]:
         """Measure the envelope of each engine that has honest answers."""
-        groups: dict[str, list[tuple[Answer, Places, int]]] = defaultdict(list)
+        groups: dict[str, list[tuple[float, int]]] = defaultdict(list)
         for answer in answers:
             if answer.temperature:
                 raise PromptError(f"{answer.where} was sampled: honest answers must be greedy")
@@ -423,26 +429,30 @@ class _Judge:
                 why = why or "it continues after its end token"
             if why:
                 raise PromptError(f"{answer.where} is not an honest answer: {why}")
-            if answer.ids is None:
-                ids, places, _ = self.best(prompt, ids, FOREIGN, answer.end)
-            places = self.places(prompt, ids, double=True)
-            if len(places.margin) and (worst := float(places.margin.max())) > FOREIGN:
+            spelled = ids
+            # A wide envelope accepts the first spelling that is tried, so a narrow one comes first.
+            for width in (FLOOR, DEFAULT, FOREIGN) if answer.ids is None else ():
+                spelled, places, _ = self.best(prompt, ids, width, answer.end)
+                if places.worst(answer.end) <= width:
+                    break
+            worst = self.places(prompt, spelled, double=True).worst(answer.end)
+            if worst > FOREIGN:
                 raise PromptError(
-                    f"{answer.where} is not an honest answer of {self.target.name}: one of its tokens is "
-                    f"{worst:.1f} logits below the top token"
+                    f"{answer.where} is not an honest answer of {self.target.name}: one of its tokens or its "
+                    f"end is {worst:.1f} logits below the top token"
                 )
-            groups[answer.engine].append((answer, places, len(ids)))
+            groups[answer.engine].append((worst, len(spelled)))
             tick()
         result = []
         for engine, some in groups.items():
-            if len(some) < HONEST:
+            worsts, sizes = zip(*some)
+            if (count := len(sizes) - sizes.count(0)) < HONEST:
                 of = f" of {engine}" if engine else ""
                 raise PromptError(
-                    f"{len(some)} honest answers{of} are too few to measure: give at least {HONEST}"
+                    f"{count} honest answers{of} with tokens are too few to measure: give at least {HONEST}"
                 )
-            largest = max(float(places.margin.max(initial=0.0)) for _, places, _ in some)
-            value = max(FACTOR * largest, FLOOR)
-            result.append(Envelope(engine, value, largest, len(some), sum(n for *_, n in some)))
+            value = min(max(FACTOR * max(worsts), FLOOR), FOREIGN)
+            result.append(Envelope(engine, value, max(worsts), len(some), sum(sizes)))
         return sorted(result, key=lambda each: not each.engine)
 
     def verdict(self, answer: Answer, envelope: float) -> tuple[TextVerdict, Reading | None]:
@@ -569,19 +579,19 @@ def _differs(result: TextVerdict) -> str:
 
 
 def _likelihoods(lines: Sequence[Answer], readings: Sequence[Reading | None]) -> list[Likelihood]:
-    """Test the sampled answers of each setting as a set."""
-    groups: dict[tuple[float, float, int], list[tuple[float, float, float, float]]] = defaultdict(list)
+    """Test the sampled answers of each engine and setting as a set."""
+    groups: dict[tuple[str, float, float, int], list[tuple[float, float, float, float]]] = defaultdict(list)
     for line, reading in zip(lines, readings):
         if reading is not None and reading.moments is not None:
-            groups[line.temperature, line.top_p, line.top_k].append(reading.moments)
+            groups[line.engine, line.temperature, line.top_p, line.top_k].append(reading.moments)
     result = []
-    for (temperature, top_p, top_k), moments in groups.items():
+    for (engine, temperature, top_p, top_k), moments in groups.items():
         count, total, expected, variance = np.sum(moments, axis=0).tolist()
         n = max(count, 1.0)
         z = (total - expected) / np.sqrt(variance) if variance > 0 else 0.0
         p = math.erfc(abs(z) / math.sqrt(2))
         row = (len(moments), int(count), total / n, expected / n, float(z), p)
-        result.append(Likelihood(temperature, top_p, top_k, *row))
+        result.append(Likelihood(temperature, top_p, top_k, *row, engine))
     return result
 
 

@@ -24,7 +24,6 @@ from ..loop.checks import check_batchable
 from ..loop.cycle import Cycle, decode
 from ..loop.drafters import Loadable
 from ..loop.machine import number_format
-from ..methods.sampling import Sampling
 from ..models.protocols import Model
 from ..rules.speculative import common_prefix
 from . import law, setup
@@ -76,6 +75,7 @@ def run(
         Before any work.
     """
     batch = check_int("batch", batch, 1)
+    drawn = setup.sampling_of(max_new_tokens, temperature, top_k, top_p, seed, sampled)
     with setup.on_backend(threads):
         target = setup.audited_model(model, device, dtype)
         setup.check_causal(target)
@@ -93,7 +93,7 @@ def run(
         bound = _measure(target, reference, ids, max_new_tokens)
         pairs = [
             (sampling, some, make, drafter)
-            for sampling, some in ((GREEDY, ids), (Sampling(temperature, top_k, top_p), ids[:sampled]))
+            for sampling, some in ((GREEDY, ids), (drawn, ids[:sampled]))
             if some
             for make, drafter in lineup.pairs()
             if sampling.greedy or not make().only_greedy
@@ -119,6 +119,7 @@ class _Rows(_Audit):
             "seed": self.decoding.seed,
         }  # fmt: skip
         exact = self.sampling.greedy and not setup.is_lossy(make(), number_format(self.target))
+        model = drafter or make().drafter_of(self.target)
         for first in range(0, len(prompts), ROUNDS * batch):
             some = prompts[first : first + ROUNDS * batch]
             rows: list[list[Cycle]] = [[] for _ in some]
@@ -134,22 +135,26 @@ class _Rows(_Audit):
             for i, prompt in enumerate(some):
                 alone = list(decode(self.target, prompt, make(), prompt=i, **options))
                 row.tokens += len(_text(rows[i]))
-                row.count(self.compare(first + i, prompt, rows[i], alone, exact))
+                row.count(self.compare(first + i, prompt, rows[i], alone, exact, model is not None))
                 self.forget()
         return row
 
     def compare(
-        self, number: int, prompt: list[int], row: list[Cycle], alone: list[Cycle], exact: bool
-    ) -> list[Difference]:
-        """Compare a row with its single run; `exact`: it must be the target's own greedy text."""
+        self, number: int, prompt: list[int], row: list[Cycle], alone: list[Cycle], exact: bool,
+        drafted: bool = False,
+    ) -> list[Difference]:  # fmt: skip
+        """Compare a row with its single run.
+
+        `exact`: it must be the target's own greedy text; `drafted`: a model drafts, which also rounds.
+        """
         text, other = (Text(number, prompt, _text(each), _rows_read(each)) for each in (row, alone))
-        if exact and self.invariant and (parted := self.bits(text, other)):
+        if self.invariant and (parted := self.bits(text, other)):
             return parted
         part = common_prefix(text.tokens, other.tokens)
         if part < min(len(text.tokens), len(other.tokens)):
             if exact:
                 return [self.parted(text, part, other, "the text decoded alone")]
-            return [self.turned(text, part, row, alone)]
+            return [self.turned(text, part, row, alone, drafted)]
         if len(text.tokens) != len(other.tokens):
             words = f"the row has {len(text.tokens)} tokens; decoded alone, the text has {len(other.tokens)}"
             return [text.bug(part, words)]
@@ -160,7 +165,9 @@ class _Rows(_Audit):
                 return [text.bug(i, words, apart)]
         return []
 
-    def turned(self, text: Text, part: int, row: list[Cycle], alone: list[Cycle]) -> Difference:
+    def turned(
+        self, text: Text, part: int, row: list[Cycle], alone: list[Cycle], drafted: bool
+    ) -> Difference:
         """Judge, at the first cycle that differs, whether rounding alone can explain two texts."""
         worst = 0.0
         for one, other in zip(row, alone):
@@ -172,6 +179,9 @@ class _Rows(_Audit):
                 return text.bug(part, f"{words} from those of the single run", worst)
             if one.tokens != other.tokens or one.status != other.status:
                 break
+        if worst == 0 and not drafted:
+            words = f"cycle {one.number} decided otherwise, though all logits are equal to the bit"
+            return text.bug(part, words, 0.0)
         words = f"rounding changed a decision of cycle {one.number}: logits differ by {worst:.1e}"
         return Difference(text.number, part, "noise", words, distance=worst)
 
@@ -183,7 +193,7 @@ def _cold(make: Make) -> Make:
         raise ParameterError(f"{method.name} decodes streams, which cannot be batched")
     if method.memory is None or method.memory["keep"] == "prompt":
         return make
-    return partial(type(method), **(method.values | {"keep": "prompt"}))
+    return partial(type(method), **(method._displayed() | {"keep": "prompt"}))
 
 
 def _between(one: Cycle, other: Cycle) -> float:

@@ -1,8 +1,9 @@
 """The audit of canvases: are the same cells unmasked, with the same tokens, in the same order?
 
 The reference for an exact method is stepwise decoding under the same cache policy (block, cache, refresh
-interval, end), one prompt at a time. Stepwise decoding is itself compared with transformers' own forward, at
-passes that compute every position: all passes without a cache, and those that refresh with one.
+interval, end), one prompt at a time. Stepwise decoding under each policy is itself compared with
+transformers' own forward, at passes that compute every position: all passes without a cache, and those that
+refresh with one. A fault there counts against every method with this policy.
 
 Up to the place where two orders diverge, the state is the same, and there are two candidates, each a cell and
 its token. The pass at that state is computed again by stepwise decoding alone, from the same placements, in
@@ -163,8 +164,8 @@ def run(
     Parameters
     ----------
     model : Diffusion or what `specviz.load` takes
-    prompts : list of str, token ids, chat messages, or dicts with ``prompt`` or ``turns``
-        Of several turns the first is decoded.
+    prompts : list of str, token ids, chat messages, or dicts with ``prompt``, ``turns`` or ``messages``
+        Of several turns, the first is decoded. A single text is one prompt.
     methods : list of str, dict, class, Method or factory, optional
         ``"ssd:draft_length=3,cache=dual"``, or ``{"method": "ssd", "draft_length": 3, "cache": "dual"}``.
         Default: every method, with and without a cache; ssd with both trees.
@@ -272,15 +273,21 @@ class _Audit:
         self, first: int, some: list[list[int]], makers: list[Make], rows: list[CanvasRow], batch: int
     ) -> None:
         """Decode some prompts with each method, and judge."""
-        own: dict[tuple, list[Written]] = {}
+        own: dict[tuple, tuple[list[Written], list[list[Difference]]]] = {}
         for make, row in zip(makers, rows):
             method = make()
             key = tuple((name, value) for name, value in policy_of(method).items()
                         if name not in ("refresh", "cache_rule") or method.cache != "none")  # fmt: skip
             try:
                 if key not in own:
-                    own[key] = [self.alone(prompt, like(method)) for prompt in some]
-                expected = stepwise = own[key]
+                    alone = [self.alone(prompt, like(method)) for prompt in some]
+                    faults = [
+                        self.stock(first + i, prompt, like(method)) if first + i in self.picks else []
+                        for i, prompt in enumerate(some)
+                    ]
+                    own[key] = alone, faults
+                expected, faults = own[key]
+                stepwise = expected
                 if row.lossy and batch > 1:
                     expected = [self.alone(prompt, make()) for prompt in some]
                 is_own = batch == 1 and type(method) is Stepwise
@@ -293,12 +300,10 @@ class _Audit:
                 row.tokens += len(one.placed)
                 row.passes += one.passes
                 row.steps += stepwise[i].passes
-                differences = []
+                differences = list(faults[i])
                 if not row.lossy or batch > 1:
                     pair = _Pair(self, first + i, some, i, method, one, expected[i])
-                    differences = pair.compare(row.lossy)
-                    if type(method) is Stepwise and first + i in self.picks:
-                        differences += self.stock(first + i, some[i], method)
+                    differences += pair.compare(row.lossy)
                 if row.lossy and not differences:
                     row.prompts += 1
                     row.equal += one.same_text(stepwise[i])

@@ -28,7 +28,7 @@ from ..methods.sampling import Sampling
 from ..models.context import Pass
 from ..models.protocols import Context, Model, Prompt
 from .reference import Reference, Stepwise, reference_of
-from .result import ChiSquare, LawResult
+from .result import CHANCE, ChiSquare, LawResult
 
 if TYPE_CHECKING:
     from ..loop.cycle import Target
@@ -481,6 +481,8 @@ def _test(counts: Counter[Words], law: Law, n: int) -> ChiSquare:
     if len(drawn) < 2:
         raise ParameterError(f"{n} draws fill only one cell: draw more or raise the temperature")
     statistic = sum((a - b) ** 2 / b for a, b in zip(drawn, expected))
+    if left and pool < CHANCE:
+        statistic = math.inf  # the target hardly ever draws these texts, which the smallest cell could hide
     freedom = len(drawn) - 1
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
     p = float(torch.special.gammaincc(half[0], half[1])) if math.isfinite(statistic) else 0.0

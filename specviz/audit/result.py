@@ -14,7 +14,9 @@ from specviz.errors import plural
 
 from .reference import Bound
 
-CHANCE = 1e-4  # a chi-square test fails by chance this often
+# A chi-square test fails below this p. By chance, a right method does so up to 8 times as often, since the
+# distribution only approximates counts of as few as 5 expected draws (simulated with 300 draws).
+CHANCE = 1e-4
 
 SHARE = 0.01  # share of the prompts that may differ by ties and noise
 VERDICTS = ("equal", "tie", "noise", "reference noise", "bug")  # worst last
@@ -272,8 +274,8 @@ class AuditResult:
     kernels : str or None
         Layout of the target's matrices; None if the model does not run on torch.
     left_out : dict of str to str
-        Methods that the caller did not name and that the model cannot serve or that have no drafter; each
-        with the reason.
+        Methods that the caller did not name and that the model cannot serve or that have no drafter, and
+        ``chi-square`` if no prompt's first tokens vary enough for that test; each with the reason.
     invariant : bool
         Whether the target's rows are the same in every pass; then they were compared bit for bit.
     """
@@ -309,8 +311,13 @@ class AuditResult:
 
     @property
     def parted(self) -> tuple[int, int]:
-        """Number of greedy texts or updates that differ from the reference for any reason, and of all."""
-        greedy = [row for row in self.rows if row.sampling.startswith("greedy")]
+        """Number of greedy texts or updates that differ from the reference for any reason, and of all.
+
+        Canvases of lossy methods, which may differ, are not counted.
+        """
+        greedy = [
+            row for row in self.rows if row.sampling.startswith("greedy") and not getattr(row, "lossy", False)
+        ]
         return sum(row.prompts - row.equal for row in greedy), sum(row.prompts for row in greedy)
 
     def joined(self, other: AuditResult) -> AuditResult:

@@ -13,13 +13,15 @@ from typing import TypeAlias, TypeVar, cast
 import torch
 
 from .. import methods as catalogue
-from ..arguments import check_threads
+from ..arguments import check_int, check_threads
 from ..errors import ModelError, ParameterError
 from ..loop.checks import check_alone, check_processors, check_served
 from ..loop.drafters import Loadable, bundled_draft, load_drafter, load_if_needed
+from ..loop.run import RunOptions
 from ..methods import Given, Make, Method
 from ..methods.hooks import ADDITIONS
-from ..methods.sampling import Sampling
+from ..methods.kinds import SizedMethod
+from ..methods.sampling import Sampling, check_drawing
 from ..models.kernels import W8A8, WHOLE_NUMBERS
 from ..models.protocols import Model, Prompt
 from . import law
@@ -50,10 +52,9 @@ class Lineup:
         ParameterError, ModelError
             If a named method cannot be served, or no suitable draft is given for it.
         """
-        if not named and isinstance(drafts, list | tuple) and not drafts:
-            factories = [make for make in factories if not make().needs_draft]
         factories, left_out = served(target, factories, named)
-        drafters = _drafters(target, drafts, factories, device, dtype)
+        none = not named and isinstance(drafts, list | tuple) and not drafts
+        drafters = [] if none else _drafters(target, drafts, factories, device, dtype)
         able = [make for make in factories if make().suited(drafters)]
         for method in (make() for make in factories if make not in able):
             if named:
@@ -98,6 +99,11 @@ def served(target: Model, methods: Sequence[G], named: bool = False) -> tuple[li
         method = catalogue.factory(each)()
         try:
             check_served(target, method)
+            if isinstance(method, SizedMethod) and method.calibrated:
+                raise ParameterError(
+                    f"{method.name} has a calibrated draft size, and an audit needs a fixed one: name the "
+                    f"calibration's, such as {method.name}:{method.size}=4"
+                )
         except (ParameterError, ModelError) as error:
             if named:
                 raise
@@ -187,13 +193,24 @@ def encoded(target: Model, prompts: Sequence[Entry]) -> list[list[int]]:
     if not prompts:
         raise ParameterError("the audit needs at least one prompt")
     ids = []
-    for entry in prompts:
+    for entry in [prompts] if isinstance(prompts, str | Mapping) else prompts:
         prompt = cast("Prompt", entry)
         if isinstance(entry, dict) and "role" not in entry:
             turns = entry.get("turns")
-            prompt = [{"role": "user", "content": turns[0]}] if turns else entry.get("prompt", "")
+            messages = entry.get("messages") or entry.get("prompt", "")
+            prompt = [{"role": "user", "content": turns[0]}] if turns else messages
         ids.append(list(target.encode(prompt)))
     return ids
+
+
+def sampling_of(
+    limit: int, temperature: float, top_k: int, top_p: float, seed: int, sampled: int
+) -> Sampling:
+    """The sampling of the texts that are decoded again; wrong settings are refused before any work."""
+    check_int("sampled", sampled, 0)
+    sampling = RunOptions(limit, temperature, top_k, top_p, seed).sampling
+    check_drawing(not sampling.greedy, top_k, top_p)
+    return sampling
 
 
 def counter(progress: Progress, total: int) -> Callable[[], None]:

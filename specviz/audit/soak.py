@@ -74,7 +74,7 @@ Setting = TypedDict(  # noqa: UP013  what an entry audits, as `repeat` takes it
     {
         "model": Required[str], "device": str | None, "dtype": str | None, "kernels": str | None,
         "drafts": list[str], "audit": str, "methods": list[str], "prompts": list[str], "max_new_tokens": int,
-        "temperature": float, "top_k": int, "top_p": float, "batch": int, "seed": int,
+        "temperature": float, "top_k": int, "top_p": float, "batch": int, "seed": int, "invariant": bool,
     },
     total=False,
 )  # fmt: skip
@@ -237,6 +237,7 @@ def draw(
     target, drafters = _loaded(setting)
     if not getattr(target, "plain", True):
         setting["kernels"] = None  # it has the layout of transformers' modules, whatever was drawn
+    setting["invariant"] = getattr(target, "invariant", False)
     setting["audit"] = _kind(random, target)
     bases = {
         "canvases": [name for name in CANVAS_METHODS if "dual" in name or random.random() < 0.5],
@@ -396,19 +397,24 @@ def _loaded(setting: Setting) -> tuple[Model, list[Model]]:
     """The target and the drafters of a setting."""
     options = setting["device"], setting["dtype"], setting["kernels"]
     target = _model(setting["model"], *options)
+    invariant = setting.get("invariant")
+    if invariant not in (None, getattr(target, "invariant", False)):  # another default than in the entry
+        target = _model(setting["model"], *options, invariant)
     return target, [_drafter(setting["model"], name, options) for name in setting["drafts"]]
 
 
 @lru_cache(maxsize=4)
-def _model(name: str, device: str | None, dtype: str | None, layout: str | None) -> Model:
+def _model(
+    name: str, device: str | None, dtype: str | None, layout: str | None, invariant: bool | None = None
+) -> Model:
     given = layout if not name.startswith("gguf:") else None
     dtype = dtype or "float32"  # not auto: the layouts are those of float32
     try:
-        return load(name, device, dtype, kernels=given)
+        return load(name, device, dtype, kernels=given, invariant=invariant)
     except ModelError:  # a model that runs through transformers' modules has no other layout
         if given is None:
             raise
-        return load(name, device, dtype)
+        return load(name, device, dtype, invariant=invariant)
 
 
 @lru_cache(maxsize=4)

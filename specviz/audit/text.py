@@ -72,8 +72,8 @@ def run(
     drafts : the same or a list of these, optional
         Each method that needs a draft model is run with each of them. Default: those bundled with the target.
         An empty list leaves such methods out of the default ones.
-    prompts : list of str, token ids, chat messages, or dicts with ``prompt`` or ``turns``
-        Of several turns, the first is decoded.
+    prompts : list of str, token ids, chat messages, or dicts with ``prompt``, ``turns`` or ``messages``
+        Of several turns, the first is decoded. A single text is one prompt.
     methods : list of str, class, Method or factory, optional
         ``"bild:rollback=0,cap=3"`` sets parameters; a callable makes a fresh `Method`; an instance starts
         with its memory. Default: of the methods that the model can serve, every one that is not lossy by
@@ -107,6 +107,7 @@ def run(
     ParameterError, ModelError, PromptError
         Before any work.
     """
+    sampling = setup.sampling_of(max_new_tokens, temperature, top_k, top_p, seed, sampled)
     with setup.on_backend(threads):
         target = setup.audited_model(model, device, dtype)
         setup.check_causal(target)
@@ -115,7 +116,6 @@ def run(
         lineup = setup.Lineup.choose(target, factories, drafts, methods is not None, device, dtype)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
-        sampling = Sampling(temperature, top_k, top_p)
         sampled = min(sampled, len(ids))
         random = [make for make in lineup.factories if not _is_lossy(make, Sampling(1.0), target)]
         tests = list(lineup.pairs(random)) if laws and sampled else []
@@ -128,6 +128,8 @@ def run(
         if laws:
             results = [each for make in random for each in _enumerated(make)]
         drawn = _drawn(reference, target, tests, ids, sampling, draws, tick) if tests else []
+        if tests and not drawn:
+            lineup.left_out["chi-square"] = "chi-square needs first tokens that vary, and no prompt has them"
         return result_of(target, max_new_tokens, bound, rows, results, drawn, lineup.left_out)
 
 

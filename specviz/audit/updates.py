@@ -139,6 +139,7 @@ def run(
     ParameterError, ModelError, PromptError
         Before any work.
     """
+    drawn = setup.sampling_of(max_new_tokens, temperature, top_k, top_p, seed, sampled)
     with setup.on_backend(threads):
         target = setup.audited_model(model, device, dtype)
         given = [list(stream) for stream in streams]
@@ -150,7 +151,7 @@ def run(
         reference = reference_of(target)
         first = Updates(target, factories[0], Decoding(GREEDY, max_new_tokens, 0.0), given)
         bound = _measure(target, reference, first.prompts, max_new_tokens)
-        plans = [(GREEDY, given), (Sampling(temperature, top_k, top_p), given[:sampled])]
+        plans = [(GREEDY, given), (drawn, given[:sampled])]
         tick = setup.counter(progress, sum(len(updates) for _, some in plans for updates in some))
         rows = []
         for sampling, some in plans:

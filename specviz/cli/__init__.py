@@ -180,7 +180,9 @@ def _quiet() -> int:
 
 def main() -> None:
     """Run the command line as a program."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         with suppress(AttributeError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+            getattr(sys, name).reconfigure(errors="replace")
     sys.exit(run())

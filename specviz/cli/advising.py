@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from specviz.cli.arguments import listed, on_threads, writable
+from specviz.cli.arguments import listed, on_threads, outputs
 from specviz.cli.options import (
     MODEL,
     Device,
@@ -83,8 +83,7 @@ def advise(
     The target writes its texts once. All settings are then simulated from one more pass over these texts and
     from passes that are timed for about a minute. After Ctrl-C, run the same command again to continue.
     """
-    for path in filter(None, (html, json)):
-        writable(path, force)
+    outputs(force, html, json)
     batches, contexts = listed("--batch", batch, int) or (), listed("--context", context, int) or ()
     if answers is not None and not answers.is_file():
         raise PromptError(f"cannot read {answers}: it is not a file")

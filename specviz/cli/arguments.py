@@ -41,6 +41,8 @@ def parameters_of(kind: type[Method], pairs: list[str]) -> Values:
         name, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not name:
             raise ParameterError(f"--set takes name=value, got {pair!r}")
+        if name in values:
+            raise ParameterError(f"--set gives {name} twice: drop one of them")
         if name not in parameters:
             raise ParameterError(f"{kind.name} has no parameter {name!r}" + near(name, parameters))
         if name == kind.size and text == CALIBRATED:
@@ -115,6 +117,26 @@ def writable(path: Path, force: bool) -> None:
         raise TraceError(f"cannot write {path}: {above} is not a folder")
     if not os.access(above, os.W_OK | os.X_OK):
         raise TraceError(f"cannot write {path}: no permission to write into {above}")
+
+
+def outputs(force: bool, *given: Path | None) -> None:
+    """Check, before any work, that files may be written, and that no two are the same."""
+    files = [file for file in given if file is not None]
+    for file in files:
+        writable(file, force)
+    distinct(*files)
+
+
+def distinct(*files: Path) -> None:
+    """Refuse two outputs that are the same file."""
+    if len({file.resolve() for file in files}) < len(files):
+        raise ParameterError("two outputs have the same file name: give each its own")
+
+
+def picture(kind: str, file: Path | None) -> None:
+    """Refuse a picture under another suffix than its kind's."""
+    if file is not None and file.suffix.lower() != f".{kind}":
+        raise ParameterError(f"--{kind} writes a picture: name a file that ends in .{kind}, not {file}")
 
 
 def hint(name: str, *arguments: str | int | Path) -> str:

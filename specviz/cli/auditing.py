@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
@@ -223,9 +224,12 @@ def audit(
         with _counting("updates") as tick:
             more = auditing.streams(target, given_streams, moving, sampled=some, progress=tick, **limits)
         result = more if result is None else result.joined(more)
+    if result is None and moving and streams:
+        raise ParameterError(f"nothing to audit: every test text is too long for {target.name}")
     if result is None:
         raise ParameterError("nothing to audit: these methods decode streams, so --streams must be above 0")
-    _print_result(result, left_out | result.left_out)
+    result = replace(result, left_out=left_out | result.left_out)
+    _print_result(result)
     if json is not None:
         write_text(json, result.to_json() + "\n", force)
     raise typer.Exit(0 if result.holds else 1)
@@ -322,11 +326,11 @@ def _counting(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: tick(done, of, what)
 
 
-def _print_result(result: AuditResult, left_out: dict[str, str]) -> None:
+def _print_result(result: AuditResult) -> None:
     """Print the table, the methods left out, the differences and the summary."""
     _print_rows(result.table(), ("bound", "tokens", "prompts"))  # the summary line has them too
-    if left_out:
-        print(_left_out(left_out))
+    if result.left_out:
+        print(_left_out(result.left_out))
     for audited, difference in result.differences[:MOST_DIFFERENCES]:
         print(visible(f"{audited.method} {audited.draft} {audited.sampling}: {difference}"))
     if len(result.differences) > MOST_DIFFERENCES:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from specviz.cli.arguments import (
     Values,
+    distinct,
     entries_of,
     hint,
     loaded,
@@ -222,6 +223,7 @@ def generate(
     file = _output(out, method, force, resume)
     if save_store is not None:
         writable(save_store, force)
+        distinct(save_store, *([] if file is None else [file, file.with_suffix(".html")]))
     if streamed and raw:
         raise ParameterError(f"--raw is for --prompt and --prompts: with {source} use --set template=plain")
     if streamed and batch > 1:

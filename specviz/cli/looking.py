@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specviz import escape
-from specviz.cli.arguments import writable
+from specviz.cli.arguments import outputs, picture, writable
 from specviz.cli.options import CSV, AIPerf, Baseline, Force, Json, Since, argument, option
 from specviz.cli.terminal import screen, show_trace
 from specviz.errors import ParameterError, TraceError
@@ -39,16 +39,9 @@ def show(
     """Show a recorded trace; needs no torch."""
     if csv and (html or png or gif or perfetto):
         raise ParameterError("--csv prints only a table: drop --html, --png, --gif and --perfetto")
-    files = [file for file in (html, png, gif, perfetto) if file is not None]
-    for file in files:
-        writable(file, force)
-    if len({file.resolve() for file in files}) < len(files):
-        raise ParameterError("two outputs have the same file name: give each its own")
-    for kind, picture in (("png", png), ("gif", gif)):
-        if picture is not None and picture.suffix.lower() != f".{kind}":
-            raise ParameterError(
-                f"--{kind} writes a picture: name a file that ends in .{kind}, not {picture}"
-            )
+    outputs(force, html, png, gif, perfetto)
+    picture("png", png)
+    picture("gif", gif)
     from specviz.trace import Trace
 
     trace = Trace.open(path)
@@ -169,8 +162,8 @@ def explain(
     force: Force = False,
 ) -> None:
     """Explain why a run is slow or fast. Show each factor's cost and the break-even point. Needs no torch."""
-    for file in filter(None, (png, page, json)):
-        writable(file, force)
+    outputs(force, png, page, json)
+    picture("png", png)
     from specviz.explanations import explain as explained
 
     result = explained(source, plain, origin=origin, since=since)

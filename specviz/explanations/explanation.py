@@ -165,7 +165,7 @@ class Explanation:
         rates = dict(zip(self.starts["after"], self.starts["rate"]))
         shares = dict(zip(self.starts["after"], self.starts["share"]))
         often = [after for after in rates if shares[after] >= 0.01]
-        parts = [f"{rates[after]:.2f} after {after} ({shares[after]:.0%} of the cycles)" for after in often]
+        parts = [f"{rates[after]:.2f} after {after} ({shares[after]:.0%} of the drafts)" for after in often]
         first = float((self.starts["rate"] * self.starts["share"]).sum())
         words = f"First position: {first:.2f} accepted; {', '.join(parts)}."
         if not np.isnan(self.places):

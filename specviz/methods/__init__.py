@@ -123,6 +123,8 @@ def factory(given: Given) -> Make:
         key, equals, word = (part.strip() for part in setting.partition("="))
         if not equals:
             raise ParameterError(f"write {name}:name=value, not {given!r}")
+        if key in values:
+            raise ParameterError(f"{given!r} sets {key} twice: drop one of them")
         default = defaults.get(key, "")
         try:
             if isinstance(default, bool):

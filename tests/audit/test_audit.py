@@ -384,6 +384,7 @@ def test_half_precision_has_a_wider_bound():
         (["bild:rolback=0"], "did you mean rollback"),
         (["speculative:draft_length=many"], "cannot be 'many'"),
         (["speculative:draft_length"], "name=value"),
+        (["bild:rollback=0,rollback=1"], "sets rollback twice"),
         (["speculativ"], "did you mean speculative"),
     ],
 )
@@ -463,6 +464,28 @@ def test_on_an_invariant_model_no_rounding_explains_another_token(invariant_town
     ordinary = specviz.load("town", dtype="bfloat16", invariant=False)
     result = run((ordinary, []), [Wrong], prompts, max_new_tokens=16, sampled=0)
     assert "noise" in {difference.verdict for _, difference in result.differences}
+
+
+def test_a_row_that_decides_otherwise_from_equal_logits_is_a_bug(pair):
+    reference = reference_of(pair[0])
+    rows = _Rows(pair[0], reference, Decoding(Sampling(1.0), 8, 1e-4))
+    alone = list(decode(pair[0], PROMPTS[0], Autoregressive(), sampling=Sampling(1.0), max_new_tokens=8))
+    other = [*alone[:-1], replace(alone[-1], tokens=[(alone[-1].tokens[0] + 1) % 40])]
+    (found,) = rows.compare(0, PROMPTS[0], other, alone, False)
+    assert found.verdict == "bug" and "all logits are equal to the bit" in found.reason
+    (found,) = rows.compare(0, PROMPTS[0], other, alone, False, True)
+    assert found.verdict == "noise"  # the model that drafts may have rounded
+
+
+def test_sampled_rows_of_an_invariant_model_are_compared_bit_for_bit(pair):
+    reference = reference_of(pair[0])
+    rows = _Rows(pair[0], reference, Decoding(Sampling(1.0), 8, 1e-4))
+    alone = list(decode(pair[0], PROMPTS[0], Autoregressive(), sampling=Sampling(1.0), max_new_tokens=8))
+    off = [*alone[:-1], replace(alone[-1], scores=[row + 1e-5 for row in alone[-1].scores])]
+    rows.invariant = False
+    assert rows.compare(0, PROMPTS[0], off, alone, False) == []  # within the bound
+    rows.invariant = True
+    assert [each.verdict for each in rows.compare(0, PROMPTS[0], off, alone, False)] == ["bug"]
 
 
 def test_the_share_of_texts_that_differ_is_printed(pair):

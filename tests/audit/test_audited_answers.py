@@ -11,7 +11,7 @@ import torch
 
 import specviz as sv
 from specviz import cli
-from specviz.audit import answer_files
+from specviz.audit import answer_files, answer_report
 from specviz.audit import answers as audit
 from specviz.audit.answer_report import NOISE, OTHER, OWN, UNSURE, Sibling
 from specviz.errors import ParameterError, PromptError
@@ -275,15 +275,15 @@ def test_a_model_without_a_template_reads_no_messages(tmp_path):
 class Spelling:
     """A reference that continues a prompt with given tokens and then ends the text."""
 
-    def __init__(self, model, prompt, ids):
-        self.model, self.after = model, {}
+    def __init__(self, model, prompt, ids, height=9.0):
+        self.model, self.after, self.height = model, {}, height
         for i, token in enumerate([*ids, model.eos[0]]):
             self.after[(*prompt, *ids[:i])] = token
 
     def rows(self, prompt, text):
         rows = torch.zeros(len(text), self.model.vocabulary)
         for i in range(len(text)):
-            rows[i, self.after.get((*prompt, *text[:i]), self.model.eos[-1])] = 9.0
+            rows[i, self.after.get((*prompt, *text[:i]), self.model.eos[-1])] = self.height
         return rows
 
     double = rows
@@ -345,6 +345,72 @@ def test_an_engines_noise_is_measured_on_its_honest_answers(town, honest):
         audit(noisy, town, envelope=0)
 
 
+def test_honest_answers_that_name_no_engine_are_measured_too(town, honest):
+    tried = [(n, *replaced(town, line, n, 0.5)) for line in honest for n in range(len(line["token_ids"]) - 1)]
+    place, bad, margin = min(tried, key=lambda each: each[2])
+    assert 0.5 < margin < 2
+    bad |= {"token_ids": bad["token_ids"][: place + 1], "finish_reason": "length"}
+    del bad["max_tokens"]
+    del bad["answer"]
+    assert verdicts([bad], town, honest=honest) == [OTHER] != verdicts([bad], town, honest=[*honest, bad])
+    result = audit([bad, bad | {"engine": "vllm"}, bad | {"engine": "ollama"}], town, honest=[*honest, bad])
+    assert [(each.engine, each.texts) for each in result.envelopes] == [("ollama", 0), ("", 9)]
+    assert {text.verdict for text in result.texts[:2]} == {NOISE}
+    # A given envelope is for engines that were not measured.
+    both = audit([bad, bad | {"engine": "vllm"}], town, honest=[*honest, bad], envelope=0.4)
+    assert [text.verdict for text in both.texts] == [NOISE, OTHER]
+
+
+def shifted(monkeypatch, **changes):
+    """Change the margins that are computed of every answer."""
+    import sys
+    from dataclasses import replace
+
+    judge = sys.modules["specviz.audit.answers"]._Judge
+    real = judge.places
+    monkeypatch.setattr(
+        judge,
+        "places",
+        lambda *given, **rest: replace(
+            real(*given, **rest), **{name: change(real(*given, **rest)) for name, change in changes.items()}
+        ),
+    )
+
+
+def test_the_envelope_covers_the_ends_of_honest_answers(town, honest, monkeypatch):
+    ended = [line for line in honest if line["finish_reason"] == "stop"] * 8
+    with monkeypatch.context() as change:
+        shifted(change, end=lambda places: 0.3)
+        (own,) = audit(ended[:8], town, honest=ended[:8]).envelopes
+        assert own.largest == 0.3 and own.value == 0.6
+        cut = [line | {"finish_reason": "length"} for line in ended[:8]]
+        assert audit(cut, town, honest=cut).envelopes[0].value == 0.01
+    with monkeypatch.context() as change:
+        shifted(change, end=lambda places: 3.0)
+        with pytest.raises(PromptError, match="one of its tokens or its end is 3"):
+            audit(ended, town, honest=ended)
+    empty = {"messages": honest[0]["messages"], "token_ids": [], "finish_reason": "length"}
+    with pytest.raises(PromptError, match="7 honest answers with tokens are too few"):
+        audit(honest, town, honest=[*honest[:7], empty])
+
+
+def test_an_envelope_is_not_wider_than_what_no_honest_answer_exceeds(town, honest, monkeypatch):
+    shifted(monkeypatch, margin=lambda places: places.margin + 1.5)
+    own = audit(honest, town, honest=honest).envelopes[0]
+    assert own.largest == pytest.approx(1.5) and own.value == 2.0 and "at most 2" in str(own)
+
+
+def test_an_honest_text_is_measured_in_its_nearest_spelling(town, monkeypatch):
+    import sys
+
+    messages = [{"role": "user", "content": "x"}]
+    mixed = [*town.text.plain("the c"), *town.text.plain("ook and the baker")]
+    reference = Spelling(town, town.encode(messages), mixed, height=1.5)  # any other spelling is 1.5 below
+    monkeypatch.setattr(sys.modules["specviz.audit.answers"], "reference_of", lambda model: reference)
+    line = {"messages": messages, "answer": "the cook and the baker", "finish_reason": "stop"}
+    assert audit([line], town, honest=[line] * 8).envelopes[0].value == 0.01
+
+
 def test_an_engine_that_rounds_more_has_a_wider_envelope(town, honest):
     lines = [line | {"engine": engine} for engine in ("llama.cpp", "vllm") for line in honest[:1]]
     assert [(each.engine, each.value) for each in audit(lines, town).envelopes] == [
@@ -380,6 +446,9 @@ def test_sampled_answers_are_tested_as_a_set(town, drawn, honest):
     assert hot.verdict == OTHER and hot.z > 5 and "lower temperature" in str(hot)
     greedy = audit([line | {"temperature": 0.9} for line in honest * 2], town)
     assert greedy.drawn[0].verdict == OTHER and not greedy.holds
+    two = audit([*drawn, *(line | {"engine": "vllm"} for line in drawn)], town).drawn
+    assert [each.engine for each in two] == ["transformers", "vllm"] and two[0].p == test.p
+    assert "sampled answers of vllm (temperature 0.9" in str(two[1])
     few = audit(drawn[:1], town).drawn[0]
     assert few.verdict == UNSURE and "needs 100 tokens" in str(few)
 
@@ -462,7 +531,7 @@ def test_a_set_of_a_siblings_answers_is_named(town, honest):
     )
     assert back.sibling.like == "town" and back.holds
     few = audit(honest[:2], town, sibling=other).sibling
-    assert few.like == "" and "cannot be distinguished" in str(few)
+    assert few.like == "" and "cannot be distinguished (the test needs at least 8)" in str(few)
 
 
 def test_a_template_is_a_sibling_too(town, tmp_path):
@@ -482,13 +551,20 @@ def test_a_template_is_a_sibling_too(town, tmp_path):
         audit(lines, town, sibling="template:none")
 
 
-def test_the_sign_flips_error_rate():
+def test_the_sign_flips_error_rate(monkeypatch):
     assert Sibling.of("s", "t", [1.0] * 20, [0.0] * 20).error < 1e-4
     assert Sibling.of("s", "t", [0.0] * 20, [0.0] * 20).like == ""
     rng = np.random.default_rng(0)
     errors = [Sibling.of("s", "t", *rng.random((2, 12))).error for _ in range(60)]
     assert 0.1 < np.mean(np.array(errors) < 0.25) < 0.4
     assert Sibling.of("s", "t", [1.0] * 3, [0.0] * 3).error == pytest.approx(2 / 8, abs=0.02)  # +++ or ---
+    least = [Sibling.of("s", "t", [1.0] * n, [0.0] * n) for n in (7, 8)]
+    assert [each.like for each in least] == ["", "s"]
+    assert "needs at least 8" in str(least[0]) and "nearer to the sibling; p = 0.0" in str(least[1])
+    margins = rng.random((2, 12))
+    at_once = Sibling.of("s", "t", *margins)
+    monkeypatch.setattr(answer_report, "FLIPPED", 100)  # in blocks
+    assert Sibling.of("s", "t", *margins) == at_once
 
 
 # -- files and the command --------------------------------------------------------------------------------

@@ -101,6 +101,9 @@ def test_rare_cells_are_pooled():
     assert result.statistic == pytest.approx(0, abs=1e-9)
     # An impossible outcome has no cell: it is counted in the pool or the smallest cell, where it shows.
     assert not law._test(Counter({(0,): 500, (9,): 500}), {(0,): 0.5, (1,): 0.5}, 1000).holds
+    few = Counter({(0,): 150, (1,): 148, (9,): 2})
+    assert law._test(few, {(0,): 0.5, (1,): 0.5}, 300).p == 0
+    assert law._test(few, {(0,): 0.5, (1,): 0.498}, 300).holds  # rare, but not impossible
 
 
 def test_too_few_draws(pair):

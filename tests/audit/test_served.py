@@ -53,6 +53,19 @@ def test_an_encoder_decoder_is_audited_on_prompts_and_streams(say, tmp_path):
     assert set(result["left_out"]) == {"eagle"}
 
 
+def test_stream_methods_that_cannot_be_served_are_in_the_file_too(say, tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "stream_methods", lambda target: ["ssd"])
+    status, out, err = say("--model", "town-t5", *SHORT, "--json", "a.json")
+    assert status == 0 and "ssd (" in out, out + err
+    assert set(json.loads((tmp_path / "a.json").read_text(encoding="utf8"))["left_out"]) == {"eagle", "ssd"}
+
+
+def test_a_context_too_short_for_every_test_text_is_named(say, monkeypatch):
+    monkeypatch.setattr(cli.auditing, "_test_streams", lambda target, number: [])
+    status, _, err = say("--model", "town", "--method", "retranslate:beta=0")
+    assert status == 2 and "every test text is too long for town" in err
+
+
 def test_a_named_method_that_cannot_be_served_is_refused(say):
     for arguments, words in (
         (
@@ -95,7 +108,8 @@ def test_a_gguf_file_is_asked_no_early_exit():
 
 def test_python_says_so_too(target):
     found = audit.run(target, [], PROMPTS, max_new_tokens=4, sampled=0, laws=False)
-    assert found.holds and found.left_out == {}  # the caller left out methods that draft with a model
+    assert found.holds and found.left_out["speculative"] == "speculative needs a draft model"
+    assert {"bild", "cm_asd"} <= found.left_out.keys() and "prompt_lookup" not in found.left_out
     able, left_out = audit.served(target, ["prompt_lookup", "retranslate:beta=0", "ssd"])
     assert able == ["prompt_lookup", "retranslate:beta=0"]
     assert set(left_out) == {"ssd"}

@@ -74,6 +74,16 @@ def test_a_bug_is_repeated_from_its_entry(folders):
     assert repeat(entry["setting"]).holds
 
 
+def test_an_entry_is_repeated_with_its_passes(folders):
+    """Whether they are invariant depends on the machine and on an environment variable."""
+    given, soak = setting(folders), sys.modules[draw.__module__]
+    own = soak._loaded(given)[0]
+    assert given["invariant"] == own.invariant and soak._loaded(given)[0] is own
+    assert soak._loaded(given | {"invariant": False})[0].invariant is False
+    del given["invariant"]  # a ledger from before
+    assert soak._loaded(given)[0] is own
+
+
 def test_an_audit_that_raises_is_a_bug(folders):
     with patch("specviz.audit.soak.repeat", side_effect=RuntimeError("no\nmemory")):
         entry = _audited(setting(folders))
@@ -219,7 +229,7 @@ def test_a_model_with_one_layout_is_loaded_in_it(monkeypatch):
     target = soak._model("town", "cpu", "float32", setting["kernels"])
     given = []
 
-    def load(name, device, dtype, kernels=None):
+    def load(name, device, dtype, kernels=None, invariant=None):
         given.append(kernels)
         if kernels is not None:
             raise ModelError("transformers' modules keep their layout")
@@ -253,7 +263,7 @@ def test_a_target_on_llama_cpp_is_drawn_only_if_it_can_run(monkeypatch, tmp_path
 def test_a_soak_computes_in_float32(monkeypatch):
     """By default: a large model would be in the fastest format, for which the layouts are not drawn."""
     soak, formats = sys.modules[draw.__module__], []
-    monkeypatch.setattr(soak, "load", lambda name, device, dtype, kernels: formats.append(dtype))
+    monkeypatch.setattr(soak, "load", lambda name, device, dtype, **_: formats.append(dtype))
     for dtype in (None, "float64"):
         soak._model.__wrapped__("smollm2", None, dtype, "plain")
     assert formats == ["float32", "float64"]

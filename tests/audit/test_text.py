@@ -15,7 +15,7 @@ from tiny import llama
 import specviz
 from specviz import audit
 from specviz import methods as catalogue
-from specviz.audit import law, text
+from specviz.audit import law, setup, text
 from specviz.audit.reference import Reference
 from specviz.audit.result import COLUMNS, Difference, Row
 from specviz.methods import speculative
@@ -25,6 +25,7 @@ from specviz.methods.sampling import Sampling
 from specviz.methods.speculative import Speculative
 from specviz.methods.unispec import UniSpec
 from specviz.models import load
+from specviz.streams import fixed_lag
 
 PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 10)]
 
@@ -297,7 +298,40 @@ def test_a_law_without_variety_is_not_drawn(varied):
     target = varied[0]
     first = law.first_tokens(target, text.Reference(target), [3, 4, 5], 50, 2, Sampling(0.001))
     assert len(law.cells_of(first, 50)) == 1
-    assert drawn(varied, ["speculative"], temperature=0.001).drawn == []
+    result = drawn(varied, ["speculative"], temperature=0.001)
+    assert result.drawn == [] and "first tokens that vary" in result.left_out["chi-square"]
+
+
+def test_prompts_may_be_one_text_or_hold_messages():
+    model = load("town")
+    chat = [{"role": "user", "content": "What does the baker do?"}]
+    assert setup.encoded(model, "Hello") == setup.encoded(model, ["Hello"]) == [model.encode("Hello")]
+    given = [{"messages": chat}, {"turns": [chat[0]["content"], "And then?"]}]
+    assert setup.encoded(model, given) == [model.encode(chat)] * 2
+    assert setup.encoded(model, given[0]) == [model.encode(chat)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": 0.0, "top_k": 5}, {"seed": -1}, {"max_new_tokens": 0}, {"sampled": -1}, {"top_p": 0.0}],
+    ids=str,
+)
+def test_wrong_settings_are_the_callers_and_no_bug(pair, wrong):
+    streams = [fixed_lag("one two three")]
+    for call in (
+        lambda: audit.run(*pair, PROMPTS[:1], ["autoregressive"], laws=False, **wrong),
+        lambda: audit.batches(*pair, PROMPTS[:1], ["autoregressive"], **wrong),
+        lambda: audit.streams("town", streams, ["retranslate:beta=0"], laws=False, **wrong),
+    ):
+        with pytest.raises(specviz.ParameterError):
+            call()
+
+
+def test_a_calibrated_size_is_refused_before_any_work(pair):
+    for method in ("speculative:draft_length=calibrated", "unispec:draft_size=calibrated"):
+        for call in (run, lambda pair, methods: audit.batches(*pair, PROMPTS[:1], methods)):
+            with pytest.raises(specviz.ParameterError, match="an audit needs a fixed one"):
+                call(pair, [method])
 
 
 def test_only_a_method_that_takes_ties_may_part_from_an_invariant_text(monkeypatch):
