@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 from importlib import metadata
 
@@ -52,6 +53,25 @@ def test_a_decode_that_fails_is_a_fault(monkeypatch, capsys):
     assert not Report((Check("a", "ok", ""), check)).ok
     monkeypatch.setattr(module, "_decode", lambda model: iter([check]))
     assert cli.run(["doctor"]) == 1 and "fault" in capsys.readouterr().out
+
+
+def test_a_torch_that_cannot_be_imported_is_a_fault(monkeypatch):
+    real = builtins.__import__
+
+    def broken(name, *rest):
+        if name == "torch":
+            raise OSError("libcudart.so.12: cannot open shared object file")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", broken)
+    (check,) = module._machine()
+    assert check.state == "fault" and "torch cannot be imported: libcudart.so.12: " in check.detail
+
+
+def test_a_diffusion_model_is_decoded_on_canvases():
+    pytest.importorskip("torch", reason="needs the run extra")
+    check = by_name(module._decode("town-diffusion"))["decode"]
+    assert check.state == "ok" and "ssd and stepwise, 24 tokens each" in check.detail
 
 
 def test_without_torch_looking_works(monkeypatch):

@@ -20,7 +20,7 @@ from specviz.cli.options import (
     argument,
     option,
 )
-from specviz.cli.terminal import Interrupted, progress, screen
+from specviz.cli.terminal import message_kept, progress, screen
 from specviz.errors import PromptError, loading
 
 
@@ -106,12 +106,8 @@ def advise(
     options += ["--kernels", str(kernels)] * (kernels is not None)
     options += ["--invariant" if invariant else "--no-invariant"] * (invariant is not None)
     options += ["--threads", str(threads)] * (threads is not None)
-    with on_threads(threads):
-        try:
-            with progress() as tick:
-                advice = request.advise(target, model, revision=revision, options=options, tick=tick)
-        except KeyboardInterrupt as error:
-            raise Interrupted(str(error)) from None
+    with on_threads(threads), message_kept(), progress() as tick:
+        advice = request.advise(target, model, revision=revision, options=options, tick=tick)
     advice.show(screen())
     if html is not None:
         print(f"page: {advice.to_html(html, force=force)}")

@@ -32,7 +32,7 @@ from specviz.cli.options import (
     argument,
     option,
 )
-from specviz.cli.terminal import Interrupted, progress, screen
+from specviz.cli.terminal import message_kept, progress, screen
 from specviz.errors import ParameterError, SpecvizError, install, loading
 from specviz.models import ranks
 
@@ -134,6 +134,8 @@ def bench_command(name: str) -> Any:
     ) -> None:
         if json is not None:
             writable(json, force)
+            if "rounds_file" not in taken and (rounds := _rounds_file(json)).exists():
+                raise ParameterError(f"{rounds} keeps another bench's rounds: delete it, or change --json")
         values = _values(given)
         for name, check in checks.items():
             check(values.get(name, ()))
@@ -209,7 +211,7 @@ def _measured(
         else:
             target = load(model, **chosen)
     given = {name: value for name, value in given.items() if name in taken}
-    with on_threads(threads), _kept(), progress() as tick:
+    with on_threads(threads), message_kept(), progress() as tick:
         report = measure(target, tick=tick, **given)
     report.setting["options"] = {
         name: str(given.get(name, parameter.default))
@@ -262,7 +264,7 @@ def bench_run(
     top_p: Annotated[float | None, option("Default: off.")] = None,
     warm_up: Annotated[
         int | None,
-        option("How many other prompts of the suite fill the methods' memories first. Default: 5.", min=0),
+        option("How many prompts that --number leaves over first fill the memories. Default: 5.", min=0),
     ] = None,
     threads: Annotated[int | None, option("Threads on the CPU. Default: 1.", min=1)] = None,
     device: Annotated[str | None, option("cpu, cuda, cuda:1 or mps. Default: cpu.")] = None,
@@ -309,7 +311,7 @@ def bench_run(
             "top_k": top_k, "top_p": top_p, "warm_up": warm_up, "threads": threads, "device": device,
             "dtype": dtype, "timed": False if untimed else None, "traces": traces or None,
         }  # fmt: skip
-        with _kept(), _cluster(dask) as executor, progress() as tick:
+        with message_kept(), _cluster(dask) as executor, progress() as tick:
             results = run(plan, out=out, executor=executor, workers=workers, retry=retry, tick=tick, **given)
     if not ranks.leads():
         raise typer.Exit(0)
@@ -410,14 +412,3 @@ def _cluster(address: str | None) -> Iterator[Executor | None]:
         raise SpecvizError(f"no Dask scheduler answers at {address}: {error}") from None
     with client:
         yield client.get_executor()
-
-
-@contextmanager
-def _kept() -> Iterator[None]:
-    """Carry the message of a KeyboardInterrupt past typer."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        if not str(error):
-            raise
-        raise Interrupted(str(error)) from None

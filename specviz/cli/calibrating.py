@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +23,7 @@ from specviz.cli.options import (
     argument,
     option,
 )
-from specviz.cli.terminal import progress, screen
+from specviz.cli.terminal import message_kept, progress, screen
 from specviz.errors import ParameterError, loading, plural
 from specviz.escape import line
 from specviz.files import write_bytes
@@ -91,24 +90,19 @@ def calibrate(
             model, None if tp_plan else device, dtype, revision=revision, tp_plan=tp_plan, kernels=kernels,
             invariant=invariant,
         )  # fmt: skip
-    with on_threads(threads):
-        begun = False
-        try:
-            with progress() as tick:
+    begun = False
+    with on_threads(threads), message_kept(), progress() as tick:
 
-                def tell(done: int, of: int, what: str) -> None:
-                    nonlocal begun
-                    begun = True
-                    tick(done, of, what)
+        def tell(done: int, of: int, what: str) -> None:
+            nonlocal begun
+            begun = True
+            tick(done, of, what)
 
-                result = measure(
-                    target, method, prompts, draft_sizes, draft, number=number, warm_up=warm_up,
-                    max_new_tokens=max_new_tokens, rounds=rounds, folder=folder, force=force, tick=tell,
-                    **values,
-                )  # fmt: skip
-        except KeyboardInterrupt:
-            print("specviz: measurements are kept: run the same command again to continue", file=sys.stderr)
-            raise
+        result = measure(
+            target, method, prompts, draft_sizes, draft, number=number, warm_up=warm_up,
+            max_new_tokens=max_new_tokens, rounds=rounds, folder=folder, force=force, tick=tell,
+            **values,
+        )  # fmt: skip
     if not ranks.leads():
         return
     _show_calibration(result, begun)

@@ -132,3 +132,14 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
 
 class Interrupted(Exception):
     """Ctrl-C, with a message on what is kept, which typer would drop."""
+
+
+@contextmanager
+def message_kept() -> Iterator[None]:
+    """Carry the message of a KeyboardInterrupt past typer."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not str(error):
+            raise
+        raise Interrupted(str(error)) from None

@@ -30,7 +30,7 @@ from specviz import calibration, methods
 from specviz.arguments import check_int
 from specviz.calibration import Calibration, Point
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
-from specviz.loop import decode, generate
+from specviz.loop import Run, decode
 from specviz.loop.checks import check_processors
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import choose_drafter, load_if_needed
@@ -39,7 +39,7 @@ from specviz.measure import fits
 from specviz.measure.progress import bar
 from specviz.measure.prompts import check_room, first_turns
 from specviz.measure.report import Entry, Settings, Tick, Values
-from specviz.measure.timing import clock_of, settled, synchroniser
+from specviz.measure.timing import clock_of, finish, settled, synchroniser
 from specviz.methods import Method
 from specviz.models.protocols import Model
 from specviz.models.ranks import holding
@@ -173,7 +173,7 @@ def size_traces(
     turns.fill(warm, lambda done: None)
     options = {"max_new_tokens": turns.max_new_tokens} | ({} if drafter is None else {"draft": drafter})
     sizes = [point.g for point in result.points]
-    return {g: generate(model, texts[0], turns.method(g), **options) for g in sizes}
+    return {g: finish(Run(model, texts[0], turns.method(g), **options)) for g in sizes}
 
 
 def _completed(
@@ -202,7 +202,13 @@ def _completed(
         return result
     shown = bar() if tick is None else nullcontext(tick)
     with shown if ranks.leads else nullcontext(lambda *_: None) as progress:
-        Measuring(result, turns, texts, warm, progress, partial if ranks.leads else None)()
+        try:
+            Measuring(result, turns, texts, warm, progress, partial if ranks.leads else None)()
+        except KeyboardInterrupt:
+            if any(point.tokens for point in result.points):  # a text was timed, and so saved
+                kept = "measurements are kept: run the same command again to continue"
+                raise KeyboardInterrupt(kept) from None
+            raise
     if len(result.points) < fits.LEAST:
         raise ModelError(
             f"only {len(result.points)} sizes could be measured ({result.ended}): too few to fit"
@@ -345,6 +351,7 @@ class Measuring:
 
     def __call__(self) -> None:
         """Fill the memory, look at each size, then time every text at every size."""
+        self.begun = self.result.spent - time.perf_counter(), self.result.worked - time.process_time()
         resumed = bool(self.result.points)
         sizes = [point.g for point in self.result.points] if resumed else self.result.how["sizes"]
         self.first = len(self.warm) + len(sizes)
@@ -379,8 +386,6 @@ class Measuring:
     def time_all(self) -> None:
         """Time every text at every size in turns, round by round."""
         result, done, rounds = self.result, self.first, self.result.how["rounds"]
-        before, begin = result.spent, time.perf_counter()
-        worked, start = result.worked, time.process_time()
         for turn in range(rounds):
             for t, ids in enumerate(self.texts):
                 points = list(result.points)
@@ -403,8 +408,8 @@ class Measuring:
                         if len(point.tokens) == t:
                             point.tokens.append(tokens)
                             point.cycles.append(cycles)
-                result.spent = before + time.perf_counter() - begin
-                result.worked = worked + time.process_time() - start
+                result.spent = self.begun[0] + time.perf_counter()
+                result.worked = self.begun[1] + time.process_time()
                 if self.partial is not None:
                     self.result.save(self.partial)
 

@@ -194,17 +194,17 @@ def run(
         stack.enter_context(timing.closing(runs))
         for entrant, file in zip(entrants, files[1:]):
             more = {"draft": entrant.draft} | parameters.get(entrant.method, {})
-            Run(model, chosen[0], entrant.method, max_new_tokens=brief, record=None, **more).finish()
+            timing.finish(Run(model, chosen[0], entrant.method, max_new_tokens=brief, record=None, **more))
             runs[entrant.label] = Run(
                 model, chosen, entrant.method, out=file, force=force, max_new_tokens=max_new_tokens, **more
             )
         for engine in engines:
-            Run(engine, chosen[0], BASELINE, max_new_tokens=brief, record=None).finish()
+            timing.finish(Run(engine, chosen[0], BASELINE, max_new_tokens=brief, record=None))
             runs[name_of(engine)] = Run(engine, chosen, BASELINE, max_new_tokens=max_new_tokens, record=None)
         texts = sum(len(e.get("turns", [0])) for e in chosen)
         decoders = {label: Phased(run) for label, run in runs.items()}
         times = timing.paired(decoders, texts, model.device, timing.counter(tick, texts * len(runs)))
-        traces = {label: run.finish() for label, run in runs.items()}
+        traces = {label: timing.finish(run) for label, run in runs.items()}
         about = timing.setting(model, drafts, prompts=len(chosen), texts=texts, max_new_tokens=max_new_tokens)
         prefills = {label: sum(decoder.prefills) for label, decoder in decoders.items()}
     for engine in engines:
@@ -236,7 +236,7 @@ def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> tuple
     lengths = [sum(map(len, entry.get("turns") or [str(entry.get("prompt"))])) for entry in entries]
     longest = entries[int(np.argmax(lengths))]
     first, second = (Run(model, longest, BASELINE, max_new_tokens=WARM_UP, record=None) for _ in range(2))
-    first.finish()
+    timing.finish(first)
     decoder, begin = Phased(second), time.perf_counter()
     tokens = len(decoder())
     prefill = sum(decoder.prefills)  # of all its turns

@@ -158,8 +158,11 @@ def _machine() -> Iterator[Check]:
     cores = os.cpu_count() or 1
     detail = f"{platform.machine()}, {cores} cores"
     if find_spec("torch") is not None:
-        import torch
-
+        try:
+            import torch
+        except (ImportError, OSError, RuntimeError) as error:  # such as a missing library of CUDA
+            yield Check("machine", "fault", f"{detail}; torch cannot be imported: {one_line(error)}")
+            return
         detail += f", {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
         detail += f" on {torch.get_num_threads()} threads"
         if torch.cuda.is_available():
@@ -187,19 +190,19 @@ def _downloads() -> Iterator[Check]:
 
 
 def _decode(model: str) -> Iterator[Check]:
-    """Decode a prompt with prompt lookup and without drafts, and recompute every verdict from the record."""
+    """Decode a prompt with drafts and without, and recompute every verdict from the record."""
     absent = [name for name in RUNNING if find_spec(name) is None]
     if absent:
         yield Check("decode", "missing", f"viewing traces works; running models needs {', '.join(absent)}")
         return
     try:
-        from specviz.loop import generate
+        from specviz.loop import Run
+        from specviz.measure.timing import finish
         from specviz.models import load
 
         loaded, begun = load(model), time.perf_counter()
-        options = {"max_new_tokens": 24}
-        drafted = generate(loaded, PROMPT, "prompt_lookup", **options)
-        alone = generate(loaded, PROMPT, "autoregressive", **options)
+        names = ("ssd", "stepwise") if loaded.kind == "diffusion" else ("prompt_lookup", "autoregressive")
+        drafted, alone = (finish(Run(loaded, PROMPT, name, max_new_tokens=24)) for name in names)
         seconds = time.perf_counter() - begun
     except (SpecvizError, OSError, RuntimeError, ImportError) as error:
         yield Check("decode", "fault", f"{model}: {one_line(error)}")
@@ -210,7 +213,7 @@ def _decode(model: str) -> Iterator[Check]:
     judged = drafted.recheck()
     wrong = int((~judged["agrees"]).sum())
     same = drafted.texts == alone.texts or drafted.run["exactness"] != "exact"
-    detail = f"{model}: prompt_lookup and autoregressive, 24 tokens each, {seconds:.1f} s; "
+    detail = f"{model}: {names[0]} and {names[1]}, 24 tokens each, {seconds:.1f} s; "
     detail += f"{len(judged) - wrong} of {len(judged)} verdicts recomputed as recorded"
     detail += "" if drafted.texts == alone.texts else "; the two texts differ"
     yield Check("decode", "ok" if same and not wrong else "fault", detail)

@@ -92,6 +92,8 @@ class BenchFile(TypedDict):
 class History(Report):
     """A report of the figures that moved."""
 
+    where = ""  # each series names its own place
+
     @property
     def summary(self) -> str:
         """The final line: how many figures moved."""
@@ -105,11 +107,16 @@ class Series:
     results: list[BenchFile]
 
     @property
+    def place(self) -> str:
+        """The bench, the model and the place as text."""
+        last, s = self.results[-1], self.results[-1]["setting"]
+        where = f"{s['device']}, {plural(s['threads'], 'thread')}, {s['dtype']}"
+        return f"{last['bench']} of {s['model'].get('name')}, {where}"
+
+    @property
     def words(self) -> str:
-        """The bench, the model and the dates as text."""
-        first, last = self.results[0], self.results[-1]
-        model = last["setting"]["model"].get("name")
-        return f"{last['bench']} of {model}, {first['date'][:10]} to {last['date'][:10]}"
+        """The place and the dates as text."""
+        return f"{self.place}, {self.results[0]['date'][:10]} to {self.results[-1]['date'][:10]}"
 
     def rows(self) -> list[Row]:
         """A row for every figure that all results have, with ``moved``."""
@@ -128,7 +135,7 @@ class Series:
         center = earlier.mean(axis=0)
         return [
             {
-                "bench": self.words, "row": " · ".join(filter(None, key[:2])), "figure": key[2],
+                "bench": self.place, "row": " · ".join(filter(None, key[:2])), "figure": key[2],
                 "before": float(np.exp(a)), "after": each[-1][key], "change": float(np.expm1(b - a)),
                 "noise": math.expm1(limit), "moved": bool(abs(b - a) > limit),
             }
@@ -184,8 +191,16 @@ def history(paths: Sequence[Path]) -> History:
     for each in sorted(results, key=lambda result: result["date"]):
         if each["bench"] in BENCHES:
             places.setdefault(_place(each), []).append(each)
-    series = [Series(listed) for listed in places.values() if len(listed) > EARLIER]
-    rows = [row for each in series for row in each.rows()]
+    judged = [(each, each.rows()) for each in map(Series, places.values()) if len(each.results) > EARLIER]
+    series = [each for each, rows in judged if rows]
+    rows = [row for _, rows in judged for row in rows]
+    without = [
+        f"not compared, because its results share no figure with an interval: {each.words}"
+        for each, rows in judged
+        if not rows
+    ]
+    if without and not rows:
+        raise TraceError(without[0])
     if not rows:
         raise TraceError(
             f"{plural(len(results), 'result')}, but no three of one bench with the same models, prompts, "
@@ -199,7 +214,8 @@ def history(paths: Sequence[Path]) -> History:
         "from the spread of the earlier results. If nothing changed and all figures were equally noisy, one "
         f"comparison in {1 / CHANCE:.0f} would list a figure. Measure again what it lists.",
         *(f"compared: {plural(len(each.results), 'result')} of {each.words}" for each in series),
-        *(line for each in series for line in each.remarks()),
+        *without,
+        *(line for each, _ in judged for line in each.remarks()),
     ]
     return History(
         "history",

@@ -25,6 +25,7 @@ from specviz.errors import ParameterError, PromptError, near
 from specviz.files import checked, exists
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import bundled_draft
+from specviz.measure.prompts import first_turn_key
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.rows import words
 from specviz.measure.schema import ModelTable, PlanKeys
@@ -378,6 +379,11 @@ def streamed(stream: Stream) -> Entry:
     return {"stream": stream, "kind": "stream"} | {k: v for k, v in attributes.items() if v is not None}
 
 
+def content_key(entry: Entry) -> str:
+    """A key that is equal for entries that start with the same text."""
+    return json.dumps(plain(entry)["stream"]) if "stream" in entry else first_turn_key(entry)
+
+
 def plain(entry: Values) -> Entry:
     """A suite's entry as JSON data."""
     content = dict(entry)
@@ -431,6 +437,6 @@ def drafts_of(kind: type[methods.Method], model: str, drafts: list[str]) -> Sequ
 
 def others(entries: list[Entry], chosen: list[Entry], warm_up: int) -> list[Entry]:
     """Up to `warm_up` prompts that are not measured, to fill the methods' memories."""
-    taken = {id(entry) for entry in chosen}
-    rest = [entry for entry in entries if id(entry) not in taken]
+    taken = set(map(content_key, chosen))
+    rest = [entry for entry in entries if content_key(entry) not in taken]
     return spread(rest, max(len(chosen), warm_up))[:warm_up] if rest else []

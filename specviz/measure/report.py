@@ -192,7 +192,7 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print the table, notes, bars and the summary line on a rich console."""
-        print_lines(console, self.title, self.where, "")
+        print_lines(console, *filter(None, (self.title, self.where)), "")
         self.table.print(console)
         for part in self.parts:
             print_lines(console, "", part.title)

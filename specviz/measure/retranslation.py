@@ -20,7 +20,7 @@ from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, Quality, quotient, resampled
 from specviz.measure.phases import phases_of
 from specviz.measure.report import Settings, Values
-from specviz.measure.timing import clock_of, closing, paired, synchroniser
+from specviz.measure.timing import clock_of, closing, finish, paired, synchroniser
 from specviz.models.protocols import Model
 from specviz.streams import Stream
 from specviz.trace import Trace
@@ -145,20 +145,21 @@ def measure(
     clock, _ = clock_of(model)
     shared: Settings = {"target_language": sources.language, "max_new_tokens": max_new_tokens}
     shared |= {"record": None} | ({} if template is None else {"template": template})
+    tokenize = metrics.tokenizer({"parameters": shared}).name  # refuses before hours of decoding
     followed: list[dict[str, Follow]] = []
     for _ in range(rounds):
         runs: dict[str, Run] = {}
         with closing(runs):
             for each in chosen:
-                Run(model, given[:1], METHOD, **shared, **each.values).finish()  # warm-up
+                finish(Run(model, given[:1], METHOD, **shared, **each.values))  # warm-up
                 runs[each.label] = Run(model, given, METHOD, **shared, **each.values)
             followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
             timed = paired(followed[-1], len(given), model.device, tick, clock)
-            traces = {name: run.finish() for name, run in runs.items()}
+            traces = {name: finish(run) for name, run in runs.items()}
     references = sources.references
     if references is None:
         references = [[text] for text in last_texts(traces[RT])]
-    quality = Quality(metrics.tokenizer(traces[RT].run).name, references)
+    quality = Quality(tokenize, references)
     made = {}
     for each in chosen:
         made[each.label] = judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,12 +87,16 @@ class Results:
     wanted : dict
         (cell, round, prompt) of every row, by its file name without the suffix.
     created : str
+    warm : dict
+        How many prompts of each suite fill the methods' memories first; empty if that was not recorded.
 
     Raises
     ------
     TraceError
         If it is not the folder of a run, or its schema is of another version.
     """
+
+    warm: Values = MappingProxyType({})
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -109,6 +114,7 @@ class Results:
         if content.get("schema") != SCHEMA:
             raise TraceError(f"{file} has a schema that this version of specviz cannot read")
         checked(RunFile, content, str(file), "the file is damaged: run the plan again into another folder")
+        self.warm = content.get("warm", {})
         self._settle(content["plan"], content["created"])
 
     def _settle(self, plan: Settings, created: str) -> None:
@@ -327,6 +333,10 @@ class Results:
             mixed = mixed or of_model.setdefault(name, place) != place
         if mixed and self.plan["timed"]:
             notes.append("rows come from several environments: pooled numbers mix them, paired ones do not")
+        stores = {row.get("suite") for row in self.records() if row.get("memory")}
+        for name in [each for each, count in self.warm.items() if not count and each in stores]:
+            if self.plan.get("warm_up"):
+                notes.append(f"{name}: no prompt was left to fill memories, so they start empty: set number")
         if self.missing:
             notes.append(f"{len(self.missing)} rows are still missing")
         references = {cell["cell"] for cell in self.cells if cell["cell"] == cell["against"]}
@@ -506,7 +516,10 @@ def named(name: str, estimate: Estimate) -> dict[str, float]:
 # ---------------------------------------------------------------- starting and resuming
 
 
-def begin(path: Path, plan: Values, prompts: Mapping[str, list[Entry]], created: str) -> Results:
+def begin(
+    path: Path, plan: Values, prompts: Mapping[str, list[Entry]], created: str,
+    warm: Mapping[str, int] = MappingProxyType({}),
+) -> Results:  # fmt: skip
     """Make the folder of a run, or open the one of the same plan; a folder without rows accepts any plan.
 
     Raises
@@ -529,7 +542,7 @@ def begin(path: Path, plan: Values, prompts: Mapping[str, list[Entry]], created:
     for name, entries in prompts.items():
         lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
         write_text(path / "suites" / f"{file_of(name)}.jsonl", lines, force=True)
-    content = {"specviz": "bench run", "schema": SCHEMA, "created": created, "plan": plan}
+    content = {"specviz": "bench run", "schema": SCHEMA, "created": created, "plan": plan, "warm": dict(warm)}
     write_json(path / "run.json", content)  # last: a folder without it is not begun
     return Results(path)
 

@@ -124,10 +124,11 @@ def run(
     refuse_sharing(settled, places)
     path = Path(out) if out is not None else Path("specviz-runs") / settled.digest
     prompts = {name: list(map(plain, suite.entries)) for name, suite in settled.suites.items()}
+    warm = {name: len(suite.warm) for name, suite in settled.suites.items()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with ExitStack() as stack:
         all_ranks.from_leader(lambda: stack.enter_context(locked(path)))
-        all_ranks.from_leader(lambda: bool(begin(path, settled.settled, prompts, now)))
+        all_ranks.from_leader(lambda: bool(begin(path, settled.settled, prompts, now, warm)))
         results = all_ranks.tried(lambda: Results(path))
         keep = Keeper(results)
         lacking = {(c, n, p) for c, n, p in all_ranks.from_leader(lambda: lacking_rows(results, retry))}

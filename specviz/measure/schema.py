@@ -155,6 +155,7 @@ class RunFile(TypedDict):
 
     plan: Annotated[Plan, AfterValidator(_consistent)]
     created: Text
+    warm: NotRequired[dict[Text, Count]]  # prompts of each suite that fill memories
 
 
 class RecordedModel(ModelTable):

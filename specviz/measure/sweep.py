@@ -20,7 +20,7 @@ from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.measure.phases import phases_of
 from specviz.measure.report import Entry, Settings, Values
-from specviz.measure.timing import BASELINE, clock_of, closing, paired
+from specviz.measure.timing import BASELINE, clock_of, closing, finish, paired
 from specviz.methods import Method, find, settings_of
 from specviz.models.protocols import Model
 
@@ -185,7 +185,7 @@ def sweep(
                 shared: Settings = {"draft": point.draft, "max_new_tokens": max_new_tokens}
                 shared |= {"record": None, "seed": seed + number, **point.options, **point.values}
                 warm = shared | {"max_new_tokens": min(WARM, max_new_tokens)}
-                Run(point.model, entries[:1], point.method, **warm).finish()
+                finish(Run(point.model, entries[:1], point.method, **warm))
                 runs[point.label] = Run(point.model, entries, point.method, **shared)
                 decoders[point.label] = Advanced(runs[point.label], len(entries))
             timed = paired(decoders, len(entries), device, tick, clock)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -61,13 +62,34 @@ def lineup(drafts: list[Model], names: list[str] | None = None) -> list[Entrant]
         Without any, methods that need one are left out.
     names : list of str or class, optional
         Only these methods.
+
+    Raises
+    ------
+    ParameterError
+        If they all need a drafter, and none fits.
     """
     chosen = [methods.name_of(name) for name in names] if names else methods.names("prompt")
     order = sorted(chosen, key=lambda name: (name != BASELINE, name))
     entrants = []
     for name in order:
         entrants += [Entrant(name, draft) for draft in methods.find(name).suited(drafts)]
+    if not entrants:
+        raise ParameterError("no method here can run: name a drafter with --draft")
     return entrants
+
+
+def finish(run: Run) -> Trace:
+    """Decode the rest of a run and return its whole trace.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the run was interrupted: `Run.finish` itself returns the trace so far, as if nothing had happened.
+    """
+    trace = run.finish()
+    if not trace.run["complete"]:
+        raise KeyboardInterrupt
+    return trace
 
 
 class Texts:
@@ -355,6 +377,16 @@ def closing(runs: Mapping[K, Run]) -> Iterator[None]:
             if run.trace is None:
                 with suppress(Exception):  # must not hide the block's own error
                     run.close(stopped)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A folder for one block. A Ctrl-C in it loses its message: nothing in the folder is kept."""
+    with TemporaryDirectory(prefix="specviz-") as folder:
+        try:
+            yield folder
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
 
 
 def phases(trace: Trace) -> dict[str, float]:

@@ -32,7 +32,7 @@ from specviz.loop.machine import computed_by, identity, machine_of, peak_memory,
 from specviz.measure.phases import phases_of
 from specviz.measure.plan import Cell
 from specviz.measure.report import Entry, Row, Settings
-from specviz.measure.timing import clock_of, settled, synchroniser, threads
+from specviz.measure.timing import clock_of, finish, settled, synchroniser, threads
 from specviz.methods import Method
 from specviz.models.protocols import Model
 from specviz.models.ranks import holding
@@ -170,7 +170,7 @@ class Bench:
         try:
             for number, entry in enumerate(job.warm or [job.entry]):
                 with contextlib.suppress(PromptError):  # a prompt that is too long is skipped
-                    complete(self._run(job, cell, method, entry, number, None).finish())
+                    finish(self._run(job, cell, method, entry, number, None))
         except (ModelError, ParameterError) as error:
             self.ranks.stop(error)
             raise type(error)(f"{cell.label} on {cell.model}: {error}") from None
@@ -198,7 +198,7 @@ class Bench:
         texts = [self.model.decode([t for t in text_of(ids, eos) if t not in eos]) for ids in decoded["ids"]]
         more = {"text": texts, "memory": state, "exactness": run.recorder.run["exactness"]}
         if job.traces:
-            more["trace"] = parquet(run.finish())
+            more["trace"] = parquet(finish(run))
         return row | decoded | more
 
     def _decode(self, run: Run, timed: bool) -> Settings:
@@ -232,7 +232,7 @@ class Bench:
                 mark, end = now, cycle.end
                 ids.append([current[i] for i in np.argsort(cells)] if cells else list(current))
         wall = time.perf_counter() - start
-        complete(run.finish())
+        finish(run)
         seconds = {"prefill_seconds": prefill, "decode_seconds": decode, "wall_seconds": wall}
         return {
             "ids": ids, "tokens": sum(map(len, ids)),
@@ -280,12 +280,6 @@ def text_of(ids: list[int], eos: Iterable[int]) -> list[int]:
     """Tokens up to and including the first end token; anything after it on a canvas is padding."""
     ends = frozenset(eos)
     return ids[: next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids))]
-
-
-def complete(trace: Trace) -> None:
-    """Raise the KeyboardInterrupt that a run swallowed."""
-    if not trace.run["complete"]:
-        raise KeyboardInterrupt
 
 
 def named_error(error: Exception) -> str:

@@ -34,6 +34,14 @@ def test_an_option_that_a_bench_does_not_take_is_named():
         bench_command("pases")
 
 
+def test_the_rounds_of_another_bench_are_left_alone(tmp_path, capsys):
+    rounds = tmp_path / "r.json.rounds"
+    rounds.write_text("{}")
+    assert cli.run(["bench", "passes", "--json", str(tmp_path / "r.json")]) == 2
+    assert "r.json.rounds keeps another bench's rounds: delete it, or change" in capsys.readouterr().err
+    assert rounds.exists() and not (tmp_path / "r.json").exists()
+
+
 def test_several_values_are_repeated_or_have_commas():
     assert _values({"only": ["a, b", "c"], "number": 3, "ids": None}) == {
         "only": ["a", "b", "c"],

@@ -7,7 +7,9 @@ import gc
 import io
 import json
 import math
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,10 +18,13 @@ from rich.console import Console
 
 import specviz
 from specviz import methods
-from specviz.errors import ModelError, ParameterError, TraceError
+from specviz.errors import ModelError, ParameterError, PromptError, TraceError
 from specviz.loop import Run
-from specviz.measure import BENCHES, demo, find, report, timing
-from specviz.measure.benches import batches, overhead, passes, peers, speed
+from specviz.loop import run as run_module
+from specviz.measure import BENCHES, demo, doctor, find, report, timing
+from specviz.measure.benches import batches, drafters, overhead, passes, peers, speed, trees
+from specviz.measure.pairs import suite as pairs
+from specviz.measure.sweep import Point, sweep
 from specviz.models import choices, kernels, load, trimmed
 from specviz.trace.files import partial_of
 
@@ -170,6 +175,66 @@ def test_an_interrupted_run_is_heard_and_keeps_its_trace(pair, monkeypatch):
 
 def _interrupt(*_):
     raise KeyboardInterrupt
+
+
+def _contender(draft):
+    return drafters.Contender(f"speculative, {draft.name}", "speculative", draft=draft.name)
+
+
+# Each begins with a run of its own: a warm-up, an answer that is only counted, a recorded run.
+FIRST_RUNS = {
+    "peers": lambda model, draft, out: peers.bench(model, [], ENTRIES, number=1, max_new_tokens=2),
+    "trees": lambda model, draft, out: trees.bench(model, ENTRIES, number=1, max_new_tokens=2),
+    "demo": lambda model, draft, out: demo.run(model, [], ENTRIES, out, each=1, max_new_tokens=2),
+    "a demo's length": lambda model, draft, out: demo.affordable(model, ENTRIES, 1),
+    "sweep": lambda model, draft, out: sweep([Point("a", "autoregressive", model=model)], pairs("de-en", 1)),
+    "sums": lambda model, draft, out: drafters._answered(
+        model, {draft.name: draft}, _contender(draft), list(specviz.suite("sums"))[:2]
+    ),
+    "phases of a cycle": lambda model, draft, out: drafters._split(
+        model, {draft.name: draft}, _contender(draft), [[3, 4]], 2
+    ),
+    "doctor": lambda model, draft, out: list(doctor._decode("town")),
+}
+
+
+@pytest.mark.parametrize("begin", FIRST_RUNS.values(), ids=FIRST_RUNS)
+def test_ctrl_c_in_the_first_run_ends_a_measurement(begin, tmp_path, monkeypatch):
+    """Regression: the run swallowed it, and what was cut short was measured, stored or printed as whole."""
+    decode, calls = run_module.decode, []
+
+    def first_interrupted(*given, **options):
+        calls.append(0)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return decode(*given, **options)
+
+    monkeypatch.setattr(run_module, "decode", first_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        begin(load("town"), load("town-draft"), tmp_path)
+    assert len(calls) == 1
+
+
+def test_measurements_finish_their_runs_through_one_function():
+    """A run that was interrupted returns what it has; `timing.finish` raises."""
+    folder = Path(timing.__file__).parent
+    sources = {path.name: path.read_text("utf8") for path in folder.rglob("*.py")}
+    assert [name for name, text in sources.items() if ".finish()" in text] == ["timing.py"]
+    imported = r"from specviz\.loop import .*\bgenerate\b"
+    assert not [name for name, text in sources.items() if re.search(imported, text)]
+
+
+def test_a_line_up_without_a_contender_is_refused(pair):
+    with pytest.raises(ParameterError, match="no method here can run: name a drafter with --draft"):
+        timing.lineup([], ["speculative"])
+    with pytest.raises(ParameterError, match="no method here can run; skipped: "):
+        overhead.bench(load("town-diffusion"), [], ENTRIES)
+
+
+def test_a_batch_is_not_larger_than_the_prompts(pair):
+    """Regression: five prompts were decoded together, and the row was called batch 16."""
+    with pytest.raises(PromptError, match="a batch of 4 needs as many prompts, not 3: lower --sizes"):
+        batches.bench(pair[0], [], ENTRIES, only=["autoregressive"], sizes=[1, 4])
 
 
 def test_the_line_up(pair):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from specviz.calibration import Calibration
 from specviz.errors import ParameterError, PromptError, SpecvizError
 from specviz.loop import machine
 from specviz.measure import calibrate as room
-from specviz.measure import fits
+from specviz.measure import fits, timing
 from specviz.measure.benches import calibrate as calibrate_bench
 from specviz.methods import find, names
 from specviz.methods.unispec import UniSpec
@@ -139,13 +141,13 @@ def test_other_weights_are_another_model(model):
         specviz.generate(other, TEXTS[0], shared)
 
 
-def interrupted(monkeypatch):
-    """Interrupt the twentieth text; return a growing list of the texts decoded so far."""
+def interrupted(monkeypatch, number=20):
+    """Interrupt the twentieth text, or another; return a growing list of the texts decoded so far."""
     real, seen = room.Turns.text, []
 
     def stopped(self, method, ids):
         seen.append(ids)
-        if len(seen) == 20:
+        if len(seen) == number:
             raise KeyboardInterrupt
         return real(self, method, ids)
 
@@ -287,7 +289,38 @@ def test_the_bench_tells_the_best_from_the_lucky(model, monkeypatch):
     assert "best g" in report.notes[0]
 
 
-def test_the_command(folders, tmp_path, capsys):
+def test_the_bench_names_the_drafter_that_was_used(model, monkeypatch):
+    made = specviz.calibrate(model, "unispec", TEXTS, **SMALL)
+    monkeypatch.setattr(calibrate_bench, "calibrate", lambda *_, **options: made)
+    drafts = [SimpleNamespace(name=kind, kind=kind, parameters=1) for kind in ("causal", "eagle")]
+    entries = [{"prompt": [1 + i % 20, 2]} for i in range(40)]
+    report = calibrate_bench.bench(model, drafts, entries, number=10, method="eagle")
+    assert [each["name"] for each in report.setting["drafts"]] == ["eagle"]
+
+
+def test_the_time_of_a_calibration_includes_its_memory_and_its_first_look(model, monkeypatch):
+    real, seen = room.Turns.text, []
+    monkeypatch.setattr(room.Turns, "text", lambda *given: (seen.append(given), real(*given))[1])
+    clock = lambda: float(len(seen))  # a second for each text
+    monkeypatch.setattr(room, "time", SimpleNamespace(perf_counter=clock, process_time=clock))
+    made = specviz.calibrate(model, "unispec", TEXTS, **SMALL)
+    assert made.spent == made.worked == len(seen) == 1 + 5 * 2 + 2 * 5 * 2
+
+
+@pytest.mark.parametrize(("texts", "message"), [(20, "measurements are kept: run"), (5, "")])
+def test_an_interruption_says_what_is_kept(model, tmp_path, monkeypatch, texts, message):
+    """In the first look nothing is saved yet."""
+    interrupted(monkeypatch, texts)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        specviz.calibrate(model, "unispec", TEXTS, **SMALL)
+    assert str(stopped.value).startswith(message) and bool(str(stopped.value)) == bool(message)
+    assert (tmp_path / "kept").exists() == bool(message)
+    with pytest.raises(KeyboardInterrupt) as stopped, timing.temporary_folder() as folder:
+        raise KeyboardInterrupt(message)
+    assert not str(stopped.value) and not Path(folder).exists()
+
+
+def test_the_command(folders, tmp_path, capsys, monkeypatch):
     rest = ["--model", str(folders.target), "--threads", "1"]
     (tmp_path / "p.txt").write_text("One two\nred green\n")
     order = ["calibrate", *rest, "--prompts", str(tmp_path / "p.txt"), "--warm-up", "2", "--sizes", "1,2,3,4",
@@ -310,6 +343,12 @@ def test_the_command(folders, tmp_path, capsys):
         capsys.readouterr()
     assert cli.run(order) == 0
     assert "--force measures again" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        interrupted(patch, 16)  # two fill the memory, eight are looks, and four are the first text's
+        assert cli.run([*order, "--force"]) == 130
+    assert capsys.readouterr().err == (
+        "specviz: interrupted: measurements are kept: run the same command again to continue\n"
+    )
     told = shlex.split(line.removesuffix("...").partition("specviz ")[2])
     assert cli.run([*told, "--prompt", "One", "-n", "4"]) == 0, "what it says to run, runs"
     assert " by calibration\n" in capsys.readouterr().out

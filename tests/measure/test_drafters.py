@@ -174,3 +174,15 @@ def test_settings_are_chosen_on_five_prompts_though_few_are_left(entries, monkey
     with pytest.raises(KeyboardInterrupt):
         bench(model, [draft], entries[:13], number=2, max_new_tokens=2)
     assert seen == [5]
+
+
+def test_ctrl_c_after_the_rounds_says_that_they_are_kept(entries, tmp_path, monkeypatch) -> None:
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(drafters, "GRIDS", FEW)
+    monkeypatch.setattr(drafters, "_split", interrupt)
+    model, draft = specviz.load("town"), specviz.load("town-draft")
+    given = {"number": 1, "max_new_tokens": 4, "rounds": 1, "sums": 0, "rounds_file": tmp_path / "rounds"}
+    with pytest.raises(KeyboardInterrupt, match="1 of 1 rounds are kept: run the same command again"):
+        bench(model, [draft], entries, only=["speculative"], **given)

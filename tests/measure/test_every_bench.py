@@ -12,6 +12,7 @@ import pytest
 from benchmarks.__main__ import main
 
 from specviz import cli
+from specviz.loop import run as run_module
 from specviz.measure import BENCHES, find
 from specviz.measure.report import Report
 from specviz.suites import spread, suite
@@ -126,7 +127,7 @@ def test_a_bench_starts_and_ends_with_a_table(name, few, tmp_path, capsys):
     HOLD.get(name, lambda written: None)(json.loads(report.read_text("utf8")))
 
 
-def test_loads_that_are_advised_are_decoded_in_real_batches(few, tmp_path, capsys):
+def test_loads_that_are_advised_are_decoded_in_real_batches(few, tmp_path, capsys, monkeypatch):
     report = tmp_path / "loads.json"
     least = {
         "number": 2,
@@ -138,7 +139,18 @@ def test_loads_that_are_advised_are_decoded_in_real_batches(few, tmp_path, capsy
     }
     options = [word for name, n in least.items() for word in (f"--{name}", str(n))]
     words = ["bench", "advise", "-m", "town", *options]
-    assert cli.run([*words, "--prompts", str(few), "--json", str(report)]) in (0, 1)
+    complete = [*words, "--prompts", str(few), "--json", str(report)]
+    decode_batch = run_module.decode_batch
+
+    def interrupted(*given, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "decode_batch", interrupted)
+        assert cli.run(complete) == 130
+    assert "1 of 1 rounds are kept: run the same command again to continue" in capsys.readouterr().err
+    assert run_module.decode_batch is decode_batch and not report.exists()
+    assert cli.run(complete) in (0, 1)
     assert "Batches: tokens/s of all rows, predicted and run" in capsys.readouterr().out
     parts = json.loads(report.read_text("utf8"))["parts"]
     rows = next(part["rows"] for part in parts if part["title"].startswith("Batches"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from specviz import cli
 from specviz.errors import TraceError
@@ -87,7 +89,7 @@ def test_limits_and_settings_that_changed_are_named(tmp_path):
     three(tmp_path, value=0.1, versions={"torch": "2.13", "specviz": "2"}, wall=[2.0])
     made = history([tmp_path])
     assert not made.rows
-    said = "speed of m, 2026-01-01 to 2026-01-03: "
+    said = "speed of m, cpu, 1 thread, float32, 2026-01-01 to 2026-01-03: "
     assert f"{said}the limit on x is missed now" in made.notes
     assert f"{said}not only this package changed: torch 2.6, now 2.13" in made.notes
 
@@ -156,6 +158,34 @@ def test_other_places_are_not_compared(tmp_path, name):
     three(tmp_path, last=(9.0, 9.0, 9.0), **{name: changed})
     with pytest.raises(TraceError, match="3 results, but no three of one bench"):
         history([tmp_path])
+
+
+def test_each_place_is_named(tmp_path):
+    for count in (1, 2):
+        (tmp_path / str(count)).mkdir()
+        for name, day, medians in (("a", 1, STEADY[0]), ("b", 2, STEADY[1]), ("c", 3, (9.0, 2.0, 3.0))):
+            result(tmp_path / str(count) / f"{name}.json", f"2026-01-0{day}", medians, threads=count)
+    made = history([tmp_path / "1", tmp_path / "2"])
+    places = ["speed of m, cpu, 1 thread, float32", "speed of m, cpu, 2 threads, float32"]
+    assert list(dict.fromkeys(row["bench"] for row in made.rows)) == places
+    compared = [note for note in made.notes if note.startswith("compared: ")]
+    assert compared == [f"compared: 3 results of {each}, 2026-01-01 to 2026-01-03" for each in places]
+    console = Console(width=200, file=io.StringIO())
+    made.show(console)
+    assert console.file.getvalue().splitlines()[1] == "", "no single place under the title"
+
+
+def test_results_without_figures_are_not_called_compared(tmp_path):
+    for day in (1, 2, 3):
+        made = content(f"2026-01-0{day}", bench="roofline") | {"rows": [{"ms": 1.0}], "parts": []}
+        (tmp_path / f"r{day}.json").write_text(json.dumps(made), "utf8")
+    line = "not compared, because its results share no figure with an interval: roofline of m, cpu, 1 thread"
+    with pytest.raises(TraceError, match=f"^{line}"):
+        history([tmp_path])
+    three(tmp_path)
+    notes = history([tmp_path]).notes
+    assert sum(note.startswith(line) for note in notes) == 1
+    assert not [note for note in notes if note.startswith("compared: ") and "roofline" in note]
 
 
 def test_its_own_results_are_not_a_bench(tmp_path):

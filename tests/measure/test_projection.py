@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 import specviz
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, PromptError
 from specviz.measure.benches import projection
 from specviz.measure.phases import SUMS
+from specviz.measure.timing import threads
 
 
 def sums(**given):
@@ -59,11 +60,20 @@ def test_it_names_what_it_changes_and_refuses_what_has_one_way(monkeypatch):
         projection.bench(model, [], [{"prompt": "a"}])
 
 
+def test_prompts_without_room_are_refused_before_the_model_is_copied(monkeypatch):
+    monkeypatch.setattr(projection, "changes", lambda model: pytest.fail("copied"))
+    with pytest.raises(PromptError, match="no prompt leaves room for 9999 new tokens: lower"):
+        projection.bench(specviz.load("town"), [], [{"prompt": "a"}], max_new_tokens=9999)
+
+
 def test_a_row_holds_both_settings_and_the_bar_the_median_error():
-    report = projection.bench(
-        specviz.load("town"), [], [{"prompt": "Wer bist du?"}] * 2, max_new_tokens=6, rounds=1,
-        tick=lambda *_: None,
-    )  # fmt: skip
+    with threads(2):
+        report = projection.bench(
+            specviz.load("town"), [], [{"prompt": "Wer bist du?"}] * 2, max_new_tokens=6, rounds=1,
+            tick=lambda *_: None,
+        )  # fmt: skip
+    measured_here = report.setting["threads"], report.setting["clock"]
+    assert measured_here == (1, "processor time"), "not the circumstances of the command"
     assert {row["contender"] for row in report.rows} == {"prompt_lookup", "unispec 5"}
     for row in report.rows:
         assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)

@@ -25,7 +25,7 @@ import specviz.measure
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.measure import rows as files
 from specviz.measure import running, timing, work
-from specviz.measure.plan import Plan, read
+from specviz.measure.plan import Plan, read, read_suites
 from specviz.metrics import Estimate
 
 WORDS = ("the", "cook", "lost", "her", "bag", "at", "the", "station", "and", "a", "doctor", "found", "it")
@@ -466,6 +466,31 @@ def test_as_many_prompts_warm_up_as_are_wanted():
         made = Plan.of(given, number=number, warm_up=warm_up).suites["words"]
         assert (len(made.entries), len(made.warm)) == (number, warm_up)
         assert not {each["id"] for each in made.entries} & {each["id"] for each in made.warm}
+
+
+def test_a_measured_prompt_fills_no_memory():
+    """Regression: a second line with the same text was taken for another prompt."""
+    again = [each | {"id": f"again-{each['id']}"} for each in entries(6)]
+    made = read_suites({"words": entries(6) + again}, 4, 5)["words"]
+    assert made.warm and not {e["prompt"] for e in made.entries} & {e["prompt"] for e in made.warm}
+    heard = [specviz.streams.fixed_lag("the cook lost", 3) for _ in range(3)]
+    assert not read_suites({"heard": heard}, 1, 5)["heard"].warm
+
+
+def test_memories_that_nothing_filled_are_named(folders, tmp_path):
+    plan = {"models": str(folders.target), "methods": ["unispec"], "suites": {"w": entries(3)}}
+    plan |= {"max_new_tokens": 4, "timed": False}
+    made = specviz.run(plan, out=tmp_path / "all")
+    note = "w: no prompt was left to fill memories, so they start empty: set number"
+    assert note in made.notes() and made.warm == {"w": 0}
+    stored = json.loads((tmp_path / "all" / "run.json").read_text("utf8"))
+    assert "warm" in stored and stored["plan"]["warm_up"] == 5
+    del stored["warm"]  # as runs have it that began before
+    files.write_json(tmp_path / "all" / "run.json", stored)
+    again = specviz.run(plan, out=tmp_path / "all", tick=lambda done, of, _: done == of or pytest.fail("run"))
+    assert note not in again.notes() and again.complete
+    some = specviz.run(plan, out=tmp_path / "some", number=2)
+    assert some.warm == {"w": 1} and not [each for each in some.notes() if "left to fill" in each]
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,8 @@ def test_sizes_are_read_and_checked():
         trees.sides(24, {"bild": 3})
     with pytest.raises(ParameterError, match="draft_size must lie in"):
         trees.sides(24, {"unispec": 0})
+    with pytest.raises(ParameterError, match=r"one number for all methods, not \[8, 16\]: METHOD=NUMBER"):
+        trees.bench(None, [], size=["8", "16"])
 
 
 @pytest.mark.parametrize(("given", "words"), [

@@ -18,6 +18,7 @@ from benchmarks.retranslation import CD, label
 import specviz
 from specviz.errors import ParameterError
 from specviz.measure import claims
+from specviz.measure import retranslation as measured
 from specviz.measure.benches import streams
 from specviz.measure.claims import Quality, ratio, resampled
 from specviz.measure.report import Bar, Estimate
@@ -97,6 +98,15 @@ def test_without_sacrebleu_a_score_says_what_to_install(monkeypatch):
     for score in (lambda: Quality("13a", [["a"]]), lambda: relative(None, None)):
         with pytest.raises(ParameterError, match="sacrebleu is not installed: pip install"):
             score()
+
+
+def test_without_sacrebleu_nothing_is_decoded(town, monkeypatch):
+    """Regression: every round was decoded first, and was lost."""
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    monkeypatch.setattr(measured, "Run", lambda *_, **options: pytest.fail("decoded"))
+    given = measured.Sources("German", translations.streams(translations.texts("de", 1)))
+    with pytest.raises(ParameterError, match="sacrebleu is not installed: pip install"):
+        measured.measure(town, given, [measured.Setting(RT, {"mode": "rt"})])
 
 
 def test_bleu_of_sums_is_the_corpus_bleu():

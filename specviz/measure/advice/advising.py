@@ -19,7 +19,7 @@ from specviz.audit.answer_files import Answer
 from specviz.audit.answers import order_unknown
 from specviz.errors import ParameterError, PromptError, plural
 from specviz.files import write_text
-from specviz.loop import generate
+from specviz.loop import Run
 from specviz.loop.batch import check_rows
 from specviz.loop.checks import Prompts, check_processors
 from specviz.loop.checks import check_prompts as entries_of
@@ -759,11 +759,12 @@ class Work:
         """Decode the first prompt with a setting and return its trace."""
         job = self.job
         method = find(candidate.method)(**dict(candidate.values))
-        return generate(
+        run = Run(
             job.model, job.ids[0] if job.ids else job.answers[0].ids, method,
             draft=job.drafters.get(candidate.draft), max_new_tokens=job.most, seed=job.seed,
             **vars(job.sampling),
         )  # fmt: skip
+        return timing.finish(run)
 
     def _warnings(self, readings: list[Reading]) -> list[str]:
         lines = []

@@ -13,14 +13,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import numpy as np
 import torch
 
 from specviz.errors import ParameterError, PromptError
-from specviz.loop import generate
+from specviz.loop import Run
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import computed_by, identity
@@ -41,7 +40,6 @@ from specviz.models.protocols import Model
 from specviz.models.zoo import bundled
 from specviz.suites import spread
 from specviz.suites import suite as load_suite
-from specviz.trace import Trace
 
 NEAR, SHARE, CLOSE = 0.1, 0.9, 0.95  # error of a speedup; share of settings; of the top speed
 TEMPERATURE = 0.8
@@ -144,21 +142,22 @@ def bench(
         "models": [identity(each) | computed_by(each) for each in (model, *served, *eagle)],
         "prompts": hashlib.sha256(json.dumps(first_turns(model, ordered)).encode()).hexdigest(),
     })  # fmt: skip
-    predictions = state.predictions(
-        candidates, lambda: _advice(model, served, chosen, max_new_tokens, tick).predictions
-    )
-    step = timing.counter(tick, (len(candidates) + 1) * (1 + number * rounds))
-    rows, warnings = confirm_on(
-        model, {each.name: each for each in served}, predictions, others, max_new_tokens, rounds,
-        state.content["rounds"], state.keep, step, [str(entry.get("kind") or "") for entry in chosen],
-    )  # fmt: skip
-    for row, each in zip(rows, predictions):
-        row |= {"cycle": each.cycle, "cycle_measured": row["tau_measured"] / row["measured"][0]}
-    counted = state.counted(
-        exact_number, exact_tokens,
-        lambda: list(_all_counted(model, [*served, *eagle], exact_number, exact_tokens, tick)),
-    )  # fmt: skip
-    decoded = list(_loads(model, served, chosen, others, max_new_tokens, sizes, tick)) if sizes else []
+    with state.going_on(rounds):
+        predictions = state.predictions(
+            candidates, lambda: _advice(model, served, chosen, max_new_tokens, tick).predictions
+        )
+        step = timing.counter(tick, (len(candidates) + 1) * (1 + number * rounds))
+        rows, warnings = confirm_on(
+            model, {each.name: each for each in served}, predictions, others, max_new_tokens, rounds,
+            state.content["rounds"], state.keep, step, [str(entry.get("kind") or "") for entry in chosen],
+        )  # fmt: skip
+        for row, each in zip(rows, predictions):
+            row |= {"cycle": each.cycle, "cycle_measured": row["tau_measured"] / row["measured"][0]}
+        counted = state.counted(
+            exact_number, exact_tokens,
+            lambda: list(_all_counted(model, [*served, *eagle], exact_number, exact_tokens, tick)),
+        )  # fmt: skip
+        decoded = list(_loads(model, served, chosen, others, max_new_tokens, sizes, tick)) if sizes else []
     notes = [*NOTES, *warnings, *_misses(rows)]
     loads = [each["others"] for each in state.content["rounds"]]
     about = timing.setting(
@@ -180,7 +179,7 @@ def _advice(
     model: Model, drafts: Sequence[Model], chosen: Sequence[Entry], most: int, tick: Tick,
     batches: Sequence[int] = (),
 ) -> Advice:  # fmt: skip
-    with TemporaryDirectory(prefix="specviz-") as folder:
+    with timing.temporary_folder() as folder:
         made = advise(
             model,
             list(drafts),
@@ -209,11 +208,11 @@ def _loads(
     ids = first_turns(model, list(others))[: sizes[-1]]
     clock, wait = timing.clock_of(model)[0], timing.synchroniser(model.device)
 
-    def timed(decoded: Callable[[], Trace]) -> tuple[float, int]:
+    def timed(begin_run: Callable[[], Run]) -> tuple[float, int]:
         """Seconds of a run, and the tokens that it wrote."""
         wait()
         begin = clock()
-        trace = decoded()
+        trace = timing.finish(begin_run())
         wait()
         return clock() - begin, int(summary(trace)["output"].sum())
 
@@ -229,7 +228,7 @@ def _loads(
                 find(BASELINE)() if name == "plain" else find(method)(draft_length=int(name), **rest)
             )
             decoded = partial(
-                generate, model, ids, chosen_method, draft=by_name.get(draft) if name != "plain" else None,
+                Run, model, ids, chosen_method, draft=by_name.get(draft) if name != "plain" else None,
                 batch=row["batch"],
             )  # fmt: skip
             begun, firsts = timed(partial(decoded, max_new_tokens=1))

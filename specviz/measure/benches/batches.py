@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 
 from specviz import methods
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, PromptError
 from specviz.loop.batch import decode_batch
 from specviz.loop.clock import Clock
 from specviz.loop.cycle import Cycle, decode
@@ -81,10 +81,17 @@ def measure(
         time counts once; ``times``, its ratio to batch 1, round by round; ``whole``, the same with the
         prefill and everything else included; ``latency``, median seconds from the start of a prompt's prefill
         to its end; ``token``, the same per token, in ms; ``tau``; ``same``, texts equal to batch 1's.
+
+    Raises
+    ------
+    ParameterError, PromptError
+        If the sizes are wrong, no method can run, or there are fewer prompts than the largest batch.
     """
     sizes = timing.counts(sizes, "batch sizes")  # strings from the command line
     if not sizes or sizes[0] != 1:
         raise ParameterError(f"the first batch size must be 1, the reference for the others, got {sizes}")
+    if max(sizes) > len(entries):
+        raise PromptError(f"a batch of {max(sizes)} needs as many prompts, not {len(entries)}: lower --sizes")
     ids = first_turns(model, entries)
     clock_name = timing.clock_of(model)[1]
     runs = [(entrant, size) for entrant in timing.lineup(drafts, list(only)) for size in sizes]

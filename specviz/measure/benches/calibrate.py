@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from specviz.errors import ParameterError, PromptError
 from specviz.measure.calibrate import Tick, calibrate
 from specviz.measure.report import Bar, Entry, Report, Settings
 from specviz.measure.timing import setting as circumstances
+from specviz.measure.timing import temporary_folder
 from specviz.models.protocols import Model
 from specviz.suites import spread
 
@@ -60,7 +60,7 @@ def bench(
     sets = [(str(n), rest[:n]) for n in NUMBERS] + [("5 others", rest[n : n + 5]) for n in (5, 10)]
     common: Settings = {"warm_up": warm, "draft": drafter, "max_new_tokens": max_new_tokens}
     made = []
-    with tempfile.TemporaryDirectory() as place:
+    with temporary_folder() as place:
         for name, some in sets:
             made.append((name, calibrate(model, method, some, folder=place, **common, tick=tick)))
         # The same measurement at every size, without a fit, is the ground truth.
@@ -82,7 +82,8 @@ def bench(
             row |= {label: fit.g, f"{label}_share": shares.get(fit.g)}
         rows.append(row)
     bars, notes = judged(made, truth, shares, number)
-    about = circumstances(model, drafts[:1] if drafter else [], prompts=number, rounds=rounds, method=method)
+    used = [drafter] if drafter is not None else []
+    about = circumstances(model, used, prompts=number, rounds=rounds, method=method)
     title = f"Calibrated draft size of {method} on {model.name} against trying every size"
     return Report("calibrate", title, about, COLUMNS, rows, bars, notes)
 

@@ -21,7 +21,7 @@ import torch
 from specviz import methods, metrics, schema
 from specviz.draft import Draft
 from specviz.errors import ParameterError, PromptError, near
-from specviz.loop import Run, generate
+from specviz.loop import Run
 from specviz.loop.machine import computed_by, identity
 from specviz.measure import timing
 from specviz.measure.benches import speed
@@ -208,20 +208,21 @@ def bench(
                 if len(answers.get(contender.label, [])) != sums:
                     answers[contender.label] = _answered(model, by_name, contender, questions[:sums])
                     state.keep()
-    about = {"best_exact": None, "left_out": {name: lacking[name] for name in PLAIN if name in lacking}}
-    return _report(
-        model, lineup, engines, by_name, selection, texts, practice, content, max_new_tokens, loss, about
-    )
+        about = {"best_exact": None, "left_out": {name: lacking[name] for name in PLAIN if name in lacking}}
+        return _report(
+            model, lineup, engines, by_name, selection, texts, practice, content, max_new_tokens, loss, about
+        )
 
 
 def _answered(
     model: Model, drafts: Mapping[str, Model], contender: Contender, questions: Sequence[Entry]
 ) -> list[bool]:
     """Let a contender answer the word problems; return whether each answer is right."""
-    trace = generate(
+    run = Run(
         model, list(questions), contender.build(), draft=drafts.get(contender.draft), record=None,
         max_new_tokens=SUM_TOKENS,
     )  # fmt: skip
+    trace = timing.finish(run)
     return [last_number(text) == entry["reference"][0] for text, entry in zip(trace.texts, questions)]
 
 
@@ -378,7 +379,7 @@ def _split(
         model, [{"prompt": ids} for ids in texts], contender.build(), draft=drafts[contender.draft],
         max_new_tokens=most,
     )  # fmt: skip
-    trace = run.finish()
+    trace = timing.finish(run)
     shares = timing.phases(trace)
     return {
         "contender": contender.label, "A/D": metrics.acceptance_rate(trace),

@@ -151,7 +151,7 @@ def _decoded(
     runs: dict[str, Run] = {}
     with timing.closing(runs):
         for method in methods:
-            Run(model, [ids[longest]], method, max_new_tokens=most).finish()
+            timing.finish(Run(model, [ids[longest]], method, max_new_tokens=most))
             runs[method] = Run(model, ids, method, max_new_tokens=most)
         decoders: dict[str, Callable[[int], list[int]]] = {
             THROUGH: lambda i: through(model, ids[i], most),
@@ -159,7 +159,7 @@ def _decoded(
             **{name: partial(peer.text, ids) for name, peer in theirs.items()},
         }
         times = timing.paired(decoders, len(ids), "cpu", step, timing.clock_of(model)[0])
-        traces = {method: run.finish() for method, run in runs.items()}
+        traces = {method: timing.finish(run) for method, run in runs.items()}
     once = {name: timed.each_once(len(texts)) for name, timed in times.items()}
     return Side(name, model, texts, once, traces)
 

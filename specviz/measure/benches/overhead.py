@@ -56,6 +56,8 @@ def bench(
             if only:
                 raise
             refused.append(f"skipped: {error}")
+    if not entrants:
+        raise ParameterError(f"no method here can run; {refused[0]}")
     step = timing.counter(tick, len(entrants) * (rounds + 1))
     with timing.settled():
         for entrant in entrants:
@@ -106,5 +108,5 @@ def pair(
 
 
 def _ending(run: Run, _: int) -> list[int]:
-    run.finish()
+    timing.finish(run)
     return []

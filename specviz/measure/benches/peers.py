@@ -80,12 +80,12 @@ def bench(
     with timing.closing(runs):
         for side in ours:
             options: Settings = {"draft": side.draft, "max_new_tokens": max_new_tokens}
-            Run(model, [ids[longest], ids[0]], side.method, **options).finish()
+            timing.finish(Run(model, [ids[longest], ids[0]], side.method, **options))
             runs[side] = Run(model, ids, side.method, **options)
         texts = {side: Texts(run) for side, run in runs.items()}
         step = timing.counter(tick, len(ids) * (len(texts) + len(theirs)))
         times = timing.paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
-        traces = {side: run.finish() for side, run in runs.items()}
+        traces = {side: timing.finish(run) for side, run in runs.items()}
     times = {side: timed.each_once(prompts) for side, timed in times.items()}
     peers = {Entrant(BASELINE): Entrant(GENERATE), Entrant(LOOKUP): Entrant(COPIED)}
     peers |= {Entrant("speculative", each): Entrant(ASSISTED, each) for each in whole}

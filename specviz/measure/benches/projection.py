@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from specviz.errors import ParameterError, plural
+from specviz.errors import ParameterError, PromptError, plural
 from specviz.measure.benches.passes import REFERENCE, measure_models, variants
 from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Report, Row, Tick
@@ -57,6 +57,8 @@ def bench(
         )
     points = contenders(model, drafts)
     texts = [ids for ids in first_turns(model, entries) if model.left(len(ids)) >= max_new_tokens][:number]
+    if not texts:
+        raise PromptError(f"no prompt leaves room for {max_new_tokens} new tokens: lower --max-new-tokens")
     prompts: list[Entry] = [{"prompt": ids} for ids in texts]
     ways = changes(model)
     if not ways:
@@ -87,8 +89,9 @@ def bench(
                 "error": guess / true - 1,
             })  # fmt: skip
     error = float(np.median([abs(row["error"]) for row in rows]))
-    about = setting(model, drafts, prompts=len(prompts), max_new_tokens=max_new_tokens, rounds=rounds,
-                    clock=clock_of(model)[1])  # fmt: skip
+    with threads(1):  # as `here` was measured
+        about = setting(model, drafts, prompts=len(prompts), max_new_tokens=max_new_tokens, rounds=rounds,
+                        clock=clock_of(model)[1])  # fmt: skip
     title = f"Speedups of {model.name} elsewhere, {plural(len(prompts), 'prompt')}"
     bars = [Bar("median error of a projected speedup", error, MOST, "at most")]
     return Report("projection", title, about, COLUMNS, rows, bars, NOTES)

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -739,7 +738,7 @@ def encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
 
 def _calibrated(model: Model, name: str, selection: Selection, most: int, tick: Tick) -> Settings:
     """Calibrate a method's draft size on untimed prompts; the result is saved with the rounds only."""
-    with TemporaryDirectory(prefix="specviz-") as folder:
+    with timing.temporary_folder() as folder:
         measured = calibrate(
             model, name, _firsts(selection.calibration), SIZES, warm_up=_firsts(selection.warm),
             max_new_tokens=most, rounds=CALIBRATION_ROUNDS, folder=folder,

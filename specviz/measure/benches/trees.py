@@ -147,6 +147,8 @@ def bench(
     times as fast as autoregressive decoding.
     """
     common, own = draft_sizes(size)
+    if len(common) > 1:
+        raise ParameterError(f"--size takes one number for all methods, not {common}: METHOD=NUMBER adds one")
     if not own:
         stored = {name: timing.calibrated(model, name) for name in FAMILY if name in methods.names()}
         own = {name: g for name, g in stored.items() if g is not None}
@@ -164,13 +166,13 @@ def bench(
         for side in lineup:
             method = side.build()
             first = before if side.memory == "warm" else texts[:2]
-            Run(model, first, method, record=None, max_new_tokens=max_new_tokens).finish()
+            timing.finish(Run(model, first, method, record=None, max_new_tokens=max_new_tokens))
             runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
             step(side.label)
         decoders = {side: Texts(run) for side, run in runs.items()}
         clock, name_of_clock = timing.clock_of(model)
         times = timing.paired(decoders, len(texts), model.device, lambda side: step(side.label), clock)
-        traces = {side: run.finish() for side, run in runs.items()}
+        traces = {side: timing.finish(run) for side, run in runs.items()}
     rows = {side: _row(side, times, traces[side]) for side in lineup}
     report = Report(
         "trees",
