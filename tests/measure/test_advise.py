@@ -23,6 +23,7 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
 from specviz.measure.advice import advising, devices, engines, grown, prices, readings, simulation
+from specviz.measure.advice import ranking as ranking_of
 from specviz.measure.advice.prices import Passes, Pilot, Prices
 from specviz.measure.advice.ranking import NOT, Ranking
 from specviz.measure.advice.readings import Reading, Text
@@ -96,6 +97,9 @@ class TestSimulation:
                 if candidate.method == CHAIN:
                     passes = [sum(name == "draft" for name, *_ in c.passes) for c in run]
                     assert passes == cycles.drafted.tolist() and cycles.certain
+                    for full, cycle in zip(cycles.full, run[1:]):
+                        fed = [tokens for name, _, tokens, *_ in cycle.passes if name == "draft"]
+                        assert not fed or fed[0] == 1 + full
 
     def test_heads(self):
         """Heads that predict from a table: where they have a state and room, and how long a run is right."""
@@ -191,6 +195,13 @@ class TestSimulation:
             rows = list(counted(target, [draft], [[1, 2], [3, 1, 2]], 12, sampling, lambda *_: None))
             assert all(row["held"] for row in rows)
             assert {row["badge"] for row in rows} == {"exact" if sampling.greedy else "bounded"}
+
+    def test_a_confidence_at_the_threshold_bounds_tau(self, pair):
+        """Rounding may put it on either side, so a run may draft on or not."""
+        made = read_all(pair, [[4, 4, 1, 4, 4], [1, 3, 1, 3, 1]])
+        p = float(made[1].records["small"].draft_p[2])
+        listed = [chain(4), chain(4, p), chain(4, p + 1e-6)]
+        assert [Simulation(made, listed).badge(each) for each in listed] == ["exact", "bounded", "exact"]
 
     def test_ties_bound_tau(self, pair):
         made = read_all(pair, [[4, 4, 1, 4, 4], [1, 3, 1, 3, 1]])
@@ -444,6 +455,27 @@ class TestRanking:
         low, high = by_label[chain(1)].speed_low, by_label[chain(1)].speed_high
         assert np.mean((low <= speeds) & (speeds <= high)) == pytest.approx(0.95, abs=0.03)
         assert by_label[PLAIN].low == by_label[PLAIN].high == 1
+
+    def test_the_clock_s_noise_is_counted_once_for_each_set_of_texts(self):
+        """Alike texts leave only the noise of the two sets' prices, which are drawn apart."""
+        text = Text("", "", [1], [1] * 40, "length", 40, frozenset())
+        reading = Reading(text, np.ones(40, bool), False, {"small": text.record(100)})
+        made = Simulation([reading] * 8, [PLAIN, lookup(1, 1, 3)])
+        noisy = flat(slope=0.2, rest=0.0, per_token=0.0, per_context=0.0)
+        passes = noisy.passes["", 1]
+        passes.ms = passes.ms[..., :1] * np.random.default_rng(2).normal(1, 0.1, (5, 2, 15))
+        ranking = Ranking(made, noisy)
+        drafting = next(each for each in ranking.predictions() if each.drafts)
+        plain, own = (ranking.counts[each] @ ranking.draws.T for each in (PLAIN, drafting.candidate))
+        alone = np.log(plain.sum(0) / own.sum(0)).std()
+        assert np.log(drafting.high / drafting.low) == pytest.approx(2 * 1.96 * 2**0.5 * alone, rel=0.15)
+
+    def test_where_drafting_does_not_pay_the_speed_is_plain(self, made, monkeypatch):
+        monkeypatch.setattr(ranking_of, "WORTH", 100.0)
+        ranking = Ranking(made, flat(draft=0.5, batches=(4,)))
+        row = ranking.elsewhere()[-1]
+        assert (row["best"], row["speed"]) == (NOT, ranking._speed(PLAIN, 4))
+        assert ranking._speed(chain(3), 4) != row["speed"]
 
     def test_the_oracle_is_the_best_of_all_sequences(self, made):
         prices_made = flat(slope=0.2)
