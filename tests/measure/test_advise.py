@@ -36,10 +36,11 @@ from specviz.methods.sampling import Sampling
 from specviz.metrics import speedups
 from specviz.metrics.costs import Shape
 from specviz.metrics.speedups import Drafter, PassTimes, Setting
-from specviz.models import loading
+from specviz.models import loading, trimmed
 from specviz.models.additions import Heads
 from specviz.models.heads import BlockwiseHeads
 from specviz.models.model import Model
+from specviz.models.trimmed import TrimmedModel
 from traces import build
 
 GREEDY = Sampling()
@@ -898,6 +899,8 @@ class TestAdvise:
             ({"confirm": True, "number": 8}, PromptError, "no prompt is left to confirm on"),
             ({"context": [4096]}, ParameterError, "do not fit into tiny"),
             ({"batch": [0]}, ParameterError, "batch"),
+            ({"batch": 4.0}, ParameterError, "batch"),
+            ({"context": "8"}, ParameterError, "context"),
             ({"answers": tmp_path / "x", "suite": "town"}, ParameterError, "drop one"),
             ({"max_new_tokens": 1}, ParameterError, "max_new_tokens"),
             ({"answers": tmp_path / "x", "suite": None, "number": 0}, ParameterError, "number"),
@@ -935,6 +938,43 @@ class TestAdvise:
             "town-draft": "town-draft", "mine": str(copy),
         }  # fmt: skip
         assert all(words[words.index("-m") + 1] == "town" for words in commands.values())
+
+    def test_a_loaded_drafter_is_named_by_its_folder(self, town, models, tmp_path):
+        mine = shutil.copytree(loading.find("town-draft"), tmp_path / "mine")
+        given = [specviz.load(mine), specviz.load("town-draft")]
+        assert advising._drafters(town, given, None, None)[1] == {
+            "mine": str(mine),
+            "town-draft": "town-draft",
+        }
+        assert advising._drafters(models[0], models[1], None, None)[1] == {"tiny-small": "DRAFT"}
+        file = SimpleNamespace(name="q", path=tmp_path / "q.gguf")
+        assert advising._argument(file) == f"gguf:{file.path}"
+
+    def test_a_drafter_named_twice_is_one(self, town):
+        for twice in (["town-draft"] * 2, [loading.find("town-draft")] * 2):
+            assert list(advising._drafters(town, twice, None, None)[0]) == ["town-draft"]
+
+    def test_sizes_are_numbers_or_lists_of_them(self):
+        assert advising._sizes(None, None) == ([1], [])
+        assert advising._sizes(np.int64(4), np.array([8, 2])) == ([1, 4], [2, 8])
+        assert advising._sizes((2,), range(3, 5)) == ([1, 2], [3, 4])
+
+    def test_memory_counts_the_rows_of_a_cut_head(self):
+        target, tokens = tiny.llama(max_length=64, name="tiny"), torch.tensor([1, 5, 7])
+        width, size = target.config.hidden_size, target.dtype.itemsize
+        small = TrimmedModel(trimmed.cut(target.net, 1, tokens.tolist()), target, "small")
+        cache = Shape(small.geometry).slot
+        assert advising.memory_of(small, 10) == (small.parameters + 3 * width) * size + 10 * cache
+        net = BlockwiseHeads(1, width, 12, tokens).requires_grad_(False)
+        heads = Heads(net, {"target": "tiny", "heads": 1, "width": width}, "heads").on(target)
+        assert advising.memory_of(heads, 10) == (heads.parameters + 3 * width) * size
+        small.kernels = "int8"
+        assert advising.memory_of(small, 10) is None
+
+    def test_progress_that_cannot_be_deleted_costs_no_advice(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        for path in (tmp_path / "file" / "x.json", tmp_path / "none", tmp_path):
+            advising.State(path, {}).done()
 
     def test_the_same_answers_to_other_prompts_are_another_work(self, models):
         def digest(prompt: int) -> str:
@@ -978,11 +1018,12 @@ class TestAdvise:
         """Nothing shows that the model wrote them, so the advice says so; confirming would be greedy."""
         file = tmp_path / "answers.jsonl"
         own = readings.write_text(town, {}, town.encode("Hello"), "", 12, Sampling(0.8, 0, 0.9), 0, 0)
-        line = {"turns": ["Hello"], "token_ids": own.tokens, "temperature": 0.8, "top_p": 0.9}
+        line = {"turns": ["Hello"], "token_ids": own.tokens, "temperature": 0.8, "top_p": 0.9, "min_p": 0.1}
         file.write_text(json.dumps(line) + "\n", "utf8")
         given = {"answers": file, "folder": tmp_path, "tick": lambda *_: None}
         made = specviz.advise(town, "town-draft", **given)
         assert any("whether town wrote these sampled answers was not checked" in w for w in made.warnings)
+        assert any("some answers were decoded with min_p 0.1, which is not" in w for w in made.warnings)
         assert {each.badge for each in made.predictions} == {"modelled"}
         words = shlex.split(made.command)
         assert words[-6:-2] == ["--temperature", "0.8", "--top-p", "0.9"]
@@ -1000,6 +1041,9 @@ class TestAdvise:
         assert [each.kind for each in request.lines] == ["a", "b"] * 10 + ["a"] * 4
         assert request.left_out == {"26 answers": "--number is 24"}
         assert len(advising.Request(answers=file, number=50).lines) == 50
+        assert [each.name for each in advising.Request(answers=[lines[0] | {"id": 7}]).lines] == ["7"]
+        altered = advising.Request(answers=[*lines, lines[0] | {"repeat_penalty": 1.1}], number=3).altered
+        assert altered == [], "only those of the chosen lines count"
 
     def test_answers_are_confirmed_on_other_prompts(self, town, tmp_path):
         """Each prompt is used once, and none whose answer is there, in whatever form the two are written."""
@@ -1174,6 +1218,15 @@ class TestDevices:
             made.on("h100", context=[1 << 20])
         with pytest.raises(ParameterError, match="advise again"):
             replace(made, elsewhere=None).on("h100")
+
+    def test_a_model_of_one_row_is_priced_in_batches_elsewhere(self, models, tmp_path, quick, monkeypatch):
+        """A roofline decodes nothing."""
+        monkeypatch.setattr(models[0], "batches", False, raising=False)
+        made = ask(models, tmp_path, as_device="1e9,1e12,1e-5", batch=4)
+        assert {row.get("batch") for row in made.changes} >= {1, 4}
+        assert made.on("1e9,1e12,1e-5", 4).changes == made.changes
+        with pytest.raises(ModelError, match="decodes one prompt at a time"):
+            ask(models, tmp_path, batch=4)
 
     def test_presets_say_where_their_rates_are_from(self):
         for name, device in devices.PRESETS.items():
