@@ -166,6 +166,20 @@ def test_tokens_of_mlx_lm_are_put_into_steps(file):
     assert read_counts(write(file, *tokens((False,) * 4)), "mlx-lm", plain=True).total("steps") == 3
 
 
+def test_a_text_of_mlx_lm_whose_drafts_were_all_rejected_counts(tmp_path):
+    """15 tokens in 3 steps and 6 s, and 19 tokens in 19 steps of 2 s, against plain steps of 1 s."""
+    texts = {"s": (((True,) * 4 + (False,)) * 4, 6.0), "r": ((False,) * 20, 38.0), "p": ((False,) * 20, 19.0)}
+    lines = {
+        name: [each | {"generation_tps": 20 / seconds} for each in tokens(drafts)]
+        for name, (drafts, seconds) in texts.items()
+    }
+    drafted = write(tmp_path / "s.jsonl", *lines["s"], *lines["r"])
+    why = sv.explain(drafted, write(tmp_path / "p.jsonl", *lines["p"]))
+    assert (why.costs.steps, why.costs.tokens) == (22, 34)
+    assert why.speedup.median == pytest.approx(34 / 44)
+    assert "no token came from a draft" in refused(write(drafted, *lines["r"]), "mlx-lm")
+
+
 def test_the_clock_of_mlx_lm_lacks_the_first_step(tmp_path):
     """4 steps of 2 s and 5 tokens, against plain steps of 1 s: 2.5 times."""
     names = [tmp_path / name for name in ("s.jsonl", "p.jsonl")]
@@ -234,9 +248,48 @@ def test_a_run_without_drafts_is_a_baseline(file):
         assert base.total("drafted") == 0
         table = metrics.rosetta(read_counts(write(file, entry), name), base)  # the same request
         assert "time per input" in table.index
+        both = read_counts(write(file, entry, plain), name)  # of a run with drafts, steps without one
+        own = read_counts(write(file, entry), name)
+        for column in ("steps", "emitted", "output", "drafted"):
+            assert both.total(column) == own.total(column) + base.total(column)
+        assert both.requests["drafts"].tolist()[1] == 0 and len(both.steps) == len(own.steps)
         write(file, plain)
-        assert "no drafts" in refused(file, name) or "no verify step" in refused(file, name)
+        assert "no drafts" in refused(file, name)
         assert "used speculation" in refused(write(file, entry), name, plain=True)
+
+
+def test_requests_that_drafted_nothing_are_part_of_the_run(tmp_path):
+    """100 tokens in 50 steps and 1 s, and nine times 100 in 100 steps and 2 s; plain steps take 20 ms."""
+
+    def answer(seconds, **drafts):
+        return {"predicted_n": 101, "predicted_ms": 1e3 * seconds, "prompt_n": 5, "prompt_ms": 100.0} | drafts
+
+    plain = write(tmp_path / "p.jsonl", *[answer(2.0)] * 10)
+    drafted = write(tmp_path / "s.jsonl", *[answer(2.0)] * 9, answer(1.0, draft_n=60, draft_n_accepted=50))
+    why = sv.explain(drafted, plain)
+    assert (why.costs.steps, why.costs.tokens) == (950, 1000) and not why.scope
+    assert why.speedup.median == pytest.approx(20 / 19)
+    counts = read_counts(drafted, "llama.cpp")
+    table = metrics.rosetta(counts, read_counts(plain, "llama.cpp", plain=True))
+    assert table["value"]["time per input"] == pytest.approx(21 / 20)
+    assert not len(counts.left_out) and metrics.tau(counts) == pytest.approx(1000 / 950)
+    log = "".join(
+        f"eval time = {1e3 * seconds} ms / 101 tokens\n" + more
+        for seconds, more in ((2.0, ""), (1.0, "draft acceptance = 0.83333 ( 50 accepted / 60 generated)\n"))
+    )
+    drafted.write_text(log)
+    assert read_counts(drafted, "llama.cpp-log").requests["steps"].tolist() == [100, 50]
+
+
+def test_counts_of_sglang_that_are_null_are_not_there(file):
+    meta = ENGINES["sglang"]["meta_info"]
+    older = {"spec_accept_token_num": 8, "spec_draft_token_num": 16}
+    null = meta | {"spec_num_correct_drafts": None, "spec_num_proposed_drafts": None}
+    assert read_counts(write(file, {"meta_info": null | older}), "sglang").total("accepted") == 8
+    assert "does not count drafts" in refused(write(file, {"meta_info": null}), "sglang")
+    counts = read_counts(write(file, {"meta_info": null}, {"meta_info": meta}), "sglang")
+    assert counts.left_out["line"].tolist() == [1]
+    assert sv.explain(file).sentence.endswith("This covers only 1 of 2 requests: the others have no counts.")
 
 
 def refused(path, origin, **rest):

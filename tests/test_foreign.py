@@ -223,6 +223,21 @@ def test_a_request_for_which_nothing_was_drafted(tmp_path):
     assert value["1 + accepted a draft"] == value["1 + accepted a draft, by request"] == 2.5
 
 
+def test_a_response_of_vllm_without_counts(tmp_path):
+    """A server that reports them for others drafted nothing for it; with n > 1, that is not known."""
+    none = changed("vllm", ("metrics", "speculative_decoding"), ...)
+    several = {**none, "choices": VLLM["choices"] * 2}
+    chunk = {**none, "usage": None}
+    found = read_counts(write(tmp_path / "r.jsonl", VLLM, none, several, chunk), "vllm")
+    assert found.requests["steps"].tolist() == [4, 10] and found.requests["drafts"].tolist() == [4, 0]
+    assert [why.split(":")[0] for why in found.left_out["why"]] == [
+        "no metrics.speculative_decoding", "it is a chunk of a streamed answer, but not the last one",
+    ]  # fmt: skip
+    sentence = specviz.explain(tmp_path / "r.jsonl").sentence
+    assert sentence.endswith("This covers only 2 of 3 requests: the others have no counts.")
+    assert "no metrics.speculative_decoding" in refused(write(tmp_path / "n.jsonl", chunk, several), "vllm")
+
+
 def test_aiperf_may_tell_what_steps_accepted_and_not_what_they_drafted(tmp_path):
     entry = copy.deepcopy(AIPERF)
     spec = entry["spec_decode_acceptance"]
@@ -303,14 +318,20 @@ def test_aiperf_records_and_what_they_leave_out(tmp_path):
     none = changed("aiperf", ("spec_decode_acceptance",), ...)
     later = changed("aiperf", ("metadata", "request_end_ns"), 6_000_000_000)
     found = read_counts(write(tmp_path / "p.jsonl", failed, AIPERF, warm, none, later), "aiperf")
-    assert found.left_out["line"].tolist() == [1, 3, 4]
+    assert found.left_out["line"].tolist() == [1, 3]
     assert [why.split(":")[0] for why in found.left_out["why"]] == [
-        "the request failed", "it belongs to the phase warmup", "no spec_decode_acceptance",
+        "the request failed", "it belongs to the phase warmup",
     ]  # fmt: skip
-    assert found.requests["id"].tolist() == ["talk", "talk"]
-    assert found.requests["seconds"].tolist() == [2.0, 2.0]
+    assert found.requests["id"].tolist() == ["talk"] * 3
+    assert found.requests["seconds"].tolist() == [2.0] * 3
+    assert found.requests["drafts"].tolist() == [4, 0, 4]
+    assert found.requests["steps"].tolist() == [4, 10, 4]  # 11 tokens, one of them the prefill's
+    assert found.least_steps and found.most == 3
     assert found.wall == 5.0
-    assert "3 lines skipped" in repr(found)
+    assert "2 lines skipped" in repr(found)
+    assert "no verify step" in refused(write(tmp_path / "n.jsonl", none), "aiperf")
+    bare = changed("aiperf", ("spec_decode_acceptance", "num_spec_tokens"), ...)
+    assert read_counts(write(tmp_path / "b.jsonl", bare, none), "aiperf").most is None
     # (A + N) / (D + N)
     assert metrics.rosetta(found)["value"]["accepted per verified"] == 10 / 14
 
@@ -604,6 +625,8 @@ def test_aiperf_records_hold_every_identity_that_aiperf_checks(tmp_path):
         "per_step_drafted": [3, 1],
     }  # fmt: skip
     assert "spec_decode_acceptance" not in second
+    again = read_counts(path, "aiperf").requests
+    assert again["drafts"].tolist() == [2, 0] and again["steps"].isna()[1], "no length says how many"
     assert "request_start_ns" not in first["metadata"]  # the start of this run is unknown
     with pytest.raises(TraceError, match="exists: choose another name"):
         metrics.counts(trace).to_aiperf(path)

@@ -76,6 +76,8 @@ class Explanation:
         The command that shows the trace, if it is in a file.
     trace : Trace or None
         The explained trace, if it is one.
+    scope : str
+        A sentence on requests that the figures do not cover; empty if they cover all.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Explanation:
     missing: list[str] = field(default_factory=list)
     player: str = ""
     trace: Trace | None = None
+    scope: str = ""
 
     # -- words -------------------------------------------------------------------------------------
 
@@ -112,6 +115,10 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """The explanation in a few sentences."""
+        return " ".join(filter(None, (self._explained, self.scope)))
+
+    @property
+    def _explained(self) -> str:
         tau, cycle = self.costs.tau, self.costs.cycle
         if np.isnan(tau):
             return "The record does not say how many cycles there were, nor what one writes or costs."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from specviz.paths import expanded
 from specviz.trace import Counts, Trace, read_counts
 from specviz.trace.counts import UNDRAFTED
 from specviz.trace.engines import origin_of
-from specviz.trace.foreign import COUNTERS
+from specviz.trace.foreign import COUNTERS, UNCLEAR
 from specviz.trace.vllm_log import DRAFTING_ONLY, VLLM_LOG
 
 if TYPE_CHECKING:
@@ -200,10 +201,13 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     depths = counts.each("depth")
     times = counts.each("times")
     all_depths = len(depths) > 0 and not np.isnan(depths).any()
-    return _explained(
+    made = _explained(
         counts.origin, counts.origin, counts.version, own, plain, missing, positions=positions,
         depths=depths if all_depths else None, times=times,
     )  # fmt: skip
+    unclear, covered = sum(str(why).startswith(UNCLEAR) for _, why in skipped), len(counts.requests)
+    words = f"This covers only {covered} of {covered + unclear} requests: the others have no counts."
+    return replace(made, scope=words) if unclear else made
 
 
 def _explained(

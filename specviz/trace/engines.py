@@ -39,7 +39,18 @@ import numpy as np
 from specviz.errors import TraceError
 from specviz.files import parsed
 from specviz.trace.files import Record
-from specviz.trace.foreign import COUNTERS, STEP_LIMIT, Line, Request, json_of, lines_of, text_of, word_of
+from specviz.trace.foreign import (
+    CHUNK,
+    COUNTERS,
+    NO_COUNTS,
+    STEP_LIMIT,
+    Line,
+    Request,
+    json_of,
+    lines_of,
+    text_of,
+    word_of,
+)
 from specviz.trace.vllm_log import NUMBER, SIGN, VLLM_LOG
 
 if TYPE_CHECKING:
@@ -51,7 +62,6 @@ CUT = ("length", "limit", "max_tokens", "maxPredictedTokensReached", CONTEXT_FUL
 ENDED = ("stop", "eos", "end_turn", "eosFound")
 SPECULATED = "used speculation, so it cannot be the baseline"
 NO_DRAFTS = "it reports no drafts"
-CHUNK = "it is a chunk of a streamed answer, but not the last one"
 
 
 # ---------------------------------------------------------------- requests with counts only
@@ -65,16 +75,18 @@ def _counted(
     """A request of which only sums are known; its first token is the prefill's."""
     if accepted > drafted:
         line.fail(f"accepted {accepted} of {drafted} drafted tokens")
-    if plain:
-        if drafted:
-            line.fail(SPECULATED)
-        if output > STEP_LIMIT:
-            line.fail(f"has more than {STEP_LIMIT:,} steps")
+    if plain and drafted:
+        line.fail(SPECULATED)
+    if plain and output > STEP_LIMIT:
+        line.fail(f"has more than {STEP_LIMIT:,} steps")
+    if not drafted:
         n = max(output - 1, 0)
         row |= dict.fromkeys(("drafts", "drafted", "accepted"), 0) | dict.fromkeys(("steps", "emitted"), n)
-        return Request(row | {"output": output}, [0] * n, [0] * n, True, 0, version=version)
-    if not drafted:
-        return NO_DRAFTS
+        row["output"] = output
+        if plain:
+            return Request(row, [0] * n, [0] * n, True, 0, version=version)
+        # Steps are not listed, since not all of those of the requests that drafted are known.
+        return Request(row, [], [], True, version=version, idle=NO_DRAFTS)
     accepts = each or []
     # Tokens accepted after an answer's end hide steps.
     counted = max(1, output - 1 - accepted, len(accepts)) if steps is None else steps
@@ -166,14 +178,14 @@ def _sglang(line: Line, plain: bool) -> Request | str:
         ("spec_accept_token_num", "spec_draft_token_num"),
     )  # fmt: skip
     counted: Record = {**given}
-    pairs = [(counted[a], counted[d]) for a, d in names if a in counted and d in counted]
-    if plain or not steps or not pairs:
-        if plain and steps:
-            line.fail(SPECULATED)
-        if plain:
-            return _counted(line, output, 0, 0, row, True)
-        return "no verify step, or a server whose meta_info does not count drafts"
-    accepted, drafted = (int(count or 0) for count in pairs[0])
+    pairs = [(counted.get(a), counted.get(d)) for a, d in names]
+    if plain and steps:
+        line.fail(SPECULATED)
+    if not steps:
+        return _counted(line, output, 0, 0, row, plain)
+    if (pair := next((pair for pair in pairs if None not in pair), None)) is None:
+        return NO_COUNTS
+    accepted, drafted = (int(count or 0) for count in pair)
     if output > 1 + accepted + steps:
         line.fail(
             f"has {output} completion tokens, but {steps} verify steps that accepted {accepted} drafts give "
@@ -227,7 +239,7 @@ def _lm_studio(line: Line, plain: bool) -> Request | str:
         if parts_of_it != total:
             line.fail(f"counts {total} draft tokens, but {parts_of_it} accepted, rejected and ignored ones")
     if accepted is None or total is None:
-        return _counted(line, output, 0, 0, row, True, version) if plain else NO_DRAFTS
+        return _counted(line, output, 0, 0, row, plain, version)
     return _counted(line, output, accepted, total - (ignored or 0), row, plain, version)
 
 
@@ -300,10 +312,9 @@ def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
         n = len(each) - 1  # the first token is the prefill's
         row |= {"steps": n, "emitted": n, "drafts": 0, "drafted": 0, "accepted": 0}
         return Request(row, [0] * n, [0] * n, True, 0)
-    if not any(each):
-        return "no token came from a draft"
     row |= {"steps": len(each), "emitted": len(group), "accepted": sum(each)}
-    return Request(row, each, [None] * len(each), False)
+    idle = "" if any(each) else "no token came from a draft"
+    return Request(row, each, [None] * len(each), False, idle=idle)
 
 
 PROMPT = re.compile(rf"prompt eval time\s*=\s*{NUMBER} ms /\s*(\d+) tokens")

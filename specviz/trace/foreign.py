@@ -4,8 +4,9 @@ This module reads vLLM's per-request acceptance metrics, AIPerf's acceptance rec
 files; `specviz.trace.engines` reads what llama.cpp, SGLang, LM Studio and mlx-lm write, and
 `specviz.trace.counters` a server's sums. A file is read whole or not at all: identities between its integers
 must hold, and the first line that breaks one is named. Means and rates in a file are not read, because they
-follow from the counts. Lines that hold nothing to count (a failed request, one without speculation) are
-listed in `Counts.left_out`, not dropped.
+follow from the counts. Lines that hold nothing to count (a failed request, a chunk of an answer) are listed
+in `Counts.left_out`, not dropped. If any request of a file drafted, those that did not are counted too: as
+plain steps, one for each token after the prefill's.
 
 These files are untrusted data: only numbers and names are taken from them.
 """
@@ -33,6 +34,12 @@ FILE_LIMIT = 1 << 30  # maximum bytes of a file
 STEP_LIMIT = 20_000_000  # maximum steps of a file: a histogram stands for many in a few characters
 COUNTERS = "vllm-metrics"  # a page of sums, not a file of requests
 NAME_LIMIT = 256  # maximum characters of a name
+CHUNK = "it is a chunk of a streamed answer, but not the last one"
+# Reasons why a finished request is left out although it may have drafted, or written plain steps.
+NO_COUNTS = "a server whose meta_info does not count drafts"
+NO_SPEC = "no metrics.speculative_decoding"
+VLLM_LENGTH, AIPERF_LENGTH = "usage.completion_tokens", "metrics.output_sequence_length"
+UNCLEAR = (NO_COUNTS, NO_SPEC, f"no {VLLM_LENGTH}", f"no {AIPERF_LENGTH}")
 EACH = "responses of a server with --per-request-spec-decode-metrics have each request's counts"
 
 
@@ -103,6 +110,7 @@ def read_counts(
     spans: list[tuple[float, float] | None] = []
     versions: set[str] = set()
     drafting: list[float] = []
+    idle: list[str] = []
     least_steps = False
     if origin in engines.FILES:
         entries = engines.FILES[origin](path, plain)
@@ -129,14 +137,16 @@ def read_counts(
             steps[column] += [value] * request.undrafted
         least_steps = least_steps or request.least_steps
         requests.append(request.row)
+        idle += [request.idle] * bool(request.idle)
         spans.append(request.span)
         if request.version is not None:
             versions.add(request.version)
         drafting.append(request.drafting)
         if request.most is not None:
             lengths.append(request.most)
-    if not requests:
-        why = f": {left_out[0]['why']}" if left_out else ""
+    if len(idle) == len(requests):
+        reasons = sorted(idle + [each["why"] for each in left_out], key=CHUNK.__eq__)
+        why = f": {reasons[0]}" if reasons else ""
         raise TraceError(f"{path} holds no counted requests{why}")
     drafts = [d for d in steps["drafted"] if d is not None]
     whole = len(drafts) == len(steps["drafted"])
@@ -255,6 +265,7 @@ class Request:
     drafting: float = math.nan  # seconds that its drafts took
     undrafted: int = 0  # steps without a draft, which the tool does not count
     least_steps: bool = False  # whether there may be more of them
+    idle: str = ""  # why it counts only in a file whose other requests drafted
 
 
 def _vllm(line: Line, plain: bool) -> Request | str:
@@ -292,9 +303,13 @@ def _vllm(line: Line, plain: bool) -> Request | str:
     if plain:
         if spec:
             line.fail("used speculation, so it cannot be the baseline")
-        return _plain(line, request, "usage.completion_tokens")
+        return _plain(line, request, VLLM_LENGTH)
     if spec is None:
-        return "no metrics.speculative_decoding: n > 1, or the server runs without speculation or its metrics"
+        if not usage or (last and last.get("finish_reason") is None):
+            return CHUNK
+        why = f"{NO_SPEC}: n > 1, or the server runs without speculation or its metrics"
+        alone = metrics and isinstance(choices, list) and len(choices) == 1
+        return _plain(line, request, VLLM_LENGTH, idle=why) if alone else why
     return _acceptance(line, spec, request, engine="vllm", place="metrics.speculative_decoding")
 
 
@@ -340,9 +355,13 @@ def _aiperf(line: Line, plain: bool) -> Request | str:
     if plain:
         if spec:
             line.fail("used speculation, so it cannot be the baseline")
-        return _plain(line, request, "metrics.output_sequence_length", span)
+        return _plain(line, request, AIPERF_LENGTH, span)
     if spec is None:
-        return "no spec_decode_acceptance: no verify step, or a server without speculation or its metrics"
+        why = "no spec_decode_acceptance: no verify step, or a server without speculation or its metrics"
+        if entry["metadata"].get("worker_id") == "specviz":  # its lengths say nothing about steps
+            request |= dict.fromkeys(("drafts", "drafted", "accepted"), 0)
+            return Request(request, [], [], True, span=span, idle=why)
+        return _plain(line, request, AIPERF_LENGTH, span, why)
     return _acceptance(line, spec, request, span, place="spec_decode_acceptance")
 
 
@@ -384,8 +403,10 @@ def word_of(value: Any, most: int = NAME_LIMIT) -> str | None:
     return value[:most].encode("utf8", "replace").decode() if isinstance(value, str) else None
 
 
-def _plain(line: Line, request: Record, name: str, span: tuple[float, float] | None = None) -> Request | str:
-    """A request without speculation: every token but the first, the prefill's, had its own step."""
+def _plain(
+    line: Line, request: Record, name: str, span: tuple[float, float] | None = None, idle: str = ""
+) -> Request | str:
+    """A request without drafts: every token but the first, the prefill's, had its own step."""
     output = request.get("output")
     if output is None:
         return f"no {name}"
@@ -393,7 +414,8 @@ def _plain(line: Line, request: Record, name: str, span: tuple[float, float] | N
         line.fail(f"has more than {STEP_LIMIT:,} steps")
     n = max(output - 1, 0)
     request |= dict.fromkeys(("drafts", "drafted", "accepted"), 0) | dict.fromkeys(("steps", "emitted"), n)
-    return Request(request, [0] * n, [0] * n, True, 0, span)
+    most = None if idle else 0  # other requests of the file drafted
+    return Request(request, [0] * n, [0] * n, True, most, span, idle=idle, least_steps=bool(idle))
 
 
 def _acceptance(

@@ -368,10 +368,10 @@ def test_a_file_without_a_step_is_refused(tmp_path):
 
 
 def test_skipped_lines_that_are_not_listed_are_counted(tmp_path):
-    none = {"timings": {"predicted_n": 9}}
+    none = {"error": {"code": 500}}
     for number, words in ((3, None), (4, "1 more line skipped"), (5, "2 more lines skipped")):
-        why = sv.explain(write(tmp_path / "l.jsonl", *[none] * number, ENGINES["llama.cpp"]))
-        assert len([each for each in why.missing if "is skipped: it reports no drafts" in each]) == 3
+        why = sv.explain(write(tmp_path / "l.jsonl", ENGINES["llama.cpp"], *[none] * number))
+        assert len([each for each in why.missing if "is skipped: the request failed" in each]) == 3
         rest = [each for each in why.missing if "more line" in each]
         assert rest == ([] if words is None else [f"{words}; specviz import lists all of them"])
 

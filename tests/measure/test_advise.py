@@ -23,6 +23,7 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
 from specviz.measure.advice import advising, devices, engines, grown, prices, readings, simulation
+from specviz.measure.advice import ranking as ranking_of
 from specviz.measure.advice.prices import Passes, Pilot, Prices
 from specviz.measure.advice.ranking import NOT, Ranking
 from specviz.measure.advice.readings import Reading, Text
@@ -35,10 +36,11 @@ from specviz.methods.sampling import Sampling
 from specviz.metrics import speedups
 from specviz.metrics.costs import Shape
 from specviz.metrics.speedups import Drafter, PassTimes, Setting
-from specviz.models import loading
+from specviz.models import loading, trimmed
 from specviz.models.additions import Heads
 from specviz.models.heads import BlockwiseHeads
 from specviz.models.model import Model
+from specviz.models.trimmed import TrimmedModel
 from traces import build
 
 GREEDY = Sampling()
@@ -96,6 +98,9 @@ class TestSimulation:
                 if candidate.method == CHAIN:
                     passes = [sum(name == "draft" for name, *_ in c.passes) for c in run]
                     assert passes == cycles.drafted.tolist() and cycles.certain
+                    for full, cycle in zip(cycles.full, run[1:]):
+                        fed = [tokens for name, _, tokens, *_ in cycle.passes if name == "draft"]
+                        assert not fed or fed[0] == 1 + full
 
     def test_heads(self):
         """Heads that predict from a table: where they have a state and room, and how long a run is right."""
@@ -191,6 +196,13 @@ class TestSimulation:
             rows = list(counted(target, [draft], [[1, 2], [3, 1, 2]], 12, sampling, lambda *_: None))
             assert all(row["held"] for row in rows)
             assert {row["badge"] for row in rows} == {"exact" if sampling.greedy else "bounded"}
+
+    def test_a_confidence_at_the_threshold_bounds_tau(self, pair):
+        """Rounding may put it on either side, so a run may draft on or not."""
+        made = read_all(pair, [[4, 4, 1, 4, 4], [1, 3, 1, 3, 1]])
+        p = float(made[1].records["small"].draft_p[2])
+        listed = [chain(4), chain(4, p), chain(4, p + 1e-6)]
+        assert [Simulation(made, listed).badge(each) for each in listed] == ["exact", "bounded", "exact"]
 
     def test_ties_bound_tau(self, pair):
         made = read_all(pair, [[4, 4, 1, 4, 4], [1, 3, 1, 3, 1]])
@@ -444,6 +456,27 @@ class TestRanking:
         low, high = by_label[chain(1)].speed_low, by_label[chain(1)].speed_high
         assert np.mean((low <= speeds) & (speeds <= high)) == pytest.approx(0.95, abs=0.03)
         assert by_label[PLAIN].low == by_label[PLAIN].high == 1
+
+    def test_the_clock_s_noise_is_counted_once_for_each_set_of_texts(self):
+        """Alike texts leave only the noise of the two sets' prices, which are drawn apart."""
+        text = Text("", "", [1], [1] * 40, "length", 40, frozenset())
+        reading = Reading(text, np.ones(40, bool), False, {"small": text.record(100)})
+        made = Simulation([reading] * 8, [PLAIN, lookup(1, 1, 3)])
+        noisy = flat(slope=0.2, rest=0.0, per_token=0.0, per_context=0.0)
+        passes = noisy.passes["", 1]
+        passes.ms = passes.ms[..., :1] * np.random.default_rng(2).normal(1, 0.1, (5, 2, 15))
+        ranking = Ranking(made, noisy)
+        drafting = next(each for each in ranking.predictions() if each.drafts)
+        plain, own = (ranking.counts[each] @ ranking.draws.T for each in (PLAIN, drafting.candidate))
+        alone = np.log(plain.sum(0) / own.sum(0)).std()
+        assert np.log(drafting.high / drafting.low) == pytest.approx(2 * 1.96 * 2**0.5 * alone, rel=0.15)
+
+    def test_where_drafting_does_not_pay_the_speed_is_plain(self, made, monkeypatch):
+        monkeypatch.setattr(ranking_of, "WORTH", 100.0)
+        ranking = Ranking(made, flat(draft=0.5, batches=(4,)))
+        row = ranking.elsewhere()[-1]
+        assert (row["best"], row["speed"]) == (NOT, ranking._speed(PLAIN, 4))
+        assert ranking._speed(chain(3), 4) != row["speed"]
 
     def test_the_oracle_is_the_best_of_all_sequences(self, made):
         prices_made = flat(slope=0.2)
@@ -866,6 +899,8 @@ class TestAdvise:
             ({"confirm": True, "number": 8}, PromptError, "no prompt is left to confirm on"),
             ({"context": [4096]}, ParameterError, "do not fit into tiny"),
             ({"batch": [0]}, ParameterError, "batch"),
+            ({"batch": 4.0}, ParameterError, "batch"),
+            ({"context": "8"}, ParameterError, "context"),
             ({"answers": tmp_path / "x", "suite": "town"}, ParameterError, "drop one"),
             ({"max_new_tokens": 1}, ParameterError, "max_new_tokens"),
             ({"answers": tmp_path / "x", "suite": None, "number": 0}, ParameterError, "number"),
@@ -903,6 +938,43 @@ class TestAdvise:
             "town-draft": "town-draft", "mine": str(copy),
         }  # fmt: skip
         assert all(words[words.index("-m") + 1] == "town" for words in commands.values())
+
+    def test_a_loaded_drafter_is_named_by_its_folder(self, town, models, tmp_path):
+        mine = shutil.copytree(loading.find("town-draft"), tmp_path / "mine")
+        given = [specviz.load(mine), specviz.load("town-draft")]
+        assert advising._drafters(town, given, None, None)[1] == {
+            "mine": str(mine),
+            "town-draft": "town-draft",
+        }
+        assert advising._drafters(models[0], models[1], None, None)[1] == {"tiny-small": "DRAFT"}
+        file = SimpleNamespace(name="q", path=tmp_path / "q.gguf")
+        assert advising._argument(file) == f"gguf:{file.path}"
+
+    def test_a_drafter_named_twice_is_one(self, town):
+        for twice in (["town-draft"] * 2, [loading.find("town-draft")] * 2):
+            assert list(advising._drafters(town, twice, None, None)[0]) == ["town-draft"]
+
+    def test_sizes_are_numbers_or_lists_of_them(self):
+        assert advising._sizes(None, None) == ([1], [])
+        assert advising._sizes(np.int64(4), np.array([8, 2])) == ([1, 4], [2, 8])
+        assert advising._sizes((2,), range(3, 5)) == ([1, 2], [3, 4])
+
+    def test_memory_counts_the_rows_of_a_cut_head(self):
+        target, tokens = tiny.llama(max_length=64, name="tiny"), torch.tensor([1, 5, 7])
+        width, size = target.config.hidden_size, target.dtype.itemsize
+        small = TrimmedModel(trimmed.cut(target.net, 1, tokens.tolist()), target, "small")
+        cache = Shape(small.geometry).slot
+        assert advising.memory_of(small, 10) == (small.parameters + 3 * width) * size + 10 * cache
+        net = BlockwiseHeads(1, width, 12, tokens).requires_grad_(False)
+        heads = Heads(net, {"target": "tiny", "heads": 1, "width": width}, "heads").on(target)
+        assert advising.memory_of(heads, 10) == (heads.parameters + 3 * width) * size
+        small.kernels = "int8"
+        assert advising.memory_of(small, 10) is None
+
+    def test_progress_that_cannot_be_deleted_costs_no_advice(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        for path in (tmp_path / "file" / "x.json", tmp_path / "none", tmp_path):
+            advising.State(path, {}).done()
 
     def test_the_same_answers_to_other_prompts_are_another_work(self, models):
         def digest(prompt: int) -> str:
@@ -946,11 +1018,12 @@ class TestAdvise:
         """Nothing shows that the model wrote them, so the advice says so; confirming would be greedy."""
         file = tmp_path / "answers.jsonl"
         own = readings.write_text(town, {}, town.encode("Hello"), "", 12, Sampling(0.8, 0, 0.9), 0, 0)
-        line = {"turns": ["Hello"], "token_ids": own.tokens, "temperature": 0.8, "top_p": 0.9}
+        line = {"turns": ["Hello"], "token_ids": own.tokens, "temperature": 0.8, "top_p": 0.9, "min_p": 0.1}
         file.write_text(json.dumps(line) + "\n", "utf8")
         given = {"answers": file, "folder": tmp_path, "tick": lambda *_: None}
         made = specviz.advise(town, "town-draft", **given)
         assert any("whether town wrote these sampled answers was not checked" in w for w in made.warnings)
+        assert any("some answers were decoded with min_p 0.1, which is not" in w for w in made.warnings)
         assert {each.badge for each in made.predictions} == {"modelled"}
         words = shlex.split(made.command)
         assert words[-6:-2] == ["--temperature", "0.8", "--top-p", "0.9"]
@@ -968,6 +1041,9 @@ class TestAdvise:
         assert [each.kind for each in request.lines] == ["a", "b"] * 10 + ["a"] * 4
         assert request.left_out == {"26 answers": "--number is 24"}
         assert len(advising.Request(answers=file, number=50).lines) == 50
+        assert [each.name for each in advising.Request(answers=[lines[0] | {"id": 7}]).lines] == ["7"]
+        altered = advising.Request(answers=[*lines, lines[0] | {"repeat_penalty": 1.1}], number=3).altered
+        assert altered == [], "only those of the chosen lines count"
 
     def test_answers_are_confirmed_on_other_prompts(self, town, tmp_path):
         """Each prompt is used once, and none whose answer is there, in whatever form the two are written."""
@@ -1142,6 +1218,15 @@ class TestDevices:
             made.on("h100", context=[1 << 20])
         with pytest.raises(ParameterError, match="advise again"):
             replace(made, elsewhere=None).on("h100")
+
+    def test_a_model_of_one_row_is_priced_in_batches_elsewhere(self, models, tmp_path, quick, monkeypatch):
+        """A roofline decodes nothing."""
+        monkeypatch.setattr(models[0], "batches", False, raising=False)
+        made = ask(models, tmp_path, as_device="1e9,1e12,1e-5", batch=4)
+        assert {row.get("batch") for row in made.changes} >= {1, 4}
+        assert made.on("1e9,1e12,1e-5", 4).changes == made.changes
+        with pytest.raises(ModelError, match="decodes one prompt at a time"):
+            ask(models, tmp_path, batch=4)
 
     def test_presets_say_where_their_rates_are_from(self):
         for name, device in devices.PRESETS.items():

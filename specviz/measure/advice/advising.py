@@ -24,7 +24,7 @@ from specviz.loop.batch import check_rows
 from specviz.loop.checks import Prompts, check_processors
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import Loadable, default_drafts, load_drafter, load_fitting, load_if_needed
-from specviz.loop.machine import computed_by, identity
+from specviz.loop.machine import computed_by, given_as, identity
 from specviz.measure import timing
 from specviz.measure.benches import speed
 from specviz.measure.progress import bar
@@ -36,8 +36,11 @@ from specviz.methods.sampling import Sampling
 from specviz.metrics.costs import Shape
 from specviz.metrics.loops import cut_loop
 from specviz.models import experts
+from specviz.models.additions import HeadModel
+from specviz.models.kernels import LAYOUTS, PLAIN
 from specviz.models.loading import find as find_model
 from specviz.models.protocols import Model
+from specviz.models.trimmed import TrimmedModel
 from specviz.models.zoo import bundled
 from specviz.paths import home
 from specviz.suites import spread
@@ -72,10 +75,10 @@ def advise(
     draft: Loadable | None = None,
     suite: Prompts | None = None,
     *,
-    answers: str | Path | None = None,
+    answers: str | Path | Sequence[Record] | None = None,
     number: int | None = None,
-    batch: int | Sequence[int] = (),
-    context: int | Sequence[int] = (),
+    batch: int | Sequence[int] | None = None,
+    context: int | Sequence[int] | None = None,
     temperature: float | None = None,
     top_k: int = 0,
     top_p: float = 1.0,
@@ -105,8 +108,9 @@ def advise(
     suite : str, Path or list of prompts
         As for `specviz.suite`. Default: ``town`` for the bundled ``town``, otherwise ``everyday``. Only the
         first turn of a conversation is used.
-    answers : path, optional
-        JSON lines with finished texts, used instead of decoding, as for `specviz.audit.answers`.
+    answers : path, or list of dict, optional
+        JSON lines with finished texts, or their objects, used instead of decoding, as for
+        `specviz.audit.answers`.
     number : int, optional
         How many prompts or answers, spread over the kinds of work. Default: 24; if the advice is confirmed,
         at most half of the available prompts.
@@ -170,10 +174,10 @@ class Request:
 
     draft: Loadable | None = None
     suite: Prompts | None = None
-    answers: str | Path | None = None
+    answers: str | Path | Sequence[Record] | None = None
     number: int | None = None
-    batch: int | Sequence[int] = ()
-    context: int | Sequence[int] = ()
+    batch: int | Sequence[int] | None = None
+    context: int | Sequence[int] | None = None
     temperature: float | None = None
     top_k: int = 0
     top_p: float = 1.0
@@ -211,8 +215,9 @@ class Request:
         self.lines: list[Answer] = []
         self.left_out: dict[str, str] = {}
         self.order_unknown = False
+        self.altered: list[str] = []
         if self.answers is not None:
-            self._read_answers(Path(self.answers))
+            self._read_answers(self.answers)
         if self.confirm is not False and not self.sampling.greedy:
             if self.temperature is None:
                 raise ParameterError(
@@ -221,9 +226,10 @@ class Request:
                 )
             raise ParameterError("confirming decodes greedily: leave temperature at 0, or drop confirm")
 
-    def _read_answers(self, path: Path) -> None:
-        every: list[Record] = [{"kind": each.kind or None, "line": each} for each in answer_files.read(path)]
+    def _read_answers(self, given: str | Path | Sequence[Record]) -> None:
+        every: list[Record] = [{"kind": each.kind or None, "line": each} for each in answer_files.read(given)]
         self.lines = [each["line"] for each in spread(every, self.number or NUMBER)]
+        self.altered = list(dict.fromkeys(each.altered for each in self.lines if each.altered))
         if left := len(every) - len(self.lines):
             self.left_out[plural(left, "answer")] = f"--number is {len(self.lines)}"
         if self.temperature is not None:
@@ -266,14 +272,14 @@ class Request:
             names[""] = given_as
         chosen, others = self.prompts(target)
         texts = reading.texts_of(self.lines, target)
-        _check_sizes(target, drafters, self.batches, self.contexts)
+        _check_sizes(target, drafters, self.batches if self.elsewhere is None else [1], self.contexts)
         ids = first_turns(target, chosen)
         check_room([target], chosen, ids)
         speed.encoded(target, others, self.most)
         job = Job(
             target, drafters, chosen, ids, texts, others, self.most, self.sampling, self.seed, self.batches,
             self.contexts, self.elsewhere, self.stores, names, revision, list(options),
-            self.left_out, self.order_unknown,
+            self.left_out, self.order_unknown, self.altered,
         )  # fmt: skip
         shown = bar() if tick is None else nullcontext(tick)
         with shown as progress:
@@ -337,6 +343,7 @@ class Job:
     options: list[str] = field(default_factory=list)  # of a command that decodes as here
     left_out: dict[str, str] = field(default_factory=dict)  # answers that are not used, and why
     order_unknown: bool = False  # whether answers do not say which of temperature and top-p came first
+    altered: list[str] = field(default_factory=list)  # settings that answers state and that are not computed
 
     @property
     def unchecked(self) -> bool:
@@ -361,7 +368,7 @@ class Job:
 def _drafters(
     target: Model, draft: Loadable | None, device: str | None, dtype: str | None
 ) -> tuple[dict[str, Model], dict[str, str]]:
-    """Load and check the drafters; return them by name, and the name or path of those given by one."""
+    """Load and check the drafters; return them by name, and how a command names each."""
     if draft is None:
         own = list(default_drafts(target.name).values())
         models = [name for name in own if name.endswith("-draft")] or [f"{target.name}-draft"]
@@ -370,7 +377,8 @@ def _drafters(
         loaded = load_fitting(target, given, device, dtype)
         given = [each.name for each in loaded]
     else:
-        given = list(draft) if isinstance(draft, list | tuple) else [draft]
+        every = draft if isinstance(draft, list | tuple) else [draft]
+        given = list({each if isinstance(each, str | Path) else id(each): each for each in every}.values())
         loaded = [load_drafter(target, each, device, dtype) for each in given]
     for each in loaded:
         target.check_vocabulary(each)
@@ -378,8 +386,20 @@ def _drafters(
         raise ParameterError(
             "two drafters have the same name: rename one so that tables can distinguish them"
         )
-    specs = {each.name: str(spec) for each, spec in zip(loaded, given) if isinstance(spec, str | Path)}
+    specs = {
+        each.name: str(spec) if isinstance(spec, str | Path) else _argument(each)
+        for each, spec in zip(loaded, given)
+    }
     return {each.name: each for each in loaded}, specs
+
+
+def _argument(drafter: Model) -> str:
+    """How a command names a drafter that was given as a loaded model; ``DRAFT`` if it has no file."""
+    name = given_as(drafter)
+    if name != drafter.name or name in bundled():
+        return name
+    path = getattr(drafter, "path", None)
+    return "DRAFT" if path is None else f"gguf:{path}"
 
 
 def _unique(given: Prompts) -> dict[str, Entry]:
@@ -391,11 +411,18 @@ def _unique(given: Prompts) -> dict[str, Entry]:
     return unique
 
 
-def _sizes(batch: int | Sequence[int], context: int | Sequence[int]) -> tuple[list[int], list[int]]:
+def _sizes(
+    batch: int | Sequence[int] | None, context: int | Sequence[int] | None
+) -> tuple[list[int], list[int]]:
     """Check and sort the batch sizes, to which 1 is added, and the contexts."""
-    batch, context = ([each] if isinstance(each, int) else each for each in (batch, context))
-    batches = sorted({1, *(check_int("batch", each, 1, 1024) for each in batch)})
-    return batches, sorted({check_int("context", each, 1) for each in context})
+    return sorted({1, *_checked("batch", batch, 1024)}), sorted(_checked("context", context))
+
+
+def _checked(name: str, given: int | Sequence[int] | None, most: int | None = None) -> set[int]:
+    if given is None:
+        return set()
+    several = given if isinstance(given, list | tuple | set | range | np.ndarray) else [given]
+    return {check_int(name, each, 1, most) for each in several}
 
 
 def _check_sizes(
@@ -450,7 +477,8 @@ class State:
 
     def done(self) -> None:
         """Delete the saved progress once the advice is complete."""
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # the advice is made: a file that stays does no harm
+            self.path.unlink()
 
 
 def packed(prices: Prices) -> Settings:
@@ -564,12 +592,12 @@ class Work:
         return self.job.given_as.get(draft, draft).removeprefix("hf:").removeprefix("gguf:") or "DRAFT"
 
     def _elsewhere(
-        self, texts: list[Text], readings: list[Reading], device: str, batch: int | Sequence[int],
-        context: int | Sequence[int],
+        self, texts: list[Text], readings: list[Reading], device: str, batch: int | Sequence[int] | None,
+        context: int | Sequence[int] | None,
     ) -> Advice:  # fmt: skip
         """The advice for the same texts on another device."""
         batches, contexts = _sizes(batch, context)
-        _check_sizes(self.job.model, self.job.drafters, batches, contexts)
+        _check_sizes(self.job.model, self.job.drafters, [1], contexts)
         job = replace(self.job, elsewhere=device_of(device), batches=batches, contexts=contexts, others=[])
         state = State(self.state.path, self.state.content | {"prices": None})
         return Work(job, state, lambda *_: None).of(texts, readings)
@@ -785,6 +813,11 @@ class Work:
                 "the answers' engine is not named, or its order of temperature and top-p is not known: the "
                 "temperature is taken first"
             )
+        if self.job.altered:
+            lines.append(
+                f"some answers were decoded with {'; '.join(self.job.altered[:3])}, which is not computed: τ "
+                "is that of other settings"
+            )
         close = sum(each.close for each in readings)
         if close:
             lines.append(
@@ -830,11 +863,17 @@ def noisy(predictions: Sequence[Prediction]) -> list[str]:
 def memory_of(drafter: Model, tokens: int) -> int | None:
     """Bytes of a drafter's weights and of its KV cache for `tokens` tokens; None if unknown."""
     bits = getattr(drafter.dtype, "itemsize", None)
-    if bits is None:
+    layout = getattr(drafter, "kernels", None) or getattr(getattr(drafter, "target", None), "kernels", PLAIN)
+    if bits is None or layout not in LAYOUTS:  # packed weights
         return None
+    elements = drafter.parameters
+    if isinstance(drafter, TrimmedModel):  # the copied rows of the target's head were not trained: add them
+        elements += drafter.net.lm_head.weight.numel()
+    elif isinstance(drafter, HeadModel) and drafter.head is not None:
+        elements += drafter.head.weights[0].numel()
     shape = getattr(drafter, "geometry", None)
     cache = Shape(shape).slot * tokens if shape else 0
-    return int(drafter.parameters * bits + cache)
+    return int(elements * bits + cache)
 
 
 def confirm_on(

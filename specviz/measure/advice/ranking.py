@@ -119,6 +119,8 @@ class Ranking:
         self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
         self.draws = np.stack([prices.vector(draw=draw) for _ in range(DRAWS)])
         self.chances = draw.standard_normal(DRAWS)  # randomness of acceptance in sampled texts
+        # The two sets of texts are timed apart: prices drawn for one do not hold for the other.
+        self.orders = np.stack([np.arange(DRAWS), draw.permutation(DRAWS)])
 
     def _counts(self, candidate: Candidate) -> np.ndarray:
         """How often each price occurs on each text: [texts, prices]."""
@@ -152,7 +154,7 @@ class Ranking:
     def _drawn(self, counts: np.ndarray) -> np.ndarray:
         """Times of resampled texts at resampled prices: [2, draws]."""
         ms = counts @ self.draws.T  # [texts, draws]
-        drawn: np.ndarray = ms[self.texts, np.arange(DRAWS)[:, None]].sum(-1)
+        drawn: np.ndarray = ms[self.texts, self.orders[..., None]].sum(-1)
         return drawn
 
     def _predicted(
@@ -288,8 +290,9 @@ class Ranking:
         for batch in self.prices.batches:
             speeds = {each: self._speed(each, batch) for each in self.counts}
             best = max(speeds, key=lambda each: speeds[each])
-            row = self._changed(f"batch {batch}", best, speeds[best] / speeds[Candidate(BASELINE)])
-            rows.append(row | {"batch": batch, "speed": speeds[best]})
+            plain = speeds[Candidate(BASELINE)]
+            row = self._changed(f"batch {batch}", best, speeds[best] / plain)
+            rows.append(row | {"batch": batch, "speed": plain if row["best"] == NOT else speeds[best]})
         return rows if len(rows) > 1 or self.prices.contexts else []
 
     def loads(self) -> list[Row]:

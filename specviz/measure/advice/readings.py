@@ -94,6 +94,8 @@ class Reading:
         By draft model: its drafts along a greedy text.
     close_drafts : dict of str to bool
         By drafter: whether its two best tokens are ever as close.
+    widths : dict of str to float
+        The rounding, as `roundings` gives it; empty for a sampled text.
     odds : dict of str to array [tokens]
         By draft model, for a sampled text: the probability that its draft of each token would be accepted.
     guesses : dict of str to array [tokens, most - 1]
@@ -110,10 +112,16 @@ class Reading:
     close: bool
     records: dict[str, TextRecord] = field(default_factory=dict)
     close_drafts: dict[str, bool] = field(default_factory=dict)
+    widths: Rounding = field(default_factory=dict)
     odds: dict[str, np.ndarray] = field(default_factory=dict)
     guesses: dict[str, np.ndarray] = field(default_factory=dict)
     copied: np.ndarray | None = None
     sampled: dict[float, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def near(self, draft: str, stop: float) -> bool:
+        """Whether a draft model's confidence is ever as close to a threshold: a run may draft on or not."""
+        p = self.records[draft].draft_p
+        return bool((np.abs(p - stop) < self.widths.get(draft, 0.0) * p).any())
 
     def at(self, temperature: float) -> Reading:
         """This greedy text, read as if it had been sampled at one of `TEMPERATURES`."""
@@ -202,7 +210,7 @@ def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling
             context, text, bool(heads), {each.name: _blocks(each, text, stack) for each in chains}
         )
     reading = Reading(text, token == np.array(text.tokens), bool((lead < width[model.name]).any()))
-    reading.sampled = sampled
+    reading.sampled, reading.widths = sampled, width
     for each in drafters:
         if isinstance(each, HeadModel):
             reading.guesses[each.name], close = _guesses(each, states, len(text.tokens), width[model.name])

@@ -152,7 +152,7 @@ class Advice(Page):
     passes: PassTimes | None = None
     drafters: Sequence[Drafter] = ()
     decode: Callable[[Candidate], Trace] | None = None
-    elsewhere: Callable[[str, int | Sequence[int], int | Sequence[int]], Advice] | None = None
+    elsewhere: Callable[[str, int | Sequence[int] | None, int | Sequence[int] | None], Advice] | None = None
     loads: list[Row] = field(default_factory=list)
 
     @property
@@ -393,7 +393,8 @@ class Advice(Page):
         return f"<div>{self._body()}</div>"
 
     def on(
-        self, device: str, batch: int | Sequence[int] = (), context: int | Sequence[int] = ()
+        self, device: str, batch: int | Sequence[int] | None = None,
+        context: int | Sequence[int] | None = None,
     ) -> Advice:  # fmt: skip
         """The advice for the same texts on another device, from a roofline of its passes.
 

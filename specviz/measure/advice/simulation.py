@@ -118,7 +118,8 @@ class Cycles:
     drafted : array
         Passes of the drafter: the mean of the bounds on a chain's tokens, or the levels of a tree.
     full : array
-        Probability that all sent tokens are accepted; 0 if none is sent.
+        Probability that all sent tokens are accepted and the drafter has yet to read the last; 0 if none is
+        sent.
     accepted : array
         Expected number of accepted draft tokens. A cycle whose draft reaches the text's end adds no bonus
         token to them.
@@ -203,7 +204,8 @@ def walk(places: Places, length: int) -> Cycles:
         starts.append(at)
         at += jumps[at]
     chosen = np.array(starts, np.int64)
-    full = ((accepted == sent) & (sent > 0))[chosen].astype(float)
+    # A drafter that was unsure of the next token has read the last one that was sent.
+    full = ((accepted == sent) & (sent > 0) & (drafted <= sent))[chosen].astype(float)
     certain = bool((low == high)[chosen].all())
     return Cycles(
         chosen, np.ones(len(chosen)), sent[chosen], drafted[chosen], full, accepted[chosen], 0.0, certain
@@ -344,19 +346,21 @@ class Simulation:
         """Bounds on τ of a run on these prompts.
 
         If two tokens are closer than the rounding between passes of different shape, a run may write or draft
-        the other one: only the draft length and the number of tokens then bound the cycles of that text. If
-        they are the target's, that number itself may be anything up to the text's limit, where τ is extreme.
+        the other one, and if a confidence is as close to the threshold, stop elsewhere: only the draft length
+        and the number of tokens then bound the cycles of that text. If the tokens are the target's, that
+        number itself may be anything up to the text's limit, where τ is extreme.
         A sampled run writes other texts: the bounds are four standard deviations on either side, over texts
         and the run's randomness, or all that the draft length allows if there are too few texts.
         """
         counts, tokens = self.counts(candidate), self.tokens
         here, longest = tokens.sum() / counts.sum(), candidate.length + 1
         low, high = counts.copy(), counts.copy()
+        draft, stop = candidate.draft, float(dict(candidate.values).get("stop", 0.0))
         for i, each in enumerate(self.readings if candidate.method not in STORES else ()):
             if each.close:
                 tokens[i] = high[i] = each.text.limit
                 low[i] = tokens[i] / longest  # of a length at which the last draft is whole
-            elif candidate.draft and each.close_drafts.get(candidate.draft):
+            elif draft and (each.close_drafts.get(draft) or (stop and each.near(draft, stop))):
                 low[i], high[i] = math.ceil(tokens[i] / longest), tokens[i]
         least, most = low.sum(), high.sum()
         if not self.greedy:
