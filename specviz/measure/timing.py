@@ -19,12 +19,14 @@ from specviz import calibration, methods
 from specviz.arguments import check_threads
 from specviz.errors import ParameterError, SpecvizError
 from specviz.loop import Run
+from specviz.loop.checks import Prompts
 from specviz.loop.clock import Clock, clock_for
 from specviz.loop.cycle import Cycle
 from specviz.loop.machine import calibration_setting as calibration_setting
 from specviz.loop.machine import machine, versions
 from specviz.loop.machine import thread_count as computing
 from specviz.measure.report import Estimate, Settings, Tick
+from specviz.methods import Method
 from specviz.models.protocols import Model
 from specviz.models.ranks import holding
 from specviz.suites.frozen import frozen, take
@@ -90,6 +92,11 @@ def finish(run: Run) -> Trace:
     if not trace.run["complete"]:
         raise KeyboardInterrupt
     return trace
+
+
+def decoded(model: Model, prompts: Prompts, method: str | type[Method] | Method, **options: Any) -> Trace:
+    """As `specviz.generate`, but Ctrl-C raises `KeyboardInterrupt`: see `finish`."""
+    return finish(Run(model, prompts, method, **options))
 
 
 class Texts:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-from specviz.loop import generate
 from specviz.measure.report import Entry, Settings
 from specviz.measure.sweep import BEAM, Measured, Point
-from specviz.measure.timing import BASELINE
+from specviz.measure.timing import BASELINE, decoded
 from specviz.methods import find
 from specviz.metrics.costs import relative_costs
 from specviz.models.protocols import Model
@@ -140,7 +139,7 @@ def lineup(
 def mean_threshold(whole: Point, entries: list[Entry], max_new_tokens: int) -> float:
     """The mean of CM-ASD's own thresholds τ_t of the judged tokens, in nats; τ_base if there are none."""
     options = {"draft": whole.draft, "max_new_tokens": max_new_tokens, **whole.options, **whole.values}
-    trace = generate(whole.model, entries, whole.method, **options)
+    trace = decoded(whole.model, entries, whole.method, **options)
     judged = trace.nodes[trace.nodes["status"].isin(["accepted", "rejected"])]
     base = find(str(whole.method))(**whole.values).values["tau_base"]
     return float(judged["threshold"].mean() if len(judged) else base)
@@ -180,7 +179,7 @@ def drafting(
         if point.method in (BEAM, BASELINE):
             continue
         options = {"draft": point.draft, "max_new_tokens": max_new_tokens, **point.options, **point.values}
-        trace = generate(point.model, entries, point.method, **options)
+        trace = decoded(point.model, entries, point.method, **options)
         cycles = trace.cycles[trace.cycles["cycle"] > 0]
         times[point.label] = 1e3 * float(cycles["draft_time"].mean())
         traces[point.label] = trace
@@ -192,6 +191,6 @@ def costs(mine: Point, base: Point, entries: list[Entry], max_new_tokens: int) -
     traces = {}
     for name, point in (("mine", mine), ("base", base)):
         options = {"draft": point.draft, "max_new_tokens": max_new_tokens, **point.options, **point.values}
-        traces[name] = generate(point.model, entries, point.method, **options)
+        traces[name] = decoded(point.model, entries, point.method, **options)
     (row,) = (each for each in relative_costs(traces, "base").to_dict("records") if each["name"] == "mine")
     return {name: float(row[f"relative_{name}"]) for name in ("flops", "bytes", "intensity")}

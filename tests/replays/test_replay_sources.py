@@ -266,7 +266,7 @@ def test_limits_are_compared_on_the_same_texts(how, monkeypatch):
     rows = [(n, 1, 10, 3, matched + (n > 3), 0, 2) for n in (3, 4) for matched in (1, 1, 1, 8, 8, 8)]
     counts = pd.DataFrame(rows, columns=["draft_length", "top", *COUNTS])
     monkeypatch.setattr(metrics, "limits_by_text", lambda trace, lengths: counts)
-    monkeypatch.setattr(canvases, "generate", lambda *_, **__: SimpleNamespace(texts=[]))
+    monkeypatch.setattr(canvases, "decoded", lambda *_, **__: SimpleNamespace(texts=[]))
     monkeypatch.setattr(canvases, "prompts_of", lambda *_: {"GSM8K": [{"prompt": "a"}] * 6})
     measured = canvases.limits(RECIPES["ssd/table2"], how())
     assert value(measured, "step_reduction", draft_length=3) == pytest.approx(45)
@@ -458,7 +458,7 @@ def test_measured_canvases_outlast_a_kill(how, monkeypatch):
     assert all(text.seconds and len(text.tokens) == len(text.passes) == 4 for text in written)
     limits = canvases.counted(options, given[0], {})
     monkeypatch.setattr(canvases, "timed", None)
-    monkeypatch.setattr(canvases, "generate", None)
+    monkeypatch.setattr(canvases, "decoded", None)
     assert canvases.measured(options, *given, steps.append) == written and len(steps) == 8
     texts, counts = canvases.counted(options, given[0], {})
     assert texts == limits[0] and counts.equals(limits[1])

@@ -13,10 +13,10 @@ import pandas as pd
 
 from specviz import metrics
 from specviz.errors import ParameterError
-from specviz.loop import generate
 from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
 from specviz.measure.claims import BootstrapEstimate, derived, quotient, ratio, resampled
 from specviz.measure.report import Entry, Values
+from specviz.measure.timing import decoded
 from specviz.replays.canvases import PAPER, suite
 from specviz.replays.cells import ABILITY
 from specviz.replays.recipes import Recipe, Row
@@ -129,10 +129,10 @@ def measured(
         return [Texts.of(each, options.model.eos) for each in written]
 
     return options.outlasting(
-        [[[way.method, way.values] for way in ways], ids, length],
+        {"ways": [[way.method, way.values] for way in ways], "texts": ids, "length": length},
         make,
-        lambda written: list(map(asdict, written)),
-        lambda content: [Texts(**each) for each in content],
+        lambda written: {"ways": list(map(asdict, written))},
+        lambda content: [Texts(**each) for each in content["ways"]],
         step,
         len(ids) * len(ways) * options.rounds,
     )
@@ -208,7 +208,7 @@ def one_task(
 
 def again(options: RunOptions, ids: list[list[int]], way: Way, i: int) -> Trace:
     """Decode a text again and return its trace."""
-    return generate(options.model, [ids[i]], way(), max_new_tokens=options.max_new_tokens)
+    return decoded(options.model, [ids[i]], way(), max_new_tokens=options.max_new_tokens)
 
 
 def key_of(row: Row) -> tuple[str, int | None]:
@@ -283,12 +283,12 @@ def counted(options: RunOptions, ids: list[list[int]], policy: Values) -> tuple[
 
     def make() -> tuple[list[str], pd.DataFrame]:
         length = options.max_new_tokens
-        trace = generate(options.model, ids, stepwise(**policy)(), max_new_tokens=length, batch=BATCH)
+        trace = decoded(options.model, ids, stepwise(**policy)(), max_new_tokens=length, batch=BATCH)
         step("stepwise decoding recorded")
         return list(trace.texts), metrics.limits_by_text(trace, lengths=DRAFTS)
 
     return options.outlasting(
-        ["limits", policy, DRAFTS, ids],
+        {"policy": policy, "lengths": DRAFTS, "texts": ids},
         make,
         lambda result: {"texts": result[0], "counts": result[1].to_dict("list")},
         lambda content: (content["texts"], pd.DataFrame(content["counts"])),

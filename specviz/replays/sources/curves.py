@@ -9,9 +9,9 @@ import numpy as np
 
 from specviz import metrics
 from specviz.errors import ParameterError
-from specviz.loop import generate
 from specviz.measure.benches import batches as batch_bench
 from specviz.measure.benches import passes
+from specviz.measure.timing import decoded
 from specviz.methods import find
 from specviz.metrics import Estimate
 from specviz.replays import canvases as canvases_of
@@ -59,7 +59,7 @@ def sizes(recipe: Recipe, options: RunOptions) -> Measurement:
 def warmed(options: RunOptions, entries: Entries, size: int) -> Trace:
     """UniSpec's trace of the measured prompts, decoded after the warm-up prompts."""
     chosen, warm = entries
-    trace = generate(
+    trace = decoded(
         options.model, warm + chosen, "unispec", draft_size=size, max_new_tokens=options.max_new_tokens
     )
     return trace.select(prompt=list(range(len(warm), len(warm) + len(chosen))))

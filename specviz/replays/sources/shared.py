@@ -107,21 +107,21 @@ class RunOptions:
         return result
 
     def outlasting(
-        self, key: Sequence[Any], make: Callable[[], T], pack: Callable[[T], Any], unpack: Callable[[Any], T],
-        step: Callable[[str], None], steps: int,
+        self, key: Settings, make: Callable[[], T], pack: Callable[[T], Settings],
+        unpack: Callable[[Settings], T], step: Callable[[str], None], steps: int,
     ) -> T:  # fmt: skip
         """The result of `make`, kept in the replay's folder, so that it outlasts a kill.
 
         Parameters
         ----------
-        key : sequence
+        key : dict
             What the result depends on, besides the model, its environment and the number of rounds.
         pack, unpack : callable
             Convert the result to plain data and back. What `unpack` cannot read is measured again.
         step, steps : callable, int
             Of a result that was kept before, all steps are reported at once.
         """
-        every = [*key, self.max_new_tokens, self.rounds, about(self.model)]
+        every = [key, self.max_new_tokens, self.rounds, about(self.model)]
         mark = hashlib.sha256(json.dumps(every, sort_keys=True, default=str).encode()).hexdigest()[:16]
         file = self.path / "measured" / f"{mark}.json"
         with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):  # missing or damaged

@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 
-from specviz.loop import generate
 from specviz.measure import retranslation
 from specviz.measure.claims import Quality, ratio
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.rows import words
+from specviz.measure.timing import decoded
 from specviz.models.protocols import Model
 from specviz.replays import comet
 from specviz.replays.recipes import Recipe, Row
@@ -92,8 +92,11 @@ def measured(
     template: str | None, step: Callable[[str], None],
 ) -> tuple[dict[str, retranslation.Decoded], Quality]:  # fmt: skip
     """Measure the settings on a language's streams; in the replay's folder they outlast a kill."""
-    key = [[[each.label, each.values] for each in chosen], template, given.language, given.references,
-           [list(map(asdict, stream)) for stream in given.streams]]  # fmt: skip
+    key = {
+        "settings": [[each.label, each.values] for each in chosen], "template": template,
+        "language": given.language, "right": given.references,
+        "texts": [list(map(asdict, stream)) for stream in given.streams],
+    }  # fmt: skip
     return options.outlasting(
         key,
         lambda: retranslation.measure(
@@ -122,7 +125,7 @@ def add_figures(
 
 def again(model: Model, given: Sequence[Stream], options: Settings, i: int) -> Trace:
     """Decode a stream again and return its trace."""
-    return generate(model, [given[i]], retranslation.METHOD, **options)
+    return decoded(model, [given[i]], retranslation.METHOD, **options)
 
 
 def label(row: Row) -> str:

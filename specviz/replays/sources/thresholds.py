@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from specviz.errors import ParameterError
-from specviz.loop import generate
 from specviz.loop.machine import identity
 from specviz.measure import pairs
 from specviz.measure.pairs import Score
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.sweep import Measured, Point, packed, sweep, unpacked
-from specviz.measure.timing import BASELINE
+from specviz.measure.timing import BASELINE, decoded
 from specviz.metrics.rouge import Rouge
 from specviz.replays import contenders
 from specviz.replays.cells import AGAIN, IDLE, Check
@@ -230,7 +229,7 @@ def finish(made: Measurement, options: RunOptions, timed: Sequence[Timed]) -> No
     given = {"draft": point.draft, "max_new_tokens": options.max_new_tokens, **point.options, **point.values}
     made.record(
         options, point.label, base.sums["seconds"] / mine.sums["seconds"],
-        lambda i: generate(point.model, [texts[i]], point.method, **given),
+        lambda i: decoded(point.model, [texts[i]], point.method, **given),
     )  # fmt: skip
 
 
@@ -290,7 +289,7 @@ def swept(points: list[Point], task: str, entries: list[Entry], options: RunOpti
         count(f"{task}: {label}")
 
     return options.outlasting(
-        [how, entries],
+        {"settings": how, "texts": entries},
         lambda: sweep(
             points, entries, max_new_tokens=options.max_new_tokens, rounds=options.rounds,
             tick=step,
