@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_widgets_show_themselves_as_offline_pages(tmp_path):
     (made,) = books.executed([path], tmp_path / "out", 1, lambda line: None)
     assert "players/02-1.html" in json.dumps(made) and (tmp_path / "out/players/02-1.html").is_file()
     assert (tmp_path / "out/walkthroughs/02_x-files/mine.html").is_file()
-    assert len(made.cells) == 3
+    assert len(made.cells) == 3 and not (tmp_path / "out/notebooks").exists()
     book.cells.append(cell("1 / 0"))
     path.write_text(nbformat.writes(book))
     with pytest.raises(SpecvizError, match="02_x does not run: ZeroDivisionError"):
@@ -87,6 +88,17 @@ def test_faults_are_noticed(tmp_path):
     (tmp_path / "b.html").write_text('<p id="yes"></p><script src="none.js"></script>')
     lines = check.faults(tmp_path)
     assert len(lines) == 5 and sum("another host" in line for line in lines) == 2
+    fetching = ("video", "src"), ("audio", "src"), ("embed", "src"), ("object", "data")
+    fetched = "".join(f'<{tag} {name}="https://x.y/{tag}"></{tag}>' for tag, name in fetching)
+    (tmp_path / "d.html").write_text(
+        f"{fetched}<style>@import url('https://x.y/s.css'); @import \"t.css\";</style>@import 'u.css'"
+        '<img srcset="data:image/png;base64,AA 1x, https://x.y/e.png 2x, none.png">'
+        f'<a href="{tmp_path}/b.html">1</a>'
+    )
+    more = [line for line in check.faults(tmp_path) if line not in lines]
+    assert sum("another host" in line for line in more) == 6 and len(more) == 9
+    assert f"d.html links to {tmp_path}/b.html: write it relative to the page" in more
+    assert {f"d.html links to {name}, which does not exist" for name in ("t.css", "none.png")} < {*more}
     assert "a.html links to b.html#no, but that page has no such anchor" in lines
     assert "b.html links to none.js, which does not exist" in lines
 
@@ -96,6 +108,23 @@ def test_papers_pages_are_those_of_the_data(tmp_path):
         committed = (ROOT / "docs" / "papers" / path.name).read_text("utf8")
         assert committed == path.read_text("utf8"), "run: python -m specviz.site.papers docs/papers"
     assert all((ROOT / "docs" / "papers" / f"{paper}.md").is_file() for paper in papers.METHODS)
+
+
+def test_only_tables_with_claims_count_as_measured_in_haste(monkeypatch):
+    quick = {"bild/table1": True, "bild/table3": False, "bild/figure2": None}
+    of = {"model": "m", "suite": "s", "processor": "p", "dtype": "d", "kernels": "k", "date": ""}
+    source = SimpleNamespace(threads=1, **of)
+    every = {
+        name: SimpleNamespace(
+            settings={} if value is None else {"quick": value},
+            verdicts=[] if value is None else ["held"],
+            sources=[source],
+        )
+        for name, value in quick.items()
+    }
+    monkeypatch.setattr(papers, "recorded", lambda name: every)
+    assert "1 of 2 tables and figures with claims were measured in haste" in papers.about_verdicts()
+    assert [line.endswith("; quick\n") for line in papers._settings("replays", list(every))] == [True, False]
 
 
 def test_papers_pages_name_the_tables_of_an_earlier_drafter():

@@ -346,11 +346,10 @@ def diffusion(
 
     find(target)
     with loading():
-        from specviz.finetune.answers import check_apart, read
+        from specviz.finetune.answers import read
         from specviz.finetune.diffusion import adapt, read_texts
 
     tasks, own = read_texts(texts), None if answers is None else read(answers)
-    check_apart([task["prompt"] for task in tasks])
     with on_threads(threads):
         made = adapt(target, tasks, out, answers=own, start=start, rank=rank, longest=longest,
                      epochs=epochs, rate=rate, batch=batch, tokens=tokens, seed=seed, device=device,
@@ -394,8 +393,7 @@ def check(
         from specviz.models import load
 
     with on_threads(threads):
-        texts = [entry.get("prompt") or entry["turns"][0] for entry in entries]
-        result = check_draft(load(drafter, device), load(target, device), texts, max_new_tokens)
+        result = check_draft(load(drafter, device), load(target, device), entries, max_new_tokens)
         print(result)
         if card:
             print(f"written: {write_card(result, drafter, prompts)}")
@@ -458,8 +456,8 @@ def datastore(
     print(hint("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
 
 
-def _texts(prompts: str | None, answers: Path | None) -> list[str] | Answers:
-    """Training data of a drafter: answers, or prompts (the first turns of conversations) to answer first."""
+def _texts(prompts: str | None, answers: Path | None) -> list[Prompt] | Answers:
+    """Training data of a drafter: answers, or prompts to answer first."""
     if (prompts is None) == (answers is None):
         raise ParameterError("give --prompts for the target to answer first, or --answers from it")
     if answers is not None:
@@ -467,11 +465,7 @@ def _texts(prompts: str | None, answers: Path | None) -> list[str] | Answers:
             from specviz.finetune.answers import read
         return read(answers)
     assert prompts is not None
-    texts = [entry.get("prompt") or entry["turns"][0] for entry in _entries(prompts)]
-    with loading():
-        from specviz.finetune.answers import check_apart
-    check_apart(texts)
-    return texts
+    return _entries(prompts)
 
 
 def _entries(prompts: str) -> list[Prompt]:

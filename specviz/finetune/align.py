@@ -29,8 +29,9 @@ from specviz.models.trimmed import TrimmedModel
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specviz.finetune.training import Prompts
     from specviz.models.additions import Target
-    from specviz.models.protocols import Prompt, Spec
+    from specviz.models.protocols import Spec
     from specviz.models.torch_model import TorchModel
 
 ABSENT = -100  # stands for a token that the draft's head lacks; the loss ignores it
@@ -62,7 +63,7 @@ class Aligned(Trained):
 def align(
     target: Spec,
     draft: Spec,
-    prompts: Sequence[Prompt] | Answers,
+    prompts: Prompts | Answers,
     out: str | Path,
     *,
     soft: bool = False,
@@ -88,9 +89,9 @@ def align(
     target, draft : Model, or anything else that `specviz.load` takes
         They must share kind and vocabulary. Neither is changed.
     prompts : sequence, or Answers
-        As `specviz.generate` takes them: texts, chats or token ids. Or the target's answers to them, as
-        `specviz.finetune.answers.read` gives them. Every tenth prompt, and at least the last, is held out for
-        measurement.
+        As `specviz.generate` takes them, but a list; of a conversation the first turn counts. Or the target's
+        answers to them, as `specviz.finetune.answers.read` gives them. Every tenth prompt, and at least the
+        last, is held out for measurement.
     out : str or Path
         The folder to write: weights in the draft's number format, tokenizer, a card.
     soft : bool
@@ -110,7 +111,8 @@ def align(
     seed : int
         Seed of the order in which answers are read.
     force : bool
-        Whether an existing folder may be replaced.
+        Whether an existing folder may be replaced, and unfinished work with other settings deleted; its
+        answers stay if this run would make the same.
     every : float
         Seconds between checkpoints, and between lines of progress.
 
@@ -119,23 +121,22 @@ def align(
     ModelError
         If the two differ in kind or vocabulary, cannot be trained, or `out` exists.
     PromptError
-        If there are fewer than two prompts, one cannot be read or leaves no room for an answer, or none of
-        the given answers is of the kind that `drawn` names.
+        If there are fewer than two different prompts, one cannot be read, is a suite's question or leaves no
+        room for an answer, or none of the given answers is of the kind that `drawn` names.
     ParameterError
         If a value is out of range.
     """
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
     path = training.vacant(out, force)
-    if not isinstance(prompts, Answers) and len(prompts) < 2:
-        raise PromptError("alignment needs two prompts or more: one is held out for measuring")
-    if not isinstance(prompts, Answers) and drawn:
+    given = training.to_learn(prompts)
+    if not isinstance(given, Answers) and drawn:
         raise ParameterError(
             "drawn answers must be given: make them with specviz models answers --temperatures, or drop "
             "--drawn"
         )
-    if isinstance(prompts, Answers) and prompts.rows and not training.pairs_of(prompts, drawn):
+    if isinstance(given, Answers) and given.rows and not training.pairs_of(given, drawn):
         which, remedy = ("sampled", "drop --drawn") if drawn else ("greedy", "add --drawn")
-        raise PromptError(f"{prompts.path} holds no {which} answers: {remedy}")
+        raise PromptError(f"{given.path} holds no {which} answers: {remedy}")
     teacher, learner = _pair(target, draft, device)
     net = None  # only for a target whose distributions follow from its head and last states
     if soft and isinstance(teacher, Model) and not getattr(teacher, "prefix", None):
@@ -144,7 +145,7 @@ def align(
     last = teacher.layers if net is not None else 0
     mark = [soft, drawn, epochs, rate, batch, tokens, seed, teacher.name, learner.name, learner.content]
     partial, answers = training.gather(
-        teacher, (learner,), prompts, path, mark, force, settings, (last,) if last else ()
+        teacher, (learner,), given, path, mark, force, settings, (last,) if last else ()
     )
     answered = training.pairs_of(answers)
     fitting = [
@@ -154,7 +155,7 @@ def align(
     ]
     if len(fitting) < len(answered):
         settings.say(f"left out, as a model has no room: {plural(len(answered) - len(fitting), 'answer')}")
-    sampled = drawn if isinstance(prompts, Answers) else None
+    sampled = drawn if isinstance(given, Answers) else None
     pairs = [pair for pair in fitting if sampled in (None, pair.drawn)]
     if len(pairs) < len(fitting):
         which, remedy = ("greedy", "drop") if sampled else ("sampled", "use")
@@ -162,7 +163,7 @@ def align(
         settings.say(f"left out: {number} ({remedy} --drawn to learn them)")
     if len(pairs) < 2:
         raise PromptError("alignment needs two answers or more: one is held out for measuring")
-    learnt, held = training.parted(pairs)
+    learnt, held = training.parted(pairs, say)
     if sampled:  # a draft is measured on greedy answers, as its τ is defined
         numbers = {pair.number for pair in held}
         held = [pair for pair in fitting if pair.number in numbers and not pair.drawn] or held

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError, plural
 from specviz.files import checked, parsed, replacing
-from specviz.finetune.checkpoint import alone
+from specviz.finetune.checkpoint import alone, writing
 from specviz.finetune.target_states import states_in, states_of
 from specviz.methods.sampling import Sampling
 from specviz.metrics.loops import cut_loop
@@ -195,7 +195,8 @@ def answer(
     Raises
     ------
     ModelError
-        If the target cannot answer in batches, or the file was made with another target or options.
+        If the target cannot answer in batches, the file was made with another target or options, or it cannot
+        be written.
     ParameterError
         If the target lacks a layer whose states are wanted.
     PromptError
@@ -228,7 +229,7 @@ def _answers(
     earlier = sum(len(row["answer"]) for row in rows)
     tokens = done = 0  # of this run, whose speed is shown
     end = max(map(_end, rows), default=0)
-    with ExitStack() as stack:
+    with writing(out), ExitStack() as stack:
         file = stack.enter_context(out.open("a", encoding="utf-8"))
         kept = stack.enter_context(_mended(out, header, rows)) if options.layers else None
         for row, states in _decoded(target, prompts, there, options):
@@ -287,6 +288,8 @@ def check_apart(prompts: Sequence[Prompt], names: Sequence[str] = ()) -> None:
     PromptError
         If a prompt is a suite's question, or contains one of eight words or more; the message names both.
     """
+    if not any(map(_texts_of, prompts)):  # token ids alone: nothing to compare
+        return
     from specviz.suites import suite
     from specviz.suites.catalogue import bundled, cached_questions
 
@@ -350,7 +353,7 @@ def read(path: str | Path) -> Answers:
     path = expanded(path, ModelError)
     try:
         with path.open(encoding="utf-8") as file:
-            header = _header(file.readline(), path)
+            header = read_header(file.readline(), path)
             rows = list(_rows(file, path))
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
@@ -479,11 +482,10 @@ def _saved(out: Path, header: Header) -> tuple[Header, list[Row]]:
         first, *lines = whole.decode("utf-8", "replace").splitlines(keepends=True) or [""]
     except OSError as error:
         raise ModelError(f"cannot read {out}: {error.strerror or error}") from error
-    old = _header(first, out)  # before any repair: the file may be something else
+    old = read_header(first, out)  # before any repair: the file may be something else
     different = [key for key, value in header.items() if key != "model" and old.get(key) != value]
     if different:
-        why = "was made with a different" if different[0] in old else "does not say its"
-        raise ModelError(f"{out} {why} {different[0]}: name another file or delete it")
+        raise ModelError(f"{out} {_difference(old, header, different)}name another file or delete it")
     if not whole.endswith(b"\n"):  # the run was killed in the middle of a line
         with out.open("r+b") as file:
             file.truncate(whole.rfind(b"\n") + 1)
@@ -504,7 +506,19 @@ def _mended(out: Path, header: Header, rows: Sequence[Row]) -> IO[bytes]:
     return file
 
 
-def _header(line: str, path: Path) -> Header:
+def _difference(old: Header, new: Header, keys: Sequence[str]) -> str:
+    """Describe the first key by which headers differ, and how to get the old number format again."""
+    if (key := keys[0]) not in old:
+        return f"does not say its {key}: "
+    layout = old.get("kernels") or "plain"
+    ways = {"dtype": f"--dtype {old.get('dtype')}", "kernels": f"SPECVIZ_KERNELS={layout}"}
+    again = " and ".join(ways[each] for each in keys if key in ways)
+    values = ("plain" if (value := each.get(key)) is None else str(value)[:20] for each in (old, new))
+    return f"was made with a different {key} ({', now '.join(values)}): {again and f'repeat with {again}, '}"
+
+
+def read_header(line: str, path: Path) -> Header:
+    """Read the first line of a file of answers (`ModelError` if it is none)."""
     header = parsed(line, f"{path}, line 1", error=ModelError) if line.strip() else None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ModelError(f"{path} holds no answers: make them with specviz models answers")

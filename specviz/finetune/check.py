@@ -19,7 +19,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 from specviz.files import write_text
 from specviz.finetune.eagle_loss import EagleLoss, unroll, words
-from specviz.finetune.training import read_card
+from specviz.finetune.training import first_turns, read_card
 from specviz.loop.drafters import load_drafter
 from specviz.loop.run import generate
 from specviz.metrics.interval import LEAST as TEXTS
@@ -31,9 +31,11 @@ from specviz.models.layers import embeddings
 from specviz.models.loading import find
 
 if TYPE_CHECKING:
+    from specviz.finetune.training import Prompts
     from specviz.loop.drafters import Loadable
     from specviz.models.eagle import Eagle
     from specviz.models.model import Model
+    from specviz.trace import Trace
     from specviz.models.protocols import Model as Drafter
     from specviz.models.protocols import Prompt
 
@@ -135,9 +137,7 @@ class HeadCheck(DraftCheck):
         return "\n\n".join([super().__str__(), self.variations.to_string(), self.verdict])
 
 
-def check_draft(
-    draft: Loadable, model: Loadable, prompts: Sequence[Prompt], max_new_tokens: int = 48
-) -> DraftCheck:
+def check_draft(draft: Loadable, model: Loadable, prompts: Prompts, max_new_tokens: int = 48) -> DraftCheck:
     """Compare a drafter's guesses with the target's greedy texts, on finished texts and in the loop.
 
     For an EAGLE head and for blockwise heads, likely causes of a failure are tested as well (`HeadCheck`).
@@ -147,7 +147,7 @@ def check_draft(
     draft : draft model, blockwise heads or EAGLE head, or anything else that `specviz.load` takes
     model : Model, or anything else that `specviz.load` takes
     prompts : sequence
-        As `specviz.generate` takes them.
+        As `specviz.generate` takes them, but a list; of a conversation the first turn counts.
     max_new_tokens : int
 
     Raises
@@ -155,8 +155,9 @@ def check_draft(
     ModelError
         If it is none of these, or does not fit the target, or the target is not causal.
     PromptError
-        If there are no prompts, or the texts are too short to guess in.
+        If there are no prompts, one is not valid, or the texts are too short to guess in.
     """
+    given = first_turns(prompts)
     target: Model = load(model)
     drafter = load_drafter(target, draft, None, None)
     if target.kind != "causal" or drafter.kind not in ("causal", "heads", "eagle"):
@@ -164,7 +165,7 @@ def check_draft(
             f"{drafter.name} is {drafter.kind}, its target {target.kind}: only EAGLE heads, blockwise heads "
             "and draft models of causal targets are checked"
         )
-    texts = _greedy(target, prompts, max_new_tokens)
+    texts = _greedy(target, given, max_new_tokens)
     begun, looped = _looped(target, drafter, texts, max_new_tokens)
     reading: Reading | None = None
     if isinstance(drafter, EagleModel):
@@ -177,7 +178,7 @@ def check_draft(
     depths = _depth_table(_chains(texts, guesses), _chains(texts, guesses, begun), looped)
     if reading is None:
         return DraftCheck(drafter.name, target.name, len(texts), depths)
-    return _diagnosed(reading, depths, _texts(target, _raw(target, prompts), max_new_tokens))
+    return _diagnosed(reading, depths, _texts(target, _raw(target, given), max_new_tokens))
 
 
 def _diagnosed(reading: Reading, depths: pd.DataFrame, bare: list[tuple[int, list[int]]]) -> HeadCheck:
@@ -346,11 +347,18 @@ class HeadsReading(Reading):
         return every
 
 
+def _whole(trace: Trace) -> Trace:
+    """The trace, if Ctrl-C has not cut it short."""
+    if not trace.run["complete"]:
+        raise KeyboardInterrupt
+    return trace
+
+
 def _texts(target: Model, prompts: list[list[int]], most: int) -> list[tuple[int, list[int]]]:
     """Greedy texts of the target that are long enough and do not repeat themselves."""
     if not prompts:
         return []
-    own = generate(target, prompts, "autoregressive", max_new_tokens=most).outputs
+    own = _whole(generate(target, prompts, "autoregressive", max_new_tokens=most)).outputs
     texts = []
     for number, prompt in enumerate(prompts):
         answer = own[own["prompt"] == number]["token"].tolist()
@@ -378,10 +386,8 @@ def _greedy(target: Model, prompts: Sequence[Prompt], most: int) -> list[tuple[i
     Raises
     ------
     PromptError
-        If there are no prompts, or the texts are too short.
+        If the texts are too short.
     """
-    if not prompts:
-        raise PromptError("there are no prompts; give one or more")
     texts = _texts(target, [target.encode(prompt) for prompt in prompts], most)
     if not texts:
         raise PromptError(
@@ -436,7 +442,7 @@ def _looped(
     else:
         method, chain = "speculative", {"draft_length": DEPTH}
     prompts = [text[:prompt] for prompt, text in texts]
-    trace = generate(target, prompts, method, draft=drafter, max_new_tokens=most, **chain)
+    trace = _whole(generate(target, prompts, method, draft=drafter, max_new_tokens=most, **chain))
     cycles = trace.cycles[(trace.cycles["cycle"] > 0) & (trace.cycles["sent"] > 0)]
     begun = [cycles.loc[cycles["prompt"] == n, "context"].to_numpy() for n in range(len(texts))]
     judged = trace.nodes[trace.nodes["status"].isin(["accepted", "rejected"])]

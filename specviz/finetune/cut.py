@@ -74,7 +74,7 @@ def cut(
     ):
         if not 0 < value <= most:
             raise ParameterError(f"{name} must lie in 1 .. {most:,}, got {value:,}")
-    learnt, _ = training.parted(training.pairs_of(answers))
+    learnt, _ = training.parted(training.pairs_of(answers), say)
     counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
     tokens = training.draft_tokens(teacher.eos, counts, vocabulary, say)
     weights: bergamot.TrimmedDecoder | trimmed.TrimmedNet

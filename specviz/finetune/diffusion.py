@@ -24,6 +24,7 @@ from typing_extensions import TypedDict
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import read_json, read_json_lines
 from specviz.finetune import training
+from specviz.finetune.answers import check_apart
 from specviz.finetune.masking import draw_masks
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import adapters, load
@@ -135,10 +136,10 @@ def adapt(
     Raises
     ------
     ModelError
-        If the target cannot be adapted or has no unused special token, `start` is not an adapter of it, or
-        `out` exists.
+        If the target cannot be adapted or has no end token or no unused special token, `start` is not an
+        adapter of it, or `out` exists.
     PromptError
-        If fewer than two texts are short enough.
+        If fewer than two texts are short enough, or one has a suite's question.
     ParameterError
         If a value is out of range, or the target is not given by name or folder.
     """
@@ -146,18 +147,23 @@ def adapt(
     training.positive(rank=rank)
     path = training.vacant(out, force)
     name = str(target) if isinstance(target, str | Path) else None
+    if name and (folder := find(name)) and folder == expanded(name):  # not a name: loadable from anywhere
+        name = str(folder.resolve())
+    check_apart([text["prompt"] for text in texts])
     model = adapters.base(
         load(target, device, "float32", invariant=False, kernels="plain", backend=name and "torch")
     )
     if name is None:
         raise ParameterError("an adapter is loaded with its target by name: give the target's name or folder")
+    if not model.eos:
+        raise ModelError(f"{model.name} has no end token, with which answers must end")
     tensors = None if start is None else _tensors(start, model)
     rank = rank if tensors is None else next(v.shape[0] for k, v in tensors.items() if k.endswith(".down"))
     mask = unused_token(model)
     pairs = _pairs(model, texts, answers, longest)
     if len(pairs) < 2:
         raise PromptError(f"adapting needs at least two texts of at most {longest} tokens: one is held out")
-    learnt, held = training.parted(pairs)
+    learnt, held = training.parted(pairs, say)
     learnt = training.some(learnt, tokens, seed)
     mark = [
         "diffusion",

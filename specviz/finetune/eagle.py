@@ -17,7 +17,7 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import eagle_loss, training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import digest, speaks_by_its_last_state, states_of_answers, twin
-from specviz.finetune.training import Pair, Trained, print_line
+from specviz.finetune.training import Pair, Trained, print_line, share_text
 from specviz.models import load
 from specviz.models.additions import EagleHead, load_addition
 from specviz.models.eagle import Eagle, Variant
@@ -28,8 +28,9 @@ from specviz.models.loading import find
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specviz.finetune.training import Prompts
     from specviz.models.model import Model
-    from specviz.models.protocols import Prompt, Spec
+    from specviz.models.protocols import Spec
 
 TEXTS = 8  # answers used to choose the initial scale of the scores
 STEPS = 4  # steps ahead for which agreement is reported
@@ -55,15 +56,15 @@ class OwnEagle(Trained):
     def __str__(self) -> str:
         return (
             f"{self.path} (agreement with the target on {self.held_out} held-out answers: "
-            f"{self.before[0]:.3f} before, {self.after[0]:.3f} after; further steps on "
-            f"{', '.join(f'{share:.3f}' for share in self.after[1:])})"
+            f"{share_text(self.before[0])} before, {share_text(self.after[0])} after; further steps on "
+            f"{', '.join(map(share_text, self.after[1:]))})"
         )
 
 
 @training.alone
 def train_eagle(
     target: Spec,
-    prompts: Sequence[Prompt] | Answers,
+    prompts: Prompts | Answers,
     out: str | Path,
     generation: int = 3,
     *,
@@ -94,9 +95,9 @@ def train_eagle(
     target : Model, or anything else that `specviz.load` takes
         A causal model in transformers' format. It is not changed.
     prompts : sequence, or Answers
-        As `specviz.generate` takes them: texts, chats or token ids. Or the target's answers to them, as
-        `specviz.finetune.answers.read` gives them. Every tenth prompt, and at least the last, is held out for
-        measurement.
+        As `specviz.generate` takes them, but a list; of a conversation the first turn counts. Or the target's
+        answers to them, as `specviz.finetune.answers.read` gives them. Every tenth prompt, and at least the
+        last, is held out for measurement.
     out : str or Path
         The folder to write: ``config.json``, ``model.safetensors`` in the target's number format, a card.
     generation : int
@@ -132,7 +133,8 @@ def train_eagle(
     seed : int
         Seed of the initial weights, the order of the answers, and generation 1's noise.
     force : bool
-        Whether an existing folder may be replaced.
+        Whether an existing folder may be replaced, and unfinished work with other settings deleted; its
+        answers stay if this run would make the same.
     every : float
         Seconds between checkpoints, and between lines of progress.
 
@@ -141,7 +143,8 @@ def train_eagle(
     ModelError
         If an EAGLE drafter cannot learn from the target, `start` cannot be trained further, or `out` exists.
     PromptError
-        If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
+        If there are fewer than two different prompts, or one cannot be read, is a suite's question or leaves
+        no room for an answer.
     ParameterError
         If a value is out of range or belongs to the other generation.
     """
@@ -149,8 +152,7 @@ def train_eagle(
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
     _check_generation(generation, own_head, layers=layers, draft_vocabulary=draft_vocabulary)
     path = training.vacant(out, force)
-    if not isinstance(prompts, Answers) and len(prompts) < 2:
-        raise PromptError("a drafter needs two prompts or more: one is held out for measuring")
+    given = training.to_learn(prompts)
     teacher = load(target, device, "float32", invariant=False)
     _refuse(teacher)
     net = twin(teacher.net)
@@ -169,12 +171,12 @@ def train_eagle(
     mark = ["eagle", generation, states, draft_vocabulary, own_head, steps, epochs, rate, batch, tokens,
             seed, teacher.name, None if begun is None else digest(begun.net)]  # fmt: skip
     read = (*(states if generation == 3 else ()), teacher.layers)
-    partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, read)
+    partial, answers = training.gather(teacher, (), given, path, mark, force, settings, read)
     # The first two tokens of a text are never drafted.
     pairs = [pair for pair in training.pairs_of(answers) if len(pair.prompt) + len(pair.answer) > 2]
     if len(pairs) < 2:
         raise PromptError(f"{teacher.name}'s answers are too short to learn from: use other prompts")
-    learnt, held = training.parted(pairs)
+    learnt, held = training.parted(pairs, say)
     learnt = training.some(learnt, tokens, seed)
 
     shape = Shape(generation, states, draft_vocabulary, own_head)
@@ -296,7 +298,8 @@ def measure(
 ) -> tuple[tuple[float, ...], list[list[int]]]:
     """How often the drafter's most likely token is the target's, 1, 2, 3 and 4 steps ahead, and runs of hits.
 
-    A run, one for each place of each answer, is the number of right guesses of a chain from there.
+    Shares of steps that no answer has are NaN. A run, one for each place of each answer, is the number of
+    right guesses of a chain from there.
     """
     model.eval()
     hits, counted, runs = np.zeros(STEPS), np.zeros(STEPS), []
@@ -310,7 +313,7 @@ def measure(
         for row, pair in enumerate(some):
             begin, end = len(pair.prompt), len(pair.prompt) + len(pair.answer)
             runs.append([_run(every, row, place, end) for place in range(max(begin, 2), end)])
-    return tuple((hits / np.maximum(counted, 1)).tolist()), runs
+    return tuple(np.where(counted, hits / np.maximum(counted, 1), np.nan).tolist()), runs
 
 
 def _run(every: Sequence[np.ndarray], row: int, place: int, end: int) -> int:
@@ -428,6 +431,7 @@ def _card(
         f"How often its top token is the target's, on {result.held_out:,} held-out answers: the "
         "answer's own tokens given, and after the first step its own states.", "",
         "| steps ahead | before | after |", "| ---: | ---: | ---: |",
-        *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
+        *(f"| {i} | {share_text(a)} | {share_text(b)} |"
+          for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -20,7 +20,7 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import states_of_answers, twin
-from specviz.finetune.training import CHAIN, Pair, Trained, print_line
+from specviz.finetune.training import CHAIN, Pair, Trained, print_line, share_text
 from specviz.models import load
 from specviz.models.devices import has_bfloat16
 from specviz.models.heads import TYPE, BlockwiseHeads
@@ -29,7 +29,8 @@ from specviz.models.model import Model
 from specviz.models.trimmed import write
 
 if TYPE_CHECKING:
-    from specviz.models.protocols import Prompt, Spec
+    from specviz.finetune.training import Prompts
+    from specviz.models.protocols import Spec
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class OwnHeads(Trained):
     after: tuple[float, ...]
 
     def __str__(self) -> str:
-        shares = ", ".join(f"{share:.3f}" for share in self.after)
+        shares = ", ".join(map(share_text, self.after))
         return (
             f"{self.path} (agreement with the target on {self.held_out} held-out answers, by head: {shares})"
         )
@@ -57,7 +58,7 @@ class OwnHeads(Trained):
 @training.alone
 def train_heads(
     target: Spec,
-    prompts: Sequence[Prompt] | Answers,
+    prompts: Prompts | Answers,
     out: str | Path,
     *,
     heads: int = 4,
@@ -94,15 +95,15 @@ def train_heads(
     ModelError
         If the target is not a Llama-family model on torch, or `out` exists.
     PromptError
-        If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
+        If there are fewer than two different prompts, or one cannot be read, is a suite's question or leaves
+        no room for an answer; or if all answers are too short for the last head.
     ParameterError
         If a value is out of range.
     """
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
     training.positive(heads=heads, inner=inner)
     path = training.vacant(out, force)
-    if not isinstance(prompts, Answers) and len(prompts) < 2:
-        raise PromptError("heads need two prompts or more: one is held out for measuring")
+    given = training.to_learn(prompts)
     teacher = load(target, device, "float32", invariant=False)
     if not isinstance(teacher, Model) or not teacher.plain:
         raise ModelError(
@@ -114,9 +115,11 @@ def train_heads(
         )
     last = teacher.layers
     mark = ["heads", heads, inner, draft_vocabulary, epochs, rate, batch, tokens, seed, teacher.name]
-    partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, (last,))
-    learnt, held = training.parted(training.pairs_of(answers))
+    partial, answers = training.gather(teacher, (), given, path, mark, force, settings, (last,))
+    learnt, held = training.parted(training.pairs_of(answers), say)
     learnt = training.some(learnt, tokens, seed)
+    if max(len(pair.answer) for pair in learnt) <= heads:
+        raise PromptError(f"the answers are too short: head {heads} needs {heads + 1} tokens")
     kept = states_of_answers(twin(teacher.net), answers, [*learnt, *held], (last,), partial, settings)
     kept_tokens = None
     if draft_vocabulary is not None:
@@ -215,7 +218,7 @@ def measure(
     for heads in every:
         right = [head.tolist() for head in heads[:CHAIN]]
         runs.append([_run([head[at] for head in right if at < len(head)]) for at in range(len(right[0]))])
-    return tuple(float(head.mean()) if len(head) else 0.0 for head in shares), runs
+    return tuple(float(head.mean()) for head in shares), runs  # NaN where no answer is long enough
 
 
 def _run(right: Sequence[bool]) -> int:
@@ -241,6 +244,7 @@ def _card(result: OwnHeads, net: BlockwiseHeads, target: str, epochs: float, rat
         f"How often each head's top token is the target's, on {result.held_out:,} held-out answers:",
         "",
         "| tokens ahead | before | after |", "| ---: | ---: | ---: |",
-        *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
+        *(f"| {i} | {share_text(a)} | {share_text(b)} |"
+          for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -95,6 +95,7 @@ def draw_masks(
     masked, weights = learnt.copy(), 1 / shares
     count = int(cells.sum())
     if some := round(len(canvas) * blockwise):
-        learnt[:some], masked[:some], weights[:some] = hide_blocks(canvas[:some], cells[:some], end, rng)
+        rows = rng.permutation(len(canvas))[:some]  # a batch may be sorted by length
+        learnt[rows], masked[rows], weights[rows] = hide_blocks(canvas[rows], cells[rows], end, rng)
         count = int(np.rint((weights[:, None] * learnt).sum()))
     return Masks(learnt, masked, np.repeat(weights / count, learnt.sum(1)))

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specviz.finetune.checkpoint import writing
 from specviz.models.devices import has_bfloat16
 from specviz.models.layers import embeddings
 
@@ -131,6 +132,13 @@ def speaks_by_its_last_state(model: Model, net: PreTrainedModel) -> bool:
     return alike and torch.allclose(head(states[-1]).float(), logits, atol=1e-2, rtol=1e-2)
 
 
+def lack_of_room(size: int, folder: Path) -> str:
+    """Describe states of `size` bytes that are too many for a folder's disk; empty if they are not."""
+    free = shutil.disk_usage(folder).free
+    large = f"{size / 1e9:.1f} GB of states are more than a quarter of the free {free / 1e9:.1f} GB"
+    return large if size > free / SHARE else ""
+
+
 def compute_states(
     net: PreTrainedModel, texts: Texts, layers: Sequence[int], file: Path, settings: Settings
 ) -> Callable[[int], Tensor]:
@@ -157,18 +165,15 @@ def compute_states(
     size = len(layers) * width * BYTES  # per token
     held = file.stat().st_size if file.exists() else 0
     missing = (sum(lengths) - len(lengths)) * size - held
-    if missing > (free := shutil.disk_usage(file.parent).free) / SHARE:
-        settings.say(
-            f"{missing / 1e9:.1f} GB of states are more than a quarter of the free {free / 1e9:.1f} GB: the "
-            "target reads the texts in every epoch"
-        )
+    if why := lack_of_room(missing, file.parent):
+        settings.say(f"{why}: the target reads the texts in every epoch")
         return lambda text: _read(net, [texts[text]], layers)[0].float()
     ends = list(accumulate((length - 1) * size for length in lengths))
     done = next((number for number, end in enumerate(ends) if end > held), len(ends))
     done -= done % settings.batch * (done < len(ends))  # whole passes: other batches round differently
     spoken = began = time.monotonic()
     before = ends[done - 1] if done else 0
-    with file.open("ab") as out:
+    with writing(file), file.open("ab") as out:
         out.truncate(before)
         while done < len(texts):
             for values in _read(net, [texts[text] for text in order[done : done + settings.batch]], layers):

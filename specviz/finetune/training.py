@@ -1,6 +1,6 @@
 """Training on a user's own models: the target answers the prompts, and unfinished work is kept in a folder.
 
-``OUT.partial`` holds a hash of the settings, the answers, perhaps the target's states of them, then a
+``OUT.partial`` holds hashes of the settings, the answers, perhaps the target's states of them, then a
 checkpoint; repeating the call continues from there. The folder itself appears complete, at the end.
 """
 
@@ -22,17 +22,19 @@ from functools import wraps
 from inspect import signature
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import torch
 from typing_extensions import TypedDict
 
-from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.errors import ModelError, ParameterError, PromptError, plural
 from specviz.files import read_json, replacing, temporary, write_text
 from specviz.finetune import checkpoint
-from specviz.finetune.answers import AnswerOptions, Answers, answer
+from specviz.finetune.answers import AnswerOptions, Answers, answer, check_apart, read_header
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint, writing
 from specviz.finetune.optimizer import Optimizer
+from specviz.finetune.target_states import BYTES, lack_of_room
+from specviz.loop.checks import check_prompts
 from specviz.models.devices import has_bfloat16
 from specviz.models.loading import find
 from specviz.models.schema import Card
@@ -42,12 +44,16 @@ if TYPE_CHECKING:
     from specviz.models.additions import Target
     from specviz.models.protocols import Drafter, Prompt, Spec, TextModel
     from specviz.models.torch_model import TorchModel
+    from specviz.trace.files import Record
 
 Say = Callable[[str], None]
+Mark: TypeAlias = "Sequence[Any]"  # settings that must be equal for a run to be continued, for JSON
+Prompts: TypeAlias = "Sequence[Prompt | Record]"  # as `specviz.generate` takes them, a list
 P = ParamSpec("P")
 Made = TypeVar("Made")
 HELD_OUT = 10  # every tenth prompt is held out for measurement
 MEASURED = 400  # held-out answers to measure at most: more would take longer than a short training
+ANSWERS = "answers.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.json"
 SCORES = "scores.json"
@@ -179,6 +185,37 @@ def unfinished(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
+def first_turns(prompts: Prompts) -> list[Prompt]:
+    """The prompts as texts, chats or token ids; of a conversation the first turn.
+
+    Raises
+    ------
+    PromptError
+        If there are none, one is not valid, or a single text is given instead of a list.
+    """
+    if isinstance(prompts, str | Path):
+        raise PromptError("prompts is a list; for a file use list(sv.suite(FILE))")
+    if isinstance(prompts, Sequence) and not prompts:
+        raise PromptError("there are no prompts; give one or more")
+    return [entry.get("prompt") or entry["turns"][0] for entry in check_prompts(prompts)]
+
+
+def to_learn(prompts: Prompts | Answers) -> list[Prompt] | Answers:
+    """Return answers as they are, and prompts as `first_turns`: two or more, no question of a suite.
+
+    Raises
+    ------
+    PromptError
+        If there are fewer, or one is not valid or is a suite's question.
+    """
+    if isinstance(prompts, Answers):
+        return prompts
+    if len(texts := first_turns(prompts)) < 2:
+        raise PromptError("training needs two prompts or more: one is held out for measuring")
+    check_apart(texts)
+    return texts
+
+
 def encoded(target: TextModel, prompts: Sequence[Prompt]) -> list[list[int]]:
     """Encode the prompts as token ids.
 
@@ -218,8 +255,10 @@ def stored(given: Spec, model: TorchModel) -> torch.dtype:
     return AutoConfig.from_pretrained(source, local_files_only=True).dtype or model.dtype
 
 
-def begun(path: Path, settings: Sequence[Any], force: bool) -> Path:
+def begun(path: Path, settings: Mark, force: bool, answers: Mark = ()) -> Path:
     """Return the folder of unfinished work, either new or left by a run with the same settings.
+
+    `force` deletes the work of a run with other settings, but not answers made with equal settings `answers`.
 
     Raises
     ------
@@ -227,29 +266,40 @@ def begun(path: Path, settings: Sequence[Any], force: bool) -> Path:
         If it was left by a run with other settings, or cannot be written.
     """
     partial = unfinished(path)
-    mark = hashlib.blake2b(json.dumps(settings).encode(), digest_size=8).hexdigest()
+    marks = [_mark(answers), _mark(settings)]
     file = partial / "settings"
-    own = file.is_file() and file.read_text(encoding="utf-8") == mark
+    old = file.read_text(encoding="utf-8").split() if file.is_file() else []
     # A run that was killed at its very beginning has not yet written its settings.
-    if not own and partial.is_dir() and not all(map(temporary, partial.iterdir())):
+    if old != marks and partial.is_dir() and not all(map(temporary, partial.iterdir())):
+        stay = ("settings", ANSWERS) if answers and old[:1] == marks[:1] else ()
         if not force:
             raise ModelError(
                 f"{partial} was left by another run: repeat that run's command to continue it, choose "
-                "another --out, or overwrite it with --force"
+                f"another --out, or overwrite it with --force{' (its answers stay)' * bool(stay)}"
             )
-        shutil.rmtree(partial)
+        for each in sorted(partial.iterdir()):  # a kill here leaves a run that can be continued
+            if each.is_dir():
+                shutil.rmtree(each)
+            elif not each.name.startswith(stay):
+                each.unlink()
     try:
-        if not own:
+        if old != marks:
             with replacing(file) as part:
-                part.write_text(mark, encoding="utf-8")
+                part.write_text("\n".join(marks), encoding="utf-8")
     except OSError as error:
         raise ModelError(f"cannot write {partial}: {error.strerror or error}") from error
     return partial
 
 
+def _mark(settings: Mark) -> str:
+    """Hash of settings; 3 and 3.0 are the same."""
+    content = json.dumps(json.loads(json.dumps(settings), parse_int=float))
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
+
 def gather(
     target: Target, others: Sequence[Drafter], prompts: Sequence[Prompt] | Answers, path: Path,
-    mark: Sequence[Any], force: bool, settings: Settings, layers: Sequence[int] = (),
+    mark: Mark, force: bool, settings: Settings, layers: Sequence[int] = (),
 ) -> tuple[Path, Answers]:  # fmt: skip
     """Return the folder of unfinished work, and the target's answers: those given, or made now from prompts.
 
@@ -260,23 +310,32 @@ def gather(
     mark : sequence
         The settings that must be equal for an earlier run to be continued.
     layers : sequence of int
-        Layers whose states are kept with answers that are made now.
+        Layers whose states are kept with answers that are made now, if the disk has room.
 
     Raises
     ------
     ModelError
         If the answers are another model's, or the folder was left by another run.
     PromptError
-        If a prompt cannot be read or leaves no room for an answer.
+        If a prompt cannot be read or leaves no room for an answer, or no prompt would be learnt.
     """
     if isinstance(prompts, Answers):
         prompts.check(target)
         return begun(path, [*mark, prompts.header, prompts.digest], force), prompts
-    ids = encoded(target, prompts)
+    ids, room = encoded(target, prompts), settings.max_new_tokens
+    parted([Pair(each, [], number) for number, each in enumerate(ids)])  # refuse before the answers
     check_room((target, *others), ids)
-    partial = begun(path, [*mark, settings.max_new_tokens, ids], force)
-    options = AnswerOptions(max_new_tokens=settings.max_new_tokens, layers=tuple(layers))
-    file = partial / "answers.jsonl"
+    partial = begun(path, mark, force, [room, list(layers), target.file_content, ids])
+    file = partial / ANSWERS
+    if file.exists():  # go on as it was begun
+        with file.open(encoding="utf-8") as lines:
+            layers = read_header(lines.readline(), file)["layers"]
+    elif layers:
+        size = sum(len(each) + room - 1 for each in ids) * len(layers) * target.config.hidden_size * BYTES
+        if why := lack_of_room(size, partial):
+            settings.say(f"{why}: they are not kept with the answers")
+            layers = ()
+    options = AnswerOptions(max_new_tokens=room, layers=tuple(layers))
     return partial, answer(target, ids, file, options, say=settings.say, every=settings.every)
 
 
@@ -293,7 +352,7 @@ def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
     ]
 
 
-def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
+def parted(pairs: Sequence[Pair], say: Say = lambda line: None) -> tuple[list[Pair], list[Pair]]:
     """Split answers into those to learn and those held out: every tenth prompt's or the last's, at most 400.
 
     A prompt that is held out is not learnt from under any other number either.
@@ -301,7 +360,7 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     Raises
     ------
     PromptError
-        If all answers are to one prompt.
+        If none is left to learn.
     """
     numbers = sorted({pair.number for pair in pairs})
     apart = {number for number in numbers if number % HELD_OUT == HELD_OUT - 1}
@@ -311,7 +370,9 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     prompts = {tuple(pair.prompt) for pair in held}
     learnt = [pair for pair in pairs if tuple(pair.prompt) not in prompts]
     if not learnt:
-        raise PromptError("at least two prompts are needed; one is held out")
+        raise PromptError("every prompt is held out or repeats one that is: give two different prompts")
+    if left := len(pairs) - len(held) - len(learnt):
+        say(f"left out, as their prompts are held out under another number: {plural(left, 'answer')}")
     # A random sample, since prompts of one kind often follow one another.
     return learnt, held if len(held) <= MEASURED else random.Random(0).sample(held, MEASURED)
 
@@ -366,6 +427,11 @@ def batches(sizes: Sequence[tuple[int, ...]], batch: int, seed: str) -> list[lis
         made += [part[at : at + batch] for at in range(0, len(part), batch)]
     draw.shuffle(made)
     return made
+
+
+def share_text(share: float) -> str:
+    """A share for display; a dash if nothing was counted."""
+    return "–" if math.isnan(share) else f"{share:.3f}"
 
 
 CHAIN = 4  # guesses per chain for a card's τ
@@ -476,13 +542,16 @@ def learn(
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 total, shown = loss([pairs[i] for i in order[done % each]])
             total.backward()
-        optimizer.step(rate_at(done / updates))
+        optimizer.step(rate_at((done + 0.5) / updates))
         done += 1
         running = shown.detach() if running is None else running.lerp(shown.detach(), 0.05)
         now = time.monotonic()
         if now - spoken > settings.every or done == updates:
             if not math.isfinite(float(running)):
-                raise ModelError(f"after {done:,} updates the loss is not finite: lower the rate")
+                raise ModelError(
+                    f"after {done:,} updates the loss is not finite: lower the rate, with --force (it keeps "
+                    "the answers)"
+                )
             left = (now - began) / (done - here) * (updates - done) / 60
             say(f"{done:,} of {updates:,} updates  loss {float(running):.3f}  {left:.1f} min left")
             curve["updates"].append(done)

@@ -100,8 +100,6 @@ def _run(path: Path, out: Path) -> NotebookNode:
             copy = shutil.copytree if (Path(folder) / made).is_dir() else shutil.copy
             copy(Path(folder) / made, kept)
             _moved(book, made, f"{path.stem}-files/{made}")
-    (out / "notebooks").mkdir(exist_ok=True)
-    nbformat.write(book, out / "notebooks" / path.name)  # with its outputs, for download
     return book
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 # Attributes whose address a browser fetches by itself when it shows a page.
-FETCHED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("link", "href")}
+FETCHED = {
+    *((tag, "src") for tag in ("script", "img", "iframe", "source", "video", "audio", "track", "embed")),
+    ("link", "href"), ("object", "data"), ("video", "poster"), ("img", "srcset"), ("source", "srcset"),
+}  # fmt: skip
 LINKED = {*FETCHED, ("a", "href")}
 FETCHING = {"stylesheet", "icon", "preload", "modulepreload"}  # values of `rel` that make a link fetch
+SRCSET = re.compile(r"(\S*[^\s,])(?:\s+[^,]*)?(?:,|$)")  # addresses, each with a width or density
+IMPORT = re.compile(r"""@import\s+(?:url\()?\s*["']?([^"')\s;]+)""")
 
 
 class _Names(HTMLParser):
@@ -29,7 +35,12 @@ class _Names(HTMLParser):
                 fetched = (tag, key) in FETCHED
                 if tag == "link":
                     fetched = bool(FETCHING & set((values.get("rel") or "").split()))
-                self.links.append((value, fetched))
+                links = SRCSET.findall(value) if key == "srcset" else [value]
+                self.links += [(link, fetched) for link in links]
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "style":
+            self.links += [(link, True) for link in IMPORT.findall(data)]
 
 
 def faults(folder: Path, own: tuple[str, ...] = ()) -> list[str]:
@@ -53,6 +64,9 @@ def faults(folder: Path, own: tuple[str, ...] = ()) -> list[str]:
             if parts.scheme or parts.netloc:
                 if fetched:
                     wrong.append(f"{page} fetches {link} from another host")
+                continue
+            if parts.path.startswith("/"):
+                wrong.append(f"{page} links to {link}: write it relative to the page")
                 continue
             goal = page
             if parts.path:

@@ -46,15 +46,15 @@ def recorded(name: str) -> dict[str, Replay]:
 
 def about_verdicts() -> str:
     """Text on what a verdict depends on, and on how many recorded ones are from quick runs."""
-    every = recorded(DEFAULT).values()
-    hasty = sum(each.settings.get("quick") is not False for each in every)  # older records do not say
+    every = [each for each in recorded(DEFAULT).values() if each.verdicts]
+    hasty = sum(bool(each.settings.get("quick")) for each in every)
     return (
         "`specviz replay` judges each claim on what it measures. A series that should rise or fall holds if "
         "its ends clearly differ that way and no step clearly goes the other way; neighbours may be level. A "
         "verdict depends on the machine, the model "
         f"and the suite. Those shown are recorded (`data/runs`): {hasty} of {len(every)} tables and "
-        "figures were measured in haste (`--quick`), the others in full, and all on few texts, so that many "
-        "claims could not be judged. The commands on each page judge them on your machine."
+        "figures with claims were measured in haste (`--quick`), the others in full, and all on few texts, "
+        "so that many claims could not be judged. The commands on each page judge them on your machine."
     )
 
 
@@ -162,7 +162,8 @@ def _settings(record: str, names: Sequence[str]) -> list[str]:
                 for source in sources
             ]
         )
-        groups.setdefault(f"{models}; prompts {suites}; {where}", []).append(_short(name))
+        quick = "; quick" * bool(recorded(record)[name].settings.get("quick"))
+        groups.setdefault(f"{models}; prompts {suites}; {where}{quick}", []).append(_short(name))
     return [f"- {_many(tables)}: {setting}\n" for setting, tables in groups.items()]
 
 

@@ -179,6 +179,18 @@ def test_what_is_distilled_is_the_targets_own_law(
     assert compared and max(compared) < 0.02  # states are stored in bfloat16
 
 
+def test_prompts_are_taken_as_generate_takes_them(pair, tmp_path: Path) -> None:
+    entries = [{"id": str(i), "turns": [prompt, "And then?"]} for i, prompt in enumerate(PROMPTS[:4])]
+    given = {"epochs": 1, "max_new_tokens": 4, "say": _quiet}
+    made = [align(*pair, prompts, tmp_path / str(len(prompts[0])), **given).path
+            for prompts in (entries, PROMPTS[:4])]  # fmt: skip
+    one, other = (load_file(folder / "model.safetensors") for folder in made)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    chat = [{"role": "user", "content": "w1"}]
+    assert training.first_turns([{"messages": chat}, {"prompt": "w1"}, [3]]) == [chat, "w1", [3]]
+    assert training.first_turns(chat) == [chat]
+
+
 def test_only_answers_are_learnt(pair) -> None:
     """The loss is the mean over the answers' tokens, as for single rows, whatever the batch's padding."""
     model = specviz.load(pair[1], dtype="float32")
@@ -261,9 +273,9 @@ def test_a_run_that_was_killed_at_its_beginning_is_no_other_run(tmp_path: Path) 
     partial = tmp_path / "new.partial"
     partial.mkdir()
     (partial / ".0123456789abcdef.part").write_text("ha")
-    assert training.begun(tmp_path / "new", ["mark"], force=False) == partial
+    assert training.begun(tmp_path / "new", ["mark", 3], force=False) == partial
     (partial / "answers.jsonl").write_text("")
-    assert training.begun(tmp_path / "new", ["mark"], force=False) == partial
+    assert training.begun(tmp_path / "new", ["mark", 3.0], force=False) == partial
     with pytest.raises(ModelError, match="left by another run"):
         training.begun(tmp_path / "new", ["another"], force=False)
 
@@ -290,6 +302,41 @@ def test_a_training_that_fails_says_so_in_one_line(tmp_path: Path, monkeypatch: 
 
 def _stop() -> float:
     raise KeyboardInterrupt
+
+
+def test_other_settings_of_the_training_leave_the_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,))
+    prompts, out = [[3 + i, 5] for i in range(6)], tmp_path / "new"
+    lines: list[str] = []
+    given = {"batch": 2, "max_new_tokens": 4, "soft": True, "every": 0.0, "say": lines.append}
+    with pytest.raises(ModelError, match=r"lower the rate, with --force \(it keeps the answers\)"):
+        align(target, draft, prompts, out, rate=1e30, **given)
+    kept = sorted(path.name for path in (tmp_path / "new.partial").iterdir())
+    assert kept == ["answers.jsonl", "answers.jsonl.states", training.CHECKPOINT, training.CURVE, "settings"]
+    with pytest.raises(ModelError, match=r"overwrite it with --force$"):
+        align(target, draft, prompts[1:], out, **given)
+    monkeypatch.setattr(answers, "_answer_batch", None)  # the answers exist already
+    with pytest.raises(ModelError, match=r"overwrite it with --force \(its answers stay\)$"):
+        align(target, draft, prompts, out, rate=0.001, **given)
+    lines.clear()
+    align(target, draft, prompts, out, rate=0.001, force=True, **given)
+    assert lines[0].startswith("5 answers to learn") and [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("epochs", [0.2, 2])
+def test_rates_are_those_of_the_middles_of_the_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: float
+) -> None:
+    """Otherwise a training of one update would only warm up."""
+    target, draft = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,))
+    points: list[float] = []
+    real = training.rate_at
+    monkeypatch.setattr(training, "rate_at", lambda progress: points.append(progress) or real(progress))
+    prompts: Any = [[3 + i, 5] for i in range(6)]
+    align(target, draft, prompts, tmp_path / "new", epochs=epochs, max_new_tokens=4, say=_quiet)
+    assert points == ([0.5] if epochs < 1 else [0.25, 0.75])
 
 
 def test_only_one_process_works_in_a_folder(tmp_path: Path) -> None:
@@ -379,7 +426,10 @@ def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatc
         (ModelError, "exists: choose another folder$", (target, draft, PROMPTS, full)),
         (ModelError, "--force", (target, draft, PROMPTS, draft)),
         (PromptError, "two prompts", (target, draft, PROMPTS[:1], out)),
-        (PromptError, "prompt 2: ", (target, draft, ["w1", "", "w2"], out)),
+        (PromptError, "prompt 2 of 3", (target, draft, ["w1", "", "w2"], out)),
+        (PromptError, "two different prompts", (target, draft, ["w1"] * 12, out)),
+        (PromptError, "prompts is a list; for a file use list", (target, draft, "prompts.jsonl", out)),
+        (PromptError, "prompts is a list; for a file use list", (target, draft, Path("a.txt"), out)),
     ):
         with pytest.raises(error, match=words):
             align(*call, say=_quiet)
@@ -431,9 +481,9 @@ def test_some_prompt_is_learnt_and_some_is_held_out() -> None:
         assert learnt and held and len(learnt) + len(held) == len(numbers)
         # Whatever is left out, a prompt's number alone decides whether it is held out.
         assert {pair.number % 10 for pair in held} == {9} or {pair.number for pair in held} == {numbers[-1]}
-    with pytest.raises(PromptError, match="at least two prompts are needed"):
+    with pytest.raises(PromptError, match="is held out or repeats one that is: give two different prompts"):
         training.parted([training.Pair([5], [6, 1], 4), training.Pair([5], [7, 1], 4)])
-    with pytest.raises(PromptError, match="at least two prompts are needed"):
+    with pytest.raises(PromptError, match="is held out or repeats one that is: give two different prompts"):
         training.parted([training.Pair([5], [6, 1], 4), training.Pair([5], [7, 1], 8)])
 
 
@@ -451,7 +501,9 @@ def test_nothing_is_learnt_of_a_held_out_prompt_that_stands_twice() -> None:
     """Otherwise its greedy answer would be memorised, and the measurement would not be held out."""
     pairs = [training.Pair([5 + number % 15], [6, 1], number) for number in range(30)]
     pairs += [training.Pair([5 + 14], [7, 1], 29, drawn=True)]
-    learnt, held = training.parted(pairs)
+    lines: list[str] = []
+    learnt, held = training.parted(pairs, lines.append)
+    assert lines == ["left out, as their prompts are held out under another number: 3 answers"]
     assert [pair.number for pair in held] == [9, 19, 29, 29]
     assert not {tuple(pair.prompt) for pair in held} & {tuple(pair.prompt) for pair in learnt}
     assert {pair.number for pair in learnt} == set(range(30)) - {9, 24, 4, 19, 14, 29}

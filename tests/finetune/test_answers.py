@@ -138,8 +138,14 @@ def test_a_folders_answers_fit_it_in_any_format(tmp_path: Path) -> None:
         made = answer(model, PROMPTS, tmp_path / str(number), AnswerOptions(4), say=_quiet)
         made.check(models[2])
     for number, key in ((0, "dtype"), (1, "kernels")):
-        with pytest.raises(ModelError, match=f"was made with a different {key}"):
+        words = {
+            "dtype": r"dtype \(bfloat16, now float32\): repeat with --dtype bfloat16, name",
+            "kernels": r"kernels \(fp16, now plain\): repeat with SPECVIZ_KERNELS=fp16, name",
+        }
+        with pytest.raises(ModelError, match=f"was made with a different {words[key]} another file or del"):
             answer(models[2], PROMPTS, tmp_path / str(number), AnswerOptions(4), say=_quiet)
+    with pytest.raises(ModelError, match="repeat with --dtype float32 and SPECVIZ_KERNELS=fp16, name"):
+        answer(models[0], PROMPTS, tmp_path / "1", AnswerOptions(4), say=_quiet)
     old = (tmp_path / "2").read_text(encoding="utf8").splitlines()
     header = {key: value for key, value in json.loads(old[0]).items() if key not in ("dtype", "kernels")}
     (tmp_path / "2").write_text("\n".join([json.dumps(header), *old[1:5]]) + "\n", encoding="utf8")
@@ -225,7 +231,7 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="temperatures repeats a value"):
         AnswerOptions(4, (0.7, 0.7))
     made = answer(target, PROMPTS, out, AnswerOptions(4), say=_quiet)
-    with pytest.raises(ModelError, match="was made with a different max_new_tokens"):
+    with pytest.raises(ModelError, match=r"different max_new_tokens \(4, now 5\): name another"):
         answer(target, PROMPTS, out, AnswerOptions(5), say=_quiet)
     with pytest.raises(PromptError, match="answers different prompts"):
         answer(target, PROMPTS[::-1], out, AnswerOptions(4), say=_quiet)
@@ -365,7 +371,8 @@ def test_a_disk_that_is_full_of_states_is_one_line(
     file.write_text("Who is here?\n", encoding="utf-8")
     given = ["models", "answers", "town", "--prompts", str(file), "--out", str(tmp_path / "a"), "-n", "2"]
     assert run([*given, "--layers", "2"]) == 2
-    assert capsys.readouterr().err == "specviz: No space left on device\n"
+    words = f"cannot write {tmp_path / 'a'} (No space left on device): remove the cause, then repeat"
+    assert capsys.readouterr().err == f"specviz: {words} the command to continue\n"
 
 
 def test_the_next_command_is_one_that_the_model_can_run(

@@ -98,7 +98,7 @@ def test_the_verdict_is_the_best_change_that_matters() -> None:
 
 
 def test_a_draft_model_is_checked_by_depth() -> None:
-    told = check_draft("town-draft", "town", [e["turns"][0] for e in specviz.suite("town")[:4]], 32)
+    told = check_draft("town-draft", "town", list(specviz.suite("town"))[:4], 32)
     depths = told.depths
     assert depths["begun places"].tolist()[0] == depths["looped places"].tolist()[0] > 0
     assert depths["begun"][1] == depths["looped"][1], "the same places, the same guesses"
@@ -220,6 +220,8 @@ def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_bytes(b"\xff")
     with pytest.raises(ModelError, match="not UTF-8"):
         write_card(DraftCheck("a", "b", 1, depths((1, 2), (1, 2), (1, 2), 1)), tmp_path, "demo")
+    with pytest.raises(PromptError, match="prompts is a list; for a file use list"):
+        check_draft(learnt, target, "everyday")
     with pytest.raises(PromptError, match="no prompt"):
         check_draft(learnt, target, [])
     with pytest.raises(PromptError, match="too short"):

@@ -49,7 +49,9 @@ def test_it_learns_and_its_folder_computes_what_was_trained(made: diffusion.Adap
     assert f"{made.before:.3f} before, {made.after:.3f} after" in (made.path / "README.md").read_text()
     assert sum(file.stat().st_size for file in made.path.iterdir()) < 200_000
     tensors = adapters.unpack(load_file(made.path / "model.safetensors"))
-    mask = json.loads((made.path / "config.json").read_text())["mask_token_id"]
+    config = json.loads((made.path / "config.json").read_text())
+    mask = config["mask_token_id"]
+    assert config["load"] == "town"
     net = AdaptedNet(target, 4, mask)
     named = {name if name == "mask" else f"net.{name}": value for name, value in tensors.items()}
     assert not net.load_state_dict(named, strict=False).unexpected_keys
@@ -108,9 +110,7 @@ def test_a_run_goes_on(tmp_path: Path, made: diffusion.Adapted, monkeypatch: pyt
 
 
 def test_a_trained_adapter_is_trained_further(tmp_path: Path, made: diffusion.Adapted) -> None:
-    more = adapt(
-        "town", TEXTS, tmp_path / "more", start=made.path, **FAST | {"rank": 2, "seed": 1, "rate": 0.01}
-    )
+    more = adapt("town", TEXTS, tmp_path / "more", start=made.path, **FAST | {"rank": 2, "seed": 1})
     assert more.before == pytest.approx(made.after, rel=0.02)  # the saved matrices have eight bits
     assert more.after < more.before
     config = json.loads((more.path / "config.json").read_text())
@@ -132,6 +132,38 @@ def test_padding_and_masks() -> None:
         assert len(masks.weights) == masks.learnt.sum()
 
 
+def test_blocks_are_drawn_from_all_texts_of_a_sorted_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    canvas = np.repeat(np.arange(8)[:, None] + 10, 6, 1)
+    real, drawn = masking.hide_blocks, []
+    monkeypatch.setattr(
+        masking, "hide_blocks", lambda rows, *rest: drawn.append({*rows[:, 0]}) or real(rows, *rest)
+    )
+    for seed in range(20):
+        masks = masking.draw_masks(canvas, canvas > 0, 2, 0.5, np.random.default_rng(seed))
+        assert not (masks.learnt & ~masks.masked).any() and len(masks.weights) == masks.learnt.sum()
+    assert {len(rows) for rows in drawn} == {4} and set.union(*drawn) == set(range(10, 18))
+
+
+def test_a_target_named_by_its_path_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(bundled()["town"], tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    adapt("./mine", TEXTS[:4], "new", **FAST | {"epochs": 1})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert specviz.load(tmp_path / "new").source == "adapter of mine"
+
+
+def test_a_target_without_an_end_token_is_refused(
+    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.eos = ()
+    monkeypatch.setattr(diffusion, "load", lambda *given, **options: target)
+    with pytest.raises(ModelError, match="town has no end token"):
+        adapt("town", TEXTS, tmp_path / "new", **FAST)
+
+
 def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path) -> None:
     out, quiet = tmp_path / "new", {"say": lambda line: None}
     for error, words, model, texts, given in (
@@ -146,6 +178,13 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
         ),
         (ParameterError, "rank must be positive", "town", TEXTS, {"rank": 0}),
         (ParameterError, "by name", target, TEXTS, {}),
+        (
+            PromptError,
+            "prompt 2 is a question of the suite narrow",
+            "town",
+            [TEXTS[0], {"prompt": specviz.suite("narrow")[0]["prompt"], "answer": "a"}],
+            {},
+        ),
         (ModelError, "Llama family", "town-t5", TEXTS, {}),
         (ModelError, "nowhere", "town", TEXTS, {"start": tmp_path / "nowhere"}),
         (ModelError, "town-draft is not a diffusion adapter", "town", TEXTS, {"start": "town-draft"}),

@@ -147,6 +147,14 @@ def test_a_drafter_learns_what_its_target_says(
     assert len(trace.cycles) < len(alone.cycles)
 
 
+def test_steps_that_no_answer_has_are_no_zeros(tmp_path: Path) -> None:
+    target = llama(seed=3, layers=4, name="tiny", eos=())
+    made = train_eagle(target, PROMPTS, tmp_path / "new", **FAST | {"max_new_tokens": 3, "epochs": 1})
+    assert np.isnan([*made.before, *made.after]).tolist() == [False, False, False, True] * 2
+    assert str(made).endswith(f"{made.after[2]:.3f}, –)")
+    assert "| 4 | – | – |" in (made.path / "README.md").read_text(encoding="utf-8")
+
+
 def test_a_head_without_rows_of_its_own_has_the_targets_bias(target: Model) -> None:
     torch.manual_seed(0)
     net, out = target_states.twin(target.net), torch.randn(5, 32)
@@ -376,7 +384,8 @@ def test_what_is_refused_is_refused_before_work(
         (ModelError, "kind encoder-decoder: an EAGLE drafter needs a causal", "town-t5", PROMPTS, out, {}),
         (ModelError, "does not compute its tokens", target.first(2), PROMPTS, out, {}),
         (PromptError, "two prompts", target, PROMPTS[:1], out, {}),
-        (PromptError, "prompt 2: ", target, [[3], []], out, {}),
+        (PromptError, "prompt 2 of 2", target, [[3], []], out, {}),
+        (PromptError, "prompts is a list; for a file use list", target, "prompts.jsonl", out, {}),
         (PromptError, "prompt 1 has 96 tokens and leaves no room", target, [[3] * 96, [3]], out, {}),
         (ParameterError, "generation must be 1", target, PROMPTS, out, {"generation": 2}),
         (ParameterError, "layers needs gen", target, PROMPTS, out, {"generation": 1, "layers": (1,)}),

@@ -97,6 +97,36 @@ def test_a_token_that_the_heads_lack_is_no_right_guess(target: Model) -> None:
         assert ([int(head.sum()) for head in right], [len(head) for head in right]) == (hits, [7, 6])
 
 
+def test_heads_without_a_place_in_any_answer_have_no_share(target: Model) -> None:
+    loss = HeadsLoss(target, BlockwiseHeads(2, 32, 8, None), lambda row: torch.randn(3, 1, 32))
+    shares, _ = measure(loss, [Pair([3, 5], [4, 6])])
+    assert [share == share for share in shares] == [True, False]
+
+
+def test_states_are_not_kept_without_room(
+    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor when the run goes on with room: the file of answers then has none to continue."""
+
+    class Cut(Exception):
+        pass
+
+    def stop(line: str) -> None:
+        lines.append(line)
+        if "of 12 answers" in line:
+            raise Cut
+
+    lines: list[str] = []
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(target_states.shutil, "disk_usage", lambda path: usage)
+        with pytest.raises(Cut):
+            train_heads(target, PROMPTS, tmp_path / "new", **FAST | {"epochs": 1, "say": stop, "every": 0.0})
+    assert lines[0].endswith("of the free 0.0 GB: they are not kept with the answers") and len(lines) == 2
+    made = train_heads(target, PROMPTS, tmp_path / "new", **FAST | {"epochs": 1})
+    assert (made.learnt, made.held_out) == (11, 1)
+
+
 def test_answers_without_states_do(target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = answer(
         target, by_heart(target, LEARNT), tmp_path / "answers", AnswerOptions(8), say=FAST["say"]
@@ -122,6 +152,9 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
         (ParameterError, "heads must be positive", target, PROMPTS, {"heads": 0}),
         (ParameterError, "must lie in 1 .. 48, got 49", target, PROMPTS, {"draft_vocabulary": 49}),
         (ModelError, "Llama-family", specviz.load("town-t5"), PROMPTS, {}),
+        (PromptError, "prompts is a list; for a file use list", target, "prompts.jsonl", {}),
+        (PromptError, "is a question of the suite town", target, specviz.suite("town"), {}),
+        (PromptError, "answers are too short: head 4 needs 5 tokens", target, answers, {"heads": 4}),
     ):
         with pytest.raises(error, match=words) as told:
             train_heads(model, prompts, out, **quiet, **given)
