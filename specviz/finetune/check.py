@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from specviz.loop.drafters import Loadable
     from specviz.models.eagle import Eagle
     from specviz.models.model import Model
-    from specviz.trace import Trace
     from specviz.models.protocols import Model as Drafter
     from specviz.models.protocols import Prompt
+    from specviz.trace import Trace
 
 DEPTH = 4  # guesses per chain
 SHARES = "forced", "begun", "looped"
