@@ -264,7 +264,9 @@ def bench_run(
     top_p: Annotated[float | None, option("Default: off.")] = None,
     warm_up: Annotated[
         int | None,
-        option("How many prompts that --number leaves over first fill the memories. Default: 5.", min=0),
+        option(
+            "How many prompts fill the memories first, of those that --number leaves out. Default: 5.", min=0
+        ),
     ] = None,
     threads: Annotated[int | None, option("Threads on the CPU. Default: 1.", min=1)] = None,
     device: Annotated[str | None, option("cpu, cuda, cuda:1 or mps. Default: cpu.")] = None,

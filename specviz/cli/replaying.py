@@ -124,7 +124,7 @@ def replay(
     if table is not None and every:
         raise ParameterError("name a table or use --all, not both")
     if dry_run and kit is not None:
-        raise ParameterError("--dry-run writes nothing, and --kit a folder: drop one of them")
+        raise ParameterError("--dry-run writes nothing, but --kit writes a folder: drop one of them")
     if dry_run or kit is not None:
         _refuse(settings | {"--out": out}, "--dry-run and --kit are of the paper's setup")
         _plan(table, setup, part, device, dtype, number, max_new_tokens, kit)

@@ -207,7 +207,7 @@ def _completed(
         except KeyboardInterrupt:
             if any(point.tokens for point in result.points):  # a text was timed, and so saved
                 kept = "measurements are kept: run the same command again to continue"
-                raise KeyboardInterrupt(kept) from None
+                raise KeyboardInterrupt(*[kept] * ranks.leads) from None
             raise
     if len(result.points) < fits.LEAST:
         raise ModelError(

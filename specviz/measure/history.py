@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, NotRequired, TypeAlias
@@ -105,13 +105,14 @@ class Series:
     """Results of one bench at one place, the oldest first."""
 
     results: list[BenchFile]
+    apart: list[str] = field(default_factory=list)  # other circumstances in which the series differ
 
     @property
     def place(self) -> str:
         """The bench, the model and the place as text."""
         last, s = self.results[-1], self.results[-1]["setting"]
         where = f"{s['device']}, {plural(s['threads'], 'thread')}, {s['dtype']}"
-        return f"{last['bench']} of {s['model'].get('name')}, {where}"
+        return ", ".join([f"{last['bench']} of {s['model'].get('name')}", where, *self.apart])
 
     @property
     def words(self) -> str:
@@ -191,7 +192,13 @@ def history(paths: Sequence[Path]) -> History:
     for each in sorted(results, key=lambda result: result["date"]):
         if each["bench"] in BENCHES:
             places.setdefault(_place(each), []).append(each)
-    judged = [(each, each.rows()) for each in map(Series, places.values()) if len(each.results) > EARLIER]
+    listed = [Series(each) for each in places.values() if len(each) > EARLIER]
+    for key in ("drafts", *WHERE):
+        values = [_circumstance(one.results[-1]["setting"], key) for one in listed]
+        if key not in ("device", "threads", "dtype") and len(set(values)) > 1:
+            for one, value in zip(listed, values):
+                one.apart.append(f"{key} {value}")
+    judged = [(one, one.rows()) for one in listed]
     series = [each for each, rows in judged if rows]
     rows = [row for _, rows in judged for row in rows]
     without = [
@@ -280,6 +287,14 @@ def _place(result: BenchFile) -> tuple[str, ...]:
     setting: Values = result["setting"]
     models = (setting["model"], *setting["drafts"])
     return result["bench"], *(str(each.get("name")) for each in models), *(str(setting.get(k)) for k in WHERE)
+
+
+def _circumstance(setting: Values, key: str) -> str:
+    """One of the circumstances of a result as a short text."""
+    value = setting.get(key)
+    if key == "drafts":
+        return ", ".join(str(each.get("name")) for each in setting["drafts"]) or "none"
+    return f"{value!s:.40}"
 
 
 def _changes(before: Values, after: Values) -> list[str]:

@@ -76,7 +76,8 @@ def lineup(drafts: list[Model], names: list[str] | None = None) -> list[Entrant]
     for name in order:
         entrants += [Entrant(name, draft) for draft in methods.find(name).suited(drafts)]
     if not entrants:
-        raise ParameterError("no method here can run: name a drafter with --draft")
+        why = "none of the drafters fits: name one that does" if drafts else "name a drafter"
+        raise ParameterError(f"no method here can run: {why} with --draft")
     return entrants
 
 

@@ -87,7 +87,9 @@ def _speed_claims(tables: list[Replay]) -> tuple[list[tuple[str, Verdict]], str]
     for each in tables:
         measured = [(source.parameters or 0, source.model) for source in each.sources if source.model]
         for size, model in measured:
-            every.setdefault(model.partition(" (")[0], (size, model))
+            name = model.partition(" (")[0]
+            if size > every.get(name, (-1, ""))[0]:
+                every[name] = (size, model)
         speed = [(each.table, verdict) for verdict in each.verdicts if verdict.question == PAYS]
         if speed:
             by_size.setdefault(max(measured, default=(0, ""))[0], []).extend(speed)

@@ -346,7 +346,12 @@ class Judge:
             every = {cell.keys[name] for cell in those if (name, cell.keys[name]) != tuple(self.total)}
             if name == over and members is not None:
                 every = {value for value in every if str(value) in members}
-            here = every & {cell.keys[name] for cell in judged}
+            # A baseline whose figure is exact, such as a speedup of one, needs no comparison.
+            exact = [
+                cell for cell in those
+                if name == over and cell.figure is not None and not self.figures[cell.figure].texts
+            ]  # fmt: skip
+            here = every & {cell.keys[name] for cell in (*judged, *exact)}
             if 0 < len(here) < len(every):
                 out[name] = f"{len(here)} of {plural(len(every), name.replace('_', ' ').removesuffix('s'))}"
         return out

@@ -56,8 +56,9 @@ def check_suites(recipe: Recipe, suites: Mapping[str, Suite]) -> None:
     for task, (prompts, why) in got.items():
         if task in suites and not prompts:
             raise ParameterError(f"--suite {task}: {why}")
-        chats = [each["id"] for each in map(single, prompts) if not text_of(each)]
-        if chats and recipe.source == "streams":
+        if recipe.source != "streams" or not suites:
+            continue
+        if chats := [each["id"] for each in map(single, prompts) if not text_of(each, suites, task)]:
             raise ParameterError(f"{task}: prompt {chats[0]} has no source text that could arrive in updates")
     if suites and tasks and not any(prompts for prompts, _ in got.values()):
         task, (_, why) = next(iter(got.items()))
@@ -157,9 +158,13 @@ def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dic
     return kept, left_out
 
 
-def text_of(entry: Entry) -> str:
-    """The text that arrives in updates: a prompt's source, or the prompt itself; empty for a chat."""
-    text = entry.get("source", entry["prompt"])
+def text_of(entry: Entry, suites: Mapping[str, Suite], task: str) -> str:
+    """The text that arrives in updates: a prompt's source, or else the prompt of a suite without kinds.
+
+    Empty for a chat, and in a suite with kinds: there a prompt may be an instruction around its source.
+    """
+    plain = not (suites.get(task) or suites[PLAIN]).kinds
+    text = entry.get("source", entry["prompt"] if plain else None)
     return text if isinstance(text, str) else ""
 
 

@@ -175,6 +175,16 @@ def test_each_place_is_named(tmp_path):
     assert console.file.getvalue().splitlines()[1] == "", "no single place under the title"
 
 
+def test_places_that_share_a_name_say_in_what_they_differ(tmp_path):
+    for processor in ("EPYC", "Xeon"):
+        (tmp_path / processor).mkdir()
+        for day in (1, 2, 3):
+            result(tmp_path / processor / f"{day}.json", f"2026-01-0{day}", STEADY[0], processor=processor)
+    notes = history([tmp_path / "EPYC", tmp_path / "Xeon"]).notes
+    compared = [note.split(", ")[4] for note in notes if note.startswith("compared: ")]
+    assert compared == ["processor EPYC", "processor Xeon"]
+
+
 def test_results_without_figures_are_not_called_compared(tmp_path):
     for day in (1, 2, 3):
         made = content(f"2026-01-0{day}", bench="roofline") | {"rows": [{"ms": 1.0}], "parts": []}

@@ -599,6 +599,18 @@ def test_every_language_needs_something_to_compare():
     assert half.verdict == OPEN and half.reason.endswith("judged for 1 of 2 languages")
 
 
+def test_a_baseline_with_an_exact_figure_needs_no_comparison():
+    methods = [dict(row.where)["method"] for row in RECIPES["cm_asd/table3"].rows]
+    values = 1.5 + 0.02 * np.arange(-6, 6)
+    figures = [({"method": m, "task": "EN-DE"}, "speedup", mean(values)) for m in methods]
+    missing = verdict_of(replay("cm_asd/table3", figures[1:]), "The whole method is the fastest").reason
+    beams = ({"method": methods[0], "task": "EN-DE"}, "speedup", 1.0)
+    exact = verdict_of(
+        replay("cm_asd/table3", [beams, *figures[1:]]), "The whole method is the fastest"
+    ).reason
+    assert missing.endswith("judged for 7 of 8 methods") and "judged for" not in exact
+
+
 def test_what_cannot_be_compared_has_the_reason_of_what_is_missing():
     claim, ours = "In Japanese and German UniSpec is the fastest", "UNISPEC (ours)"
     rivals = [each for each in speeds(1.0) if each[0]["method"] != ours]
@@ -884,7 +896,8 @@ def test_a_translator_s_own_language_pair_stays_with_texts_of_one_s_own(monkeypa
     from specviz import models
 
     monkeypatch.setattr(models, "available", lambda: {"bergamot-en-pt": None})
-    own = {code: suite(kind="translation", language=code, **{"from": "en"}) for code in ("pt", "zh")}
+    labels = {"kind": "translation", "from": "en", "source": "A cat."}
+    own = {code: suite(language=code, **labels) for code in ("pt", "zh")}
     recipe = running.recipe_for(RECIPES["ssbd/table3"], "bergamot:en-pt", own["pt"])
     tasks.check_suites(recipe, {tasks.PLAIN: own["pt"]})
     with pytest.raises(ParameterError, match="language pt"):
@@ -1105,7 +1118,7 @@ def test_suites_of_one_kind_and_one_language_fill_what_they_can():
     parts = tasks.tasks_of(RECIPES["ssd/table1"])
     got = {task: bool(tasks.own_prompts({"GSM8K": gsm8k}, task, part)[0]) for task, part in parts.items()}
     assert got == {"GSM8K": True, "MATH": False, "HumanEval": False, "MBPP": False}
-    german = suite(kind="translation", language="de", **{"from": "en"})
+    german = suite(kind="translation", language="de", source="A cat.", **{"from": "en"})
     parts = tasks.tasks_of(RECIPES["ssbd/table2"])
     got = {task: tasks.own_prompts({tasks.PLAIN: german}, task, part) for task, part in parts.items()}
     assert [task for task, (prompts, _) in got.items() if prompts] == ["English→German"]
@@ -1114,8 +1127,10 @@ def test_suites_of_one_kind_and_one_language_fill_what_they_can():
     with pytest.raises(ParameterError, match="no prompt of kind translation, from en, language de"):
         tasks.check_suites(RECIPES["ssbd/table2"], {tasks.PLAIN: french})
     chats = Suite([{"id": "a", "prompt": [{"role": "user", "content": "b"}]}], "mine")
-    with pytest.raises(ParameterError, match="prompt a has no source text"):
-        tasks.check_suites(RECIPES["ssbd/table2"], {"English→German": chats})
+    instruction = Suite([{"id": "a", "prompt": "Translate: A cat.", "kind": "translation"}], "mine")
+    for without in (chats, instruction):
+        with pytest.raises(ParameterError, match="prompt a has no source text"):
+            tasks.check_suites(RECIPES["ssbd/table2"], {"English→German": without})
 
 
 def test_a_role_that_a_model_lacks_leaves_its_rows_empty(tmp_path):

@@ -235,7 +235,7 @@ def test_the_bench_names_its_file_and_a_language_that_does_not_fit(town, monkeyp
     for language, counted in (("German", False), ("Japanese", True)):
         found = streams.bench(town, **options, language=language, template=template)
         assert found.as_dict()["setting"]["source"] == "mine.txt"
-        assert any("a token (German): name the language" in note for note in found.notes) != counted
+        assert any("cut them into words as in German" in note for note in found.notes) != counted
 
 
 def test_two_biases_have_two_names():

@@ -137,7 +137,10 @@ def bench(
     notes = [*NOTES, f"Audit of β = 0: {result.summary}"]
     spaced, counted = (sum(len(cut(each)) for each in base.texts) for cut in (str.split, words_of))
     if quality.tokenize == "13a" and counted > 2 * spaced:
-        notes.append(f"NE and BLEU count a clause without spaces as a token ({language}): name the language.")
+        notes.append(
+            f"The outputs have few spaces, but NE and BLEU cut them into words as in {language}: "
+            "name their language with --language."
+        )
     title = f"Re-translation, {plural(words, 'word')} an update, {number} texts, greedy"
     kept = bars(decoded, base, quality.bleu, result.rows[0].bug)
     return Report("streams", title, about, COLUMNS, rows, kept, notes, DROP_ORDER)

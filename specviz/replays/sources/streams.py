@@ -158,7 +158,7 @@ def sources(
             out[language] = given
             continue
         with made.keeping({"language": language}):
-            named = [each | {"source": text_of(each)} for each in entries]
+            named = [each | {"source": text_of(each, options.suites, language)} for each in entries]
             some = Suite(named, options.suite_of(language, ""))
             right = [references_of(entry.get("reference")) for entry in entries]
             arriving = some.partials() if partials else some.streams(LAG)
