@@ -308,9 +308,10 @@ def test_rows_are_prefilled_one_by_one_where_lengths_differ_much(pair, prompts):
     assert batched.WASTE < 2
 
 
-@pytest.mark.parametrize(("rows", "fed"), [((0, 2), [29, 23]), ((1, 2), [2 * 29])])
+@pytest.mark.parametrize(("rows", "fed"), [((0, 2), [29, 23]), ((1, 2), [2 * 29]), ((0, 1, 3), [2 * 29, 20])])
 def test_new_rows_feed_none_between_them_and_need_no_mask(pair, prompts, monkeypatch, rows, fed):
-    texts, new, calls, call = prompts[:3], (prompts[1][:30], prompts[4][:24]), [], Context._call
+    texts, calls, call = prompts[: max(rows) + 1], [], Context._call
+    new = prompts[1][:30], prompts[4][:24], prompts[4][:21]
     context = pair[0].open(texts, 40)
     context.prefill()
     shared = batched.Shared(context, "target", None, [])
@@ -326,7 +327,7 @@ def test_new_rows_feed_none_between_them_and_need_no_mask(pair, prompts, monkeyp
     for part in parts:
         alone[part.text.place].prefill(hidden=(1,))
         torch.testing.assert_close(part.text.session.states[1], alone[part.text.place].states[0][1])
-    for one, two in zip(context.forward([Draft.empty()] * 3).logits, alone):
+    for one, two in zip(context.forward([Draft.empty()] * len(texts)).logits, alone):
         torch.testing.assert_close(one, two.forward(Draft.empty()).logits[0])
 
 

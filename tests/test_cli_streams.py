@@ -76,6 +76,17 @@ def test_partials_are_made_and_decoded(say, tmp_path):
     assert sum(line[:6].strip().isdecimal() for line in out.splitlines()) == len(found)
 
 
+def test_the_clock_of_partial_results(say, tmp_path):
+    lines = [{"text": "Tom", "time": 2, "final": True}, {"text": "Tom reads", "time": 5}]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "w.json").write_text('{"word": "Tom", "start": 0, "end": 1}')
+    for clock, second in ((), 5), (("--clock", "file"), 3):
+        assert say(*RUN, "--stream", "p.jsonl", "--out", "o", "--force", *clock)[0] == 0
+        assert Trace.open(tmp_path / "o" / "retranslate.parquet").updates["arrival"].tolist() == [2, second]
+    err = say(*RUN, "--stream", "w.json", "--clock", "file")[2]
+    assert "w.json is a transcript, which has one clock: drop --clock" in err
+
+
 def test_a_transcript_is_a_stream(say, tmp_path):
     cue = "WEBVTT\n\n00:01.000 --> 00:02.000\nTom reads \x1b[31m\n\n00:02.000 --> 00:03.000\na book.\n"
     (tmp_path / "t.vtt").write_text(cue)
@@ -130,6 +141,7 @@ def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
         ((*RUN, "--text", "t.txt", "--lag", 0), "--lag must be at least 1, got 0"),
         (("generate", "unispec", "-p", "x", "--lag", 2), "--lag is for --text and --stream"),
         (("generate", "unispec", "-p", "x", "--language", "ja"), "--language is for --text and --stream"),
+        ((*RUN, "--text", "t.txt", "--clock", "file"), "--clock is for --stream: drop it with --text"),
         ((*RUN, "--text", "none.txt"), "cannot read none.txt"),
         ((*RUN, "--text", "t.txt", "--raw"), "with --text use --set template=plain"),
         ((*RUN, "--text", "t.txt", "--set", "beta=2"), "[0, 1]"),

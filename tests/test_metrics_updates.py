@@ -328,6 +328,8 @@ def test_words():
     assert words("我们去 Rom です") == ["我", "们", "去", "Rom", "で", "す"]
     assert words("ที่นี่ดี ok") == ["ที่", "นี่", "ดี", "ok"], "Thai: a letter with its marks"
     assert [len(words(text)) for text in ("ນ້ຳ", "ကျား", "ភាសា")] == [2, 1, 2], "Lao, Burmese, Khmer"
+    assert words("ภา\u200bษา\u200b\ufeff a\u2060ကျား") == [*"ภาษา", "a", "ကျား"], "no width, no word"
+    assert words("a\u200bb \ufeffc a\x1cb") == ["a\u200bb", "\ufeffc", "a", "b"]
     assert words("") == []
 
 

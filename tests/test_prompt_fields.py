@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -84,11 +86,15 @@ def test_memory_in_a_batch_and_after_a_resume(model, tmp_path):
 def test_another_stream_is_not_resumed(tmp_path):
     path, lag = tmp_path / "a.parquet", sv.streams.fixed_lag
     one, other = (lag(f"The {who} bought a red bicycle.") for who in ("doctor", "teacher"))
+    later = replace(one, updates=[replace(update, time=1.0) for update in one])
     options = {"method": "retranslate", "max_new_tokens": 8, "out": path}
     first = sv.generate("town", [one], **options).texts  # read before the file is rewritten
     assert sv.generate("town", [one], resume=True, **options).texts == first
-    with pytest.raises(ParameterError, match="stream 0 is not the one"):
-        sv.generate("town", [other], resume=True, **options)
+    for each in (other, later):
+        with pytest.raises(ParameterError, match="stream 0 is not the one"):
+            sv.generate("town", [each], resume=True, **options)
+    sv.generate("town", [later], force=True, **options)
+    assert sv.generate("town", [later], resume=True, **options).updates["arrival"].eq(1).all()
 
 
 def test_a_stream_that_has_grown_is_decoded_anew(tmp_path):
@@ -110,13 +116,13 @@ def test_a_stream_that_has_grown_is_decoded_anew(tmp_path):
 )
 def test_a_field_of_a_stream_that_no_record_can_hold_is_refused(field, value, tmp_path):
     given = sv.streams.Stream([sv.streams.Update("Tom")], **{field: value})
-    with pytest.raises(PromptError, match=rf"'{field}' of .*stream 0"):
+    with pytest.raises(PromptError, match=rf"^'{field}' of stream 0 must be"):
         sv.generate("town", given, "retranslate", out=tmp_path / "a.parquet")
     assert not list(tmp_path.iterdir())
 
 
 def test_blanks_of_a_table_are_no_fields_of_a_stream(tmp_path):
-    given = sv.streams.Stream([sv.streams.Update("Tom")], np.int64(3), "en", float("nan"))
+    given = sv.streams.Stream([sv.streams.Update("Tom")], np.int64(3), "en", float("nan"), float("nan"))
     sv.generate("town", given, "retranslate", max_new_tokens=2, out=tmp_path / "a.parquet")
     (prompt,) = sv.open(tmp_path / "a.parquet").run["prompts"]
     assert {key: prompt[key] for key in prompt if key != "tokens"} == {

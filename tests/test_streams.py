@@ -169,6 +169,7 @@ def test_lines_of_a_file_are_streams(tmp_path):
         (lambda: word_timed(3), PromptError, "takes a file, or a list"),
         (lambda: from_partials(3), PromptError, "takes a file, or lines"),
         (lambda: from_partials([]), PromptError, "no partial results"),
+        (lambda: from_partials([], clock="mine"), ParameterError, "clock must be utterance or file"),
         (lambda: from_partials(["[" * 100_000]), PromptError, "line 1 is nested too deeply"),
         (lambda: Update(None), PromptError, "an update's text must be a string, got None"),
         (lambda: Update("a \ud83d"), PromptError, "half a character"),
@@ -332,19 +333,22 @@ def test_a_final_result_closes_an_utterance(tmp_path):
 @pytest.mark.parametrize(
     ("times", "wanted"),
     [
-        ([[1, 3], [5, 7], [None, None], [9, 9]], [[1, 3], [2, 4], [None, None], [2, 2]]),  # run on
-        ([[1, 3], [3, 7]], [[1, 3], [3, 7]]),  # start anew
-        ([[1, 3], [5, 7], [1, 9]], [[1, 3], [5, 7], [1, 9]]),
+        ([[1, 3], [5, 7], [None, None], [9, 9]], [[1, 3], [2, 4], [None, None], [2, 2]]),
+        ([[1, 3], [3, 4, 6], [6, 7]], [[1, 3], [0, 1, 3], [0, 1]]),
     ],
 )
-def test_times_that_run_on_start_at_0_in_every_utterance(times, wanted):
-    lines = [{"text": "a", "time": t, "final": bool(i)} for own in times for i, t in enumerate(own)]
-    assert [[u.time for u in stream] for stream in from_partials(lines)] == wanted
+def test_times_of_one_clock_start_at_0_in_every_utterance(times, wanted):
+    lines = [{"text": "a", "time": t, "final": n == len(own)} for own in times for n, t in enumerate(own, 1)]
+    assert [[u.time for u in stream] for stream in from_partials(lines, clock="file")] == wanted
+    assert [[u.time for u in stream] for stream in from_partials(lines)] == times, "kept as written"
+    with pytest.raises(PromptError, match=f"line {len(lines) + 1}: its time 1 s is before"):
+        from_partials([*lines, {"text": "b", "time": 1}], clock="file")
 
 
 def test_blank_results_are_left_out_until_something_is_heard():
     heard = enumerate(["", " ", "", "Tom", "", "Tim"], 1)
-    (only,) = from_partials([{"text": text, "time": n, "final": n in (2, 6)} for n, text in heard])
+    lines = [{"text": text, "time": n, "final": n in (2, 6)} for n, text in heard]
+    (only,) = from_partials(lines, clock="file")
     assert (plain(only), only.id) == (["Tom", "", "Tim"], "utterance:2")
     assert [u.time for u in only] == [2, 3, 4], "the first utterance ended at 2 s"
     with pytest.raises(PromptError, match="no partial results"):
@@ -412,10 +416,16 @@ def test_simulated_partials_grow_shrink_and_revise():
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.lists(st.text(max_size=9), min_size=1, max_size=4), min_size=1, max_size=3))
+@given(
+    st.lists(st.lists(st.tuples(st.text(max_size=9), st.floats(0, 9)), min_size=1, max_size=4), min_size=1)
+)
+@example([[("Yes.", 0.35)], [("The", 1.05), ("The baker", 2.1)]])
 def test_partials_go_through_a_file(tmp_path_factory, utterances):
     file = tmp_path_factory.mktemp("partials") / "p.jsonl"
-    streams = [Stream([Update(t, float(i)) for i, t in enumerate(u)]) for u in utterances]
+    streams = [
+        Stream([Update(text, time) for (text, _), time in zip(u, sorted(time for _, time in u))])
+        for u in utterances
+    ]
     assert save_partials(streams, file) == file
     spoken = [list(dropwhile(lambda update: not update.text.strip(), s)) for s in streams]
     if any(spoken):

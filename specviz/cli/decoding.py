@@ -168,6 +168,10 @@ def generate(
             "times (JSON, WebVTT, SRT)."
         ),
     ] = None,
+    clock: Annotated[
+        str | None,
+        option("Clock of partial results: utterance (each starts at 0), or file (times run on through it)."),
+    ] = None,
     lag: Annotated[
         int | None,
         option("Words that each update of a text or a transcript adds (3); for WebVTT and SRT: cues."),
@@ -215,9 +219,12 @@ def generate(
     streamed = source in ("--text", "--stream")
     if number is not None and source != "--prompts":
         raise ParameterError(f"--number counts --prompts: drop it with {source}")
-    for name, value in {} if streamed else {"--lag": lag, "--language": language}.items():
-        if value is not None:
-            raise ParameterError(f"{name} is for --text and --stream: drop it with {source}")
+    either = ("--text", "--stream")
+    for name, value, sources in (
+        ("--lag", lag, either), ("--language", language, either), ("--clock", clock, ("--stream",)),
+    ):  # fmt: skip
+        if value is not None and source not in sources:
+            raise ParameterError(f"{name} is for {' and '.join(sources)}: drop it with {source}")
     if record not in ("judged", "all", "dense", "none"):
         raise ParameterError(f"--record must be judged, all, dense or none, not {record!r}")
     file = _output(out, method, force, resume)
@@ -229,7 +236,7 @@ def generate(
     if streamed and batch > 1:
         raise ParameterError("streams are decoded one after another: drop --batch")
     entries: Sequence[Stream | Prompt] = (
-        _streams(text, stream, lag, language) if streamed else entries_of(prompt, prompts, number)
+        _streams(text, stream, clock, lag, language) if streamed else entries_of(prompt, prompts, number)
     )
     with loading():
         from specviz import methods
@@ -389,7 +396,9 @@ def _report(
         print(f"trace: {file}\npage: {page}")
 
 
-def _streams(text: Path | None, stream: Path | None, lag: int | None, language: str | None) -> list[Stream]:
+def _streams(
+    text: Path | None, stream: Path | None, clock: str | None, lag: int | None, language: str | None
+) -> list[Stream]:
     """Streams of a text file, of partial results or of a transcript, by its first line and its suffix."""
     from specviz import streams
     from specviz.streams.lag import read
@@ -409,12 +418,14 @@ def _streams(text: Path | None, stream: Path | None, lag: int | None, language: 
     listed = keys & {"words", "segments", "word_segments"}  # a document, if nothing follows
     partial = "text" in keys and not listed and "word" not in keys
     if "word" in keys or (timed and not partial) or (listed and len(lines) == 1):
+        if clock is not None:
+            raise ParameterError(f"{stream} is a transcript, which has one clock: drop --clock")
         return [streams.word_timed(stream, words, language=language)]
     if lag is not None or language is not None:
         raise ParameterError(
             f"{stream} holds partial results, which are updates already: drop --lag and --language"
         )
-    return streams.from_partials(stream)
+    return streams.from_partials(stream, clock=clock or "utterance")
 
 
 def _follow(run: Run, show: Callable[[list[int]], str]) -> None:

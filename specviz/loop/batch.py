@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, cast
 
 import torch
@@ -318,18 +319,20 @@ class Shared:
         ]
 
     def prefill(self, hidden: tuple[int, ...] = ()) -> None:
-        """Compute the queued prompts: in one pass if their rows are adjacent and their lengths similar."""
+        """Compute the queued prompts: those of adjacent rows in one pass if their lengths are similar."""
         self.settle()
         texts, self.prefill_queue = sorted(self.prefill_queue, key=lambda text: text.place), []
         context = self.context
         due = {text: context.due(text.place) for text in texts}
         texts = [text for text in texts if due[text] > 0]
-        if not texts:
-            return
-        counts = [due[text] for text in texts]
-        adjacent = texts[-1].place - texts[0].place < len(texts)  # rows between would be fed padding
-        joint = context.joint or (adjacent and len(texts) * max(counts) <= WASTE * sum(counts))
-        for group in [texts] if joint else [[text] for text in texts]:
+        groups: list[list[Row]] = []
+        # A pass over several rows feeds padding to those between them.
+        for _, run in groupby(enumerate(texts), lambda each: context.joint or each[1].place - each[0]):
+            rows = [text for _, text in run]
+            counts = [due[text] for text in rows]
+            joint = context.joint or len(rows) * max(counts) <= WASTE * sum(counts)
+            groups += [rows] if joint else [[text] for text in rows]
+        for group in groups:
             begin = self.clock.mark() if self.clock else None
             places = [text.place for text in group]
             if context.prefill(places, hidden) if hidden else context.prefill(places):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..models.additions import Addition
 
 Prompts: TypeAlias = Any  # prompts in any form that `generate` accepts, a stream, or a list of streams
+Field: TypeAlias = str | int | list[str] | None  # a value of one of PROMPT_FIELDS
 PROMPT_FIELDS = ("id", "kind", "language", "reference", "segmented")  # fields of a prompt that a trace keeps
 # Settings of a generation config whose logits processors read the whole text so far: a block pass
 # would need a different processor at each node. Each value switches its setting off.
@@ -84,23 +85,24 @@ def _check_prompt(entry: Prompts, where: str) -> Record:
     return {name: value for name, value in {**entry, **checked}.items() if name not in blank}
 
 
-def _check_field(name: str, value: Prompts, where: str) -> str | int | list[str] | None:
-    """Return a field of a prompt in a form that the record can hold; None for a blank table cell."""
+def _check_field(name: str, value: Prompts, where: str, owner: str = "a prompt") -> Field:
+    """Return a field of a prompt or stream in a form that the record can hold; None for a blank cell."""
     if hasattr(value, "tolist"):  # NumPy: a number, or an array of texts
         value = value.tolist()
     if value is None or value != value:
         return None
-    if name == "segmented":
-        if isinstance(value, bool):
+    if name == "segmented":  # of a stream it names the splitter
+        kind, kinds = (bool, "true or false") if owner == "a prompt" else (str, "a text")
+        if isinstance(value, kind):
             return value
-        raise PromptError(f"'segmented' must be true or false, got {value!r:.60}{where}")
+        raise PromptError(f"'segmented' of {owner} must be {kinds}, got {value!r:.60}{where}")
     if name == "reference" and isinstance(value, list | tuple):
         if all(isinstance(each, str) for each in value):
             return list(value)
     elif isinstance(value, str) or (name != "reference" and type(value) is int):
         return value
     kinds = "a text or a list of texts" if name == "reference" else "a text or a whole number"
-    raise PromptError(f"{name!r} of a prompt must be {kinds}, got {value!r:.60}{where}")
+    raise PromptError(f"{name!r} of {owner} must be {kinds}, got {value!r:.60}{where}")
 
 
 def check_streams(given: Prompts, method: Method) -> list[Record]:
@@ -130,12 +132,8 @@ def check_streams(given: Prompts, method: Method) -> list[Record]:
 
 def _stream_fields(given: Stream, number: int) -> Record:
     """Return the fields of a stream that the trace keeps, checked; a blank one is None."""
-    segmented = given.segmented
-    if segmented is not None and not isinstance(segmented, str):
-        raise PromptError(f"'segmented' of stream {number} must be a text, got {segmented!r:.60}")
-    fields = ("id", "language", "reference")
-    checked = {name: _check_field(name, getattr(given, name), f" (stream {number})") for name in fields}
-    return checked | {"segmented": segmented}
+    fields = ("id", "language", "reference", "segmented")
+    return {name: _check_field(name, getattr(given, name), "", f"stream {number}") for name in fields}
 
 
 def check_batchable(method: Method, entries: list[Record]) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from .. import schema
 from ..errors import ParameterError
@@ -19,6 +19,7 @@ from .machine import load_options
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Arrival: TypeAlias = tuple[str, float | None]  # an update's text, and when it came
 SAME = ("method", "parameters", "sampling", "record", "exactness", "canvas", "dtype")  # equal in both runs
 WEIGHTS = ("name", "parameters", "content")
 PARTS = {  # fields of which these keys are equal in both runs
@@ -48,7 +49,9 @@ class SavedRun:
     finished: list[int] = field(default_factory=list)
     prompts: list[Record] = field(default_factory=list)
 
-    def check(self, metadata: Record, records: list[list[Record]], sources: list[list[str] | None]) -> None:
+    def check(
+        self, metadata: Record, records: list[list[Record]], sources: list[list[Arrival] | None]
+    ) -> None:
         """Find the finished texts, and refuse the file of a different run.
 
         Parameters
@@ -57,8 +60,8 @@ class SavedRun:
             Metadata of the run that is about to continue.
         records : list of lists of dict
             For each prompt, the records of its texts; the first includes its tokens.
-        sources : list of lists of str
-            For each stream, its updates; None for prompts and for live streams.
+        sources : list of lists of (str, float or None)
+            For each stream, its updates' texts and times; None for prompts and for live streams.
 
         Raises
         ------
@@ -136,11 +139,13 @@ class SavedRun:
             ended.discard(int(cycles["prompt"].max()))
         return ended
 
-    def _sources(self, prompt: int) -> list[str]:
-        """Source after each update of a stream, as far as it was decoded."""
+    def _sources(self, prompt: int) -> list[Arrival]:
+        """Source after each update of a stream, and when it came, as far as it was decoded."""
         assert self.table is not None
-        cycles = self.table.select(["prompt", "update", "source"]).to_pandas().query("prompt == @prompt")
-        return list(cycles.dropna(subset="source").sort_values("update")["source"])
+        cycles = self.table.select(["prompt", "update", "source", "arrival"]).to_pandas()
+        heads = cycles.query("prompt == @prompt").dropna(subset="source").sort_values("update")
+        times = [None if time != time else time for time in heads["arrival"].astype(float)]
+        return list(zip(heads["source"], times))
 
     def _keep_finished(self) -> None:
         import pyarrow as pa

@@ -38,7 +38,7 @@ from .cycle import Cycle, decode
 from .dense import densify
 from .drafters import Loadable, choose_drafter, load_if_needed
 from .reduce import Reducer
-from .resume import SavedRun, load_saved, saved_options
+from .resume import Arrival, SavedRun, load_saved, saved_options
 from .unmasking import decode_canvases
 from .updates import check_room, decode_stream
 
@@ -235,7 +235,7 @@ class Run:
         self._warn_of_unknown("prompt", list(enumerate(self.ids, 1)))
 
     def _listed(self, template: Template) -> list[tuple[str | int, list[int]]]:
-        """Name and last prompt of each stream that is a list; every update must have room."""
+        """Name and last prompt of each stream that is a list; every update must have tokens and room."""
         last = []
         for number, entry in enumerate(self.prompts):
             if isinstance(entry["stream"].updates, list | tuple):
@@ -301,10 +301,12 @@ class Run:
             records[-1][0]["tokens"] = ids
         return records
 
-    def _sources(self) -> list[list[str] | None]:
-        """The updates of each stream that is a list; None for everything else."""
+    def _sources(self) -> list[list[Arrival] | None]:
+        """Texts and times of the updates of each stream that is a list; None for everything else."""
         updates = [getattr(entry.get("stream"), "updates", None) for entry in self.prompts]
-        return [[u.text for u in each] if isinstance(each, list | tuple) else None for each in updates]
+        return [
+            [(u.text, u.time) for u in each] if isinstance(each, list | tuple) else None for each in updates
+        ]
 
     # -- the run -----------------------------------------------------------------------------------
 

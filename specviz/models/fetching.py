@@ -427,7 +427,13 @@ def _tokenizer(source: Words) -> AnyTokenizer:
         try:
             if not only:
                 _ask(where, None)
-            return AutoTokenizer.from_pretrained(where, local_files_only=only, trust_remote_code=False)
+            words: AnyTokenizer = AutoTokenizer.from_pretrained(
+                where, local_files_only=only, trust_remote_code=False
+            )
+            names = set(getattr(words, "vocab_files_names", {}).values())  # none for a tokenizer of bytes
+            if only and names and not _files(where, not hub, None, names | {*VOCABULARIES}):
+                raise ValueError("it has no tokenizer files")  # transformers builds an empty tokenizer
+            return words
         except Exception as fault:  # tokenizers raises bare exceptions
             if isinstance(error, OSError) or not isinstance(fault, OSError):  # as in `_fetch`
                 error = fault

@@ -1,8 +1,7 @@
 """Partial results of a speech recogniser: texts that grow, shrink and are revised, as JSON lines.
 
 A line is ``{"text": ..., "time": ..., "final": ...}``: all that was heard of the utterance so far, when (in
-seconds; optional), and whether the utterance is complete. After a final result the next utterance begins; its
-times, if any, may start anew or run on.
+seconds; optional), and whether the utterance is complete. After a final result the next utterance begins.
 """
 
 from __future__ import annotations
@@ -33,27 +32,34 @@ ALIKE = (
 SOUND = {w: [o for o in group.split() if o != w] for group in ALIKE for w in group.split()}
 
 
-def from_partials(source: str | Path | Iterable[Line]) -> list[Stream]:
+def from_partials(source: str | Path | Iterable[Line], *, clock: str = "utterance") -> list[Stream]:
     """Read the utterances of a file of partial results, one stream each.
 
     Parameters
     ----------
     source : str, path, or iterable
         A file of JSON lines, or its lines, or the objects themselves. Empty lines are skipped.
+    clock : str
+        ``utterance``: times are kept as written. ``file``: times run on through the file, and each
+        utterance's are counted from the end of the last one.
 
     Returns
     -------
     list of Stream
         Named by the file and the utterance's number. If the file ends without a final result, the last one
         counts as final. Blank results at the start of an utterance are left out, as are utterances without
-        any other. If the times of all utterances run on, each one's clock starts at the end of the last.
+        any other.
 
     Raises
     ------
+    ParameterError
+        If `clock` is neither.
     PromptError
-        If a line is not JSON, lacks ``text``, has a wrong type, or a time before the previous one in the
-        same utterance; the message names the line.
+        If a line is not JSON, lacks ``text``, has a wrong type, or a time before the previous one on the
+        same clock; the message names the line.
     """
+    if clock not in ("utterance", "file"):
+        raise ParameterError(f"clock must be utterance or file, got {clock!r:.60}")
     if isinstance(source, str | Path):
         name = str(source)
         lines: Iterable[Line] = read(Path(source)).split("\n")
@@ -63,45 +69,30 @@ def from_partials(source: str | Path | Iterable[Line]) -> list[Stream]:
             raise PromptError("from_partials takes a file, or lines with text, time and final")
         name, lines, stem = "partials", source, "utterance"
     grouped: list[list[Update]] = [[]]
-    clock = -math.inf
+    begin, previous = 0.0, -math.inf
     for number, line in enumerate(lines, 1):
         if isinstance(line, str) and not line.strip():
             continue
         update = _update(line, f"{name}, line {number}")
         if update.time is not None:
-            if update.time < clock:
+            if update.time < previous:
                 raise PromptError(
-                    f"{name}, line {number}: its time {update.time:g} s is before the previous {clock:g} s"
+                    f"{name}, line {number}: its time {update.time:g} s is before the previous {previous:g} s"
                 )
-            clock = update.time
+            previous = update.time
+            if begin:
+                update = replace(update, time=round(update.time - begin, 9))
         grouped[-1].append(update)
         if update.last:
             grouped.append([])
-            clock = -math.inf
+            if clock == "file":
+                begin = max(begin, previous)
+            else:
+                previous = -math.inf
     spoken = [list(dropwhile(lambda update: not update.text.strip(), updates)) for updates in grouped]
     if not any(spoken):
         raise PromptError(f"{name} has no partial results")
-    return [
-        Stream([_since(begin, update) for update in updates], id=f"{stem}:{n}")
-        for n, (updates, begin) in enumerate(zip(spoken, _begins(grouped)), 1)
-        if updates
-    ]
-
-
-def _begins(utterances: list[list[Update]]) -> list[float]:
-    """When each utterance's clock starts: 0, or the end of the previous one if the times run on."""
-    begins, end, runs_on = [], 0.0, True
-    for number, updates in enumerate(utterances):
-        times = [update.time for update in updates if update.time is not None]
-        runs_on &= not number or not times or times[0] > end
-        begins.append(end)
-        end = times[-1] if times else end
-    return begins if runs_on else [0.0] * len(utterances)
-
-
-def _since(begin: float, update: Update) -> Update:
-    """An update with its time on a clock that starts at `begin`."""
-    return update if update.time is None else replace(update, time=round(update.time - begin, 9))
+    return [Stream(updates, id=f"{stem}:{n}") for n, updates in enumerate(spoken, 1) if updates]
 
 
 def _update(line: Line, where: str) -> Update:

@@ -366,6 +366,9 @@ def test_a_list_of_updates_that_is_too_long_is_refused_before_any_work(town, tmp
         with pytest.raises(PromptError, match=f"update 1 of stream {name} has a prompt of .* no room in"):
             specviz.generate(town, [stream(["Tom"]), one], "retranslate", **options)
         assert not list(tmp_path.iterdir())
+    for one in ([Update("Tom"), Update("")], iter([Update("Tom"), Update("")])):
+        with pytest.raises(PromptError, match="update 1 of stream 0 is empty: drop it"):
+            specviz.generate(town, Stream(one), "retranslate", template="plain", max_new_tokens=4)
     live = Stream(iter([Update("Tom"), Update(long)]), id="c")
     with pytest.raises(PromptError, match="update 1 of stream c has"):
         specviz.generate(town, live, "retranslate", **options)

@@ -364,8 +364,11 @@ def test_the_ends_of_a_text(homes: dict[str, Path], tmp_path: Path) -> None:
     assert load(homes["llada"]).eos == (1,)
     several = tmp_path / "several"
     shutil.copytree(homes["llada"], several)
-    (several / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 7]}))
-    assert load(several).eos == (3, 7)
+    config = json.loads((several / "config.json").read_text()) | {"eos_token_id": 5}
+    (several / "config.json").write_text(json.dumps(config))
+    for ids, wanted in (([3, 7], (3, 7)), ([-1, 7], (7,)), (-1, (5,)), ([], (5,)), (None, (5,))):
+        (several / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+        assert load(several).eos == wanted
 
 
 # -- what is refused ----------------------------------------------------------------------------------

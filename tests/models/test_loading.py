@@ -318,6 +318,14 @@ def test_a_tokenizer_comes_from_a_folder_the_cache_or_a_hub_that_answers(
     with pytest.raises(ModelError, match="no tokenizer in hf:dale/village") as caught:
         load(net, tokenizer="hf:dale/village")
     assert "the hub does not answer" not in str(caught.value)
+    for file in _cached(home, tmp_path).iterdir():
+        file.name == "config.json" or file.unlink()  # as an interrupted load leaves it
+    snapshot = tmp_path / "models--dale--village" / "snapshots" / ("0" * 40)
+    (snapshot / "config.json").write_text('{"model_type": "qwen2"}')
+    for words in ("hf:dale/village", snapshot):
+        with pytest.raises(ModelError, match=r"no tokenizer in .*: it has no tokenizer files"):
+            load(net, tokenizer=words)
+    assert queries[1:] == ["dale/village"] * 2, "the hub is queried where the cache has no vocabulary"
     with pytest.raises(ModelError, match="town-eagle has its target's tokenizer: drop tokenizer="):
         load("town-eagle", tokenizer=home)
 
