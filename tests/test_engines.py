@@ -121,6 +121,13 @@ def test_a_streamed_answer_has_its_counts_in_the_last_chunk(file):
         assert read_counts(file, "llama.cpp").total("accepted") == 167
     with pytest.raises(TraceError, match="a response without draft counts"):
         origin_of(write(file, chunk, chunk))
+    text = {"object": "text_completion", "choices": [{"index": 0, "text": "a", "finish_reason": None}]}
+    end = text | {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}], "timings": last["timings"]}
+    for lines in ([[chunk, last]], [text, text, end], [{"error": {"code": 500}}, last]):
+        assert origin_of(write(file, *lines)) == "llama.cpp"
+        assert read_counts(file, "llama.cpp").total("accepted") == 167
+    with pytest.raises(TraceError, match="it has 'error'"):
+        origin_of(write(file, {"error": {"code": 500}}, chunk))
 
 
 def test_older_names_and_shapes_are_read_too(file):
@@ -252,7 +259,10 @@ def test_a_run_without_drafts_is_a_baseline(file):
         own = read_counts(write(file, entry), name)
         for column in ("steps", "emitted", "output", "drafted"):
             assert both.total(column) == own.total(column) + base.total(column)
-        assert both.requests["drafts"].tolist()[1] == 0 and len(both.steps) == len(own.steps)
+        listed = len(base.steps) if name == "sglang" else 0  # all or none are listed
+        assert both.requests["drafts"].tolist()[1] == 0 and len(both.steps) == len(own.steps) + listed
+        share = metrics.rosetta(both)["value"]["nothing accepted"]
+        assert share == (1 + 11) / (4 + 11) if listed else math.isnan(share)
         write(file, plain)
         assert "no drafts" in refused(file, name)
         assert "used speculation" in refused(write(file, entry), name, plain=True)

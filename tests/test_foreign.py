@@ -227,7 +227,7 @@ def test_a_response_of_vllm_without_counts(tmp_path):
     """A server that reports them for others drafted nothing for it; with n > 1, that is not known."""
     none = changed("vllm", ("metrics", "speculative_decoding"), ...)
     several = {**none, "choices": VLLM["choices"] * 2}
-    chunk = {**none, "usage": None}
+    chunk = {**none, "usage": None, "object": "chat.completion.chunk"}
     found = read_counts(write(tmp_path / "r.jsonl", VLLM, none, several, chunk), "vllm")
     assert found.requests["steps"].tolist() == [4, 10] and found.requests["drafts"].tolist() == [4, 0]
     assert [why.split(":")[0] for why in found.left_out["why"]] == [
@@ -236,6 +236,9 @@ def test_a_response_of_vllm_without_counts(tmp_path):
     sentence = specviz.explain(tmp_path / "r.jsonl").sentence
     assert sentence.endswith("This covers only 2 of 3 requests: the others have no counts.")
     assert "no metrics.speculative_decoding" in refused(write(tmp_path / "n.jsonl", chunk, several), "vllm")
+    left = read_counts(write(tmp_path / "u.jsonl", VLLM, {**none, "usage": None}), "vllm").left_out
+    assert left["why"].tolist() == ["no usage.completion_tokens"]  # whole, but its length is missing
+    assert "covers only 1 of 2 requests" in specviz.explain(tmp_path / "u.jsonl").sentence
 
 
 def test_aiperf_may_tell_what_steps_accepted_and_not_what_they_drafted(tmp_path):
@@ -266,6 +269,14 @@ def test_a_length_that_aiperf_counted_itself_says_nothing_of_steps(tmp_path, len
     del entry["spec_decode_acceptance"]["completion_tokens"]
     found = read_counts(write(tmp_path / "a.jsonl", entry), "aiperf")
     assert found.requests[["steps", "emitted"]].isna().all(axis=None) and found.total("drafts") == 4
+    # Nor of those of requests without drafts, if no record shows that the server counted the same.
+    plain = changed("aiperf", ("spec_decode_acceptance",), ...)
+    short = copy.deepcopy(plain)
+    short["metrics"]["output_sequence_length"]["value"] = 1
+    for drafted in (entry, changed("aiperf", ("metrics", "output_sequence_length", "value"), length)):
+        found = read_counts(write(tmp_path / "a.jsonl", drafted, plain, short), "aiperf")
+        assert found.left_out["line"].tolist() == [2] and found.requests["steps"].tolist()[1] == 0
+        assert "covers only 2 of 3 requests" in specviz.explain(tmp_path / "a.jsonl").sentence
 
 
 def test_half_a_surrogate_pair_in_a_category_is_replaced(tmp_path):
@@ -625,8 +636,10 @@ def test_aiperf_records_hold_every_identity_that_aiperf_checks(tmp_path):
         "per_step_drafted": [3, 1],
     }  # fmt: skip
     assert "spec_decode_acceptance" not in second
-    again = read_counts(path, "aiperf").requests
-    assert again["drafts"].tolist() == [2, 0] and again["steps"].isna()[1], "no length says how many"
+    again = read_counts(path, "aiperf")
+    assert again.requests["steps"].tolist() == [2] and again.left_out["line"].tolist() == [2]
+    words = specviz.explain(path).sentence
+    assert "writes 2.00 tokens" in words and "covers only 1 of 2 requests" in words
     assert "request_start_ns" not in first["metadata"]  # the start of this run is unknown
     with pytest.raises(TraceError, match="exists: choose another name"):
         metrics.counts(trace).to_aiperf(path)

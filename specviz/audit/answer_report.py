@@ -32,7 +32,7 @@ class Envelope:
     Parameters
     ----------
     engine : str
-        Engine whose answers it applies to; empty: all engines that have none of their own.
+        Engine whose answers it applies to; empty: answers that name no engine.
     value : float
         In logits.
     largest : float or None
@@ -40,6 +40,10 @@ class Envelope:
         measured.
     texts, tokens : int
         Numbers of honest answers and of their tokens.
+    others : bool
+        If `engine` is empty, whether it also applies to all engines that have none of their own.
+    stated : bool
+        Whether the value is the one that was passed.
     """
 
     engine: str
@@ -47,11 +51,14 @@ class Envelope:
     largest: float | None = None
     texts: int = 0
     tokens: int = 0
+    others: bool = True
+    stated: bool = False
 
     def __str__(self) -> str:
-        whose = f"of {self.engine}" if self.engine else "of any engine"
+        nameless = "any engine" if self.others else "answers that name no engine"
+        whose = f"of {self.engine or nameless}"
         if self.largest is None:
-            return f"{self.value:g} logits {whose}, not measured"
+            return f"{self.value:g} logits {whose}, {'given' if self.stated else 'not measured'}"
         return (
             f"{self.value:.3g} logits {whose}: twice the largest margin ({self.largest:.3g}) of {self.texts} "
             f"honest answers with {self.tokens:,} tokens, at least {FLOOR:g} and at most {FOREIGN:g}"

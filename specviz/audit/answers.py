@@ -93,7 +93,8 @@ def run(
         Loaded in float32 unless `dtype` is given.
     honest : str, Path or list of dict, optional
         Greedy answers that are certainly this model's, at least 8 of each engine: twice their largest margin,
-        at most 2, is the engine's envelope. Those that name no engine count for all engines without any.
+        at most 2, is the engine's envelope. Those that name no engine count for all engines without any,
+        except those that run llama.cpp; with `envelope`, only for answers that name none.
     envelope : float, optional
         In logits, for engines without honest answers. Default: 0.5, and 0.75 for llama.cpp and engines that
         run it, which round the inputs of products to 8 bits.
@@ -131,7 +132,8 @@ def run(
             named = dict.fromkeys(line.engine for line in lines if _runs_llama_cpp(line.engine))
             envelopes = [Envelope(name, LLAMA_CPP) for name in named if name not in measured] + envelopes
         if envelope is not None or not envelopes or envelopes[-1].engine:
-            envelopes.append(Envelope("", DEFAULT if envelope is None else envelope))
+            envelopes = [replace(each, others=False) for each in envelopes]
+            envelopes.append(Envelope("", envelope or DEFAULT, stated=envelope is not None))
         # Of two for answers that name no engine, the first was measured.
         by_engine = {each.engine: each.value for each in reversed(envelopes)}
         texts, readings = [], []

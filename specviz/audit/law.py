@@ -26,6 +26,7 @@ from ..methods import Given, Make, Method, factory
 from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
 from ..models.context import Pass
+from ..models.kernels import LAYOUTS, PLAIN
 from ..models.protocols import Context, Model, Prompt
 from .reference import Reference, Stepwise, reference_of
 from .result import CHANCE, ChiSquare, LawResult
@@ -436,7 +437,9 @@ def chi_square(
     finally:
         if context is not None:
             context.close()
-    return _test(counts, law, n)
+    limits = sampling.top_k or sampling.top_p < 1
+    exact = model.dtype == torch.float32 and getattr(model, "kernels", PLAIN) in LAYOUTS
+    return _test(counts, law, n, rounds=bool(limits) and not exact)
 
 
 def first_tokens(
@@ -466,7 +469,8 @@ def cells_of(law: Law, n: int) -> Law:
     return {cell: p * n for cell, p in law.items() if p * n >= EXPECTED}
 
 
-def _test(counts: Counter[Words], law: Law, n: int) -> ChiSquare:
+def _test(counts: Counter[Words], law: Law, n: int, rounds: bool = False) -> ChiSquare:
+    """Test the counts; `rounds`: rounding may let a token in at the edge of top-k or top-p."""
     own = cells_of(law, n)
     pool = n - sum(own.values())
     drawn, expected = [counts[cell] for cell in own], list(own.values())
@@ -481,9 +485,10 @@ def _test(counts: Counter[Words], law: Law, n: int) -> ChiSquare:
     if len(drawn) < 2:
         raise ParameterError(f"{n} draws fill only one cell: draw more or raise the temperature")
     statistic = sum((a - b) ** 2 / b for a, b in zip(drawn, expected))
-    if left and pool < CHANCE:
+    impossible = left if pool < CHANCE and not rounds else 0
+    if impossible:
         statistic = math.inf  # the target hardly ever draws these texts, which the smallest cell could hide
     freedom = len(drawn) - 1
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
     p = float(torch.special.gammaincc(half[0], half[1])) if math.isfinite(statistic) else 0.0
-    return ChiSquare(float(statistic), freedom, p, n, len(drawn))
+    return ChiSquare(float(statistic), freedom, p, n, len(drawn), impossible=impossible)

@@ -201,6 +201,8 @@ class ChiSquare(Judged):
     draws, cells : int
     threshold : float
         The test fails if p is below it.
+    impossible : int
+        Draws of texts that the target never writes; if there are any, `statistic` is infinite.
     """
 
     statistic: float
@@ -209,12 +211,16 @@ class ChiSquare(Judged):
     draws: int
     cells: int
     threshold: float = CHANCE
+    impossible: int = 0
 
     @property
     def holds(self) -> bool:
         return self.p >= self.threshold
 
     def __str__(self) -> str:
+        if self.impossible:
+            many = f"{self.impossible} of {self.draws} draws"
+            return f"{many} gave a text that the target never writes: {self.verdict}"
         return (
             f"chi-square {self.statistic:.1f}, {self.freedom} degrees of freedom, {self.draws} draws: "
             f"p = {self.p:.3g}, {self.verdict} (threshold {self.threshold:g})"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
@@ -400,7 +400,8 @@ def _loaded(setting: Setting) -> tuple[Model, list[Model]]:
     invariant = setting.get("invariant")
     if invariant not in (None, getattr(target, "invariant", False)):  # another default than in the entry
         target = _model(setting["model"], *options, invariant)
-    return target, [_drafter(setting["model"], name, options) for name in setting["drafts"]]
+    key = cast(Hashable, target)
+    return target, [_drafter(key, name, *options[:2]) for name in setting["drafts"]]
 
 
 @lru_cache(maxsize=4)
@@ -418,8 +419,8 @@ def _model(
 
 
 @lru_cache(maxsize=4)
-def _drafter(target: str, name: str, options: tuple[str | None, str | None, str | None]) -> Model:
-    return load_drafter(_model(target, *options), name, *options[:2])
+def _drafter(target: Hashable, name: str, device: str | None, dtype: str | None) -> Model:
+    return load_drafter(cast(Model, target), name, device, dtype)
 
 
 @contextmanager

@@ -56,10 +56,13 @@ class Addition:
     most : int
         Most tokens of a block that heads or slots predict; for heads, one of them is the target's own token.
     parameters : int
+    folder : Path or None
+        Where it was loaded from.
     """
 
     kind: str
     most: int
+    folder: Path | None = None
 
     def __init__(self, net: nn.Module, config: Settings, name: str) -> None:
         self.net, self.config, self.name = net, config, name
@@ -413,7 +416,9 @@ def load_addition(path: Path, name: str) -> Addition | None:
         net, config = read(path)
         if made is not EagleHead:  # published EAGLE drafters need not name a target
             config |= {"target": str(config["target"])}
-        return made(net, config, name)
+        addition = made(net, config, name)
+        addition.folder = path
+        return addition
     except ModelError:
         raise
     except READ_ERRORS as error:

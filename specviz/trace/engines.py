@@ -31,6 +31,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -85,8 +86,7 @@ def _counted(
         row["output"] = output
         if plain:
             return Request(row, [0] * n, [0] * n, True, 0, version=version)
-        # Steps are not listed, since not all of those of the requests that drafted are known.
-        return Request(row, [], [], True, version=version, idle=NO_DRAFTS)
+        return Request(row, [], [], True, version=version, undrafted=n, idle=NO_DRAFTS)
     accepts = each or []
     # Tokens accepted after an answer's end hide steps.
     counted = max(1, output - 1 - accepted, len(accepts)) if steps is None else steps
@@ -477,10 +477,9 @@ def origin_of(path: Path) -> str:
         raise TraceError(f"{path} is empty")
     # Logs may begin with a bracket, too.
     if (start := lines[0].lstrip()[:1]) == "{" or (start == "[" and _is_json(lines[0], text)):
-        first = _first(path, text, lines[0])
-        later = (entry for line in lines[1:] if isinstance(entry := json_of(line), dict))
-        of_answer = (first, *later) if _is_chunk(first) else (first,)  # the last chunk has the counts
-        return next(filter(None, map(_sign_of, of_answer)), None) or _unknown(path, first)
+        first, later = _entries(path, text, lines)
+        # The last chunk of a streamed answer has the counts, and a failed request has none.
+        return next(filter(None, map(_sign_of, chain([first], later))), None) or _unknown(path, first)
     pages = {"vllm:": COUNTERS, "sglang:": "", "llamacpp:": "", "trtllm_": ""}
     for prefix, origin in pages.items():
         if any(line.startswith(prefix) for line in lines):
@@ -505,22 +504,18 @@ def _is_json(*texts: str) -> bool:
     return any(json_of(text) is not None for text in texts)
 
 
-def _first(path: Path, text: str, line: str) -> Record:
-    """First entry of a file: that of its first line, or of the whole file."""
+def _entries(path: Path, text: str, lines: list[str]) -> tuple[Record, Iterator[Record]]:
+    """First entry of a file, that of its first line or of the whole file, and the entries after it."""
     try:
-        entry = parsed(line, str(path))
+        entry = parsed(lines[0], str(path))
     except TraceError:
-        entry = parsed(text, str(path))
+        entry, lines = parsed(text, str(path)), []
+    rest: list[object] = []
     while isinstance(entry, list) and entry:
-        entry = entry[0]
+        entry, *rest = entry
     if not isinstance(entry, dict):
         _unsupported(path, "JSON without entries")
-    return entry
-
-
-def _is_chunk(entry: Record) -> bool:
-    """Whether an entry is a part of a streamed answer."""
-    return entry.get("stop") is False or entry.get("object") == "chat.completion.chunk"
+    return entry, (each for each in chain(rest, map(json_of, lines[1:])) if isinstance(each, dict))
 
 
 def _sign_of(entry: Record) -> str | None:

@@ -6,7 +6,7 @@ files; `specviz.trace.engines` reads what llama.cpp, SGLang, LM Studio and mlx-l
 must hold, and the first line that breaks one is named. Means and rates in a file are not read, because they
 follow from the counts. Lines that hold nothing to count (a failed request, a chunk of an answer) are listed
 in `Counts.left_out`, not dropped. If any request of a file drafted, those that did not are counted too: as
-plain steps, one for each token after the prefill's.
+plain steps, one for each token after the prefill's; AIPerf's only if its lengths are the server's.
 
 These files are untrusted data: only numbers and names are taken from them.
 """
@@ -16,8 +16,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
@@ -37,9 +40,9 @@ NAME_LIMIT = 256  # maximum characters of a name
 CHUNK = "it is a chunk of a streamed answer, but not the last one"
 # Reasons why a finished request is left out although it may have drafted, or written plain steps.
 NO_COUNTS = "a server whose meta_info does not count drafts"
-NO_SPEC = "no metrics.speculative_decoding"
+NO_SPEC, NO_ACCEPTANCE = "no metrics.speculative_decoding", "no spec_decode_acceptance"
 VLLM_LENGTH, AIPERF_LENGTH = "usage.completion_tokens", "metrics.output_sequence_length"
-UNCLEAR = (NO_COUNTS, NO_SPEC, f"no {VLLM_LENGTH}", f"no {AIPERF_LENGTH}")
+UNCLEAR = (NO_COUNTS, NO_SPEC, NO_ACCEPTANCE, f"no {VLLM_LENGTH}", f"no {AIPERF_LENGTH}")
 EACH = "responses of a server with --per-request-spec-decode-metrics have each request's counts"
 
 
@@ -111,12 +114,16 @@ def read_counts(
     versions: set[str] = set()
     drafting: list[float] = []
     idle: list[str] = []
-    least_steps = False
+    least_steps = unlisted = False
+    lines: Iterable[Line]
     if origin in engines.FILES:
         entries = engines.FILES[origin](path, plain)
     else:
-        reader = READERS.get(origin) or engines.LINES[origin]
-        entries = ((line, reader(line, plain)) for line in lines_of(path))
+        reader, lines = READERS.get(origin) or engines.LINES[origin], lines_of(path)
+        if origin == "aiperf":
+            lines = list(lines)
+            reader = partial(_aiperf, servers=_servers_lengths(lines))
+        entries = ((line, reader(line, plain)) for line in lines)
     for line, request in entries:
         if isinstance(request, str):
             left_out.append({"line": line.number, "why": request})
@@ -136,6 +143,8 @@ def read_counts(
         for column, value in without.items():
             steps[column] += [value] * request.undrafted
         least_steps = least_steps or request.least_steps
+        listed = len(request.accepted) + request.undrafted
+        unlisted = unlisted or request.row.get("steps", 0) > listed
         requests.append(request.row)
         idle += [request.idle] * bool(request.idle)
         spans.append(request.span)
@@ -148,6 +157,9 @@ def read_counts(
         reasons = sorted(idle + [each["why"] for each in left_out], key=CHUNK.__eq__)
         why = f": {reasons[0]}" if reasons else ""
         raise TraceError(f"{path} holds no counted requests{why}")
+    if unlisted:  # a share of the plain steps alone would be wrong
+        keep = [d != 0 for d in steps["drafted"]]
+        steps = {name: list(compress(values, keep)) for name, values in steps.items()}
     drafts = [d for d in steps["drafted"] if d is not None]
     whole = len(drafts) == len(steps["drafted"])
     return Counts(
@@ -305,7 +317,8 @@ def _vllm(line: Line, plain: bool) -> Request | str:
             line.fail("used speculation, so it cannot be the baseline")
         return _plain(line, request, VLLM_LENGTH)
     if spec is None:
-        if not usage or (last and last.get("finish_reason") is None):
+        part = not last or entry.get("object") in ("chat.completion.chunk", "text_completion")
+        if (part and not usage) or (last and last.get("finish_reason") is None):
             return CHUNK
         why = f"{NO_SPEC}: n > 1, or the server runs without speculation or its metrics"
         alone = metrics and isinstance(choices, list) and len(choices) == 1
@@ -313,7 +326,17 @@ def _vllm(line: Line, plain: bool) -> Request | str:
     return _acceptance(line, spec, request, engine="vllm", place="metrics.speculative_decoding")
 
 
-def _aiperf(line: Line, plain: bool) -> Request | str:
+def _servers_lengths(lines: Sequence[Line]) -> bool:
+    """Whether AIPerf's lengths are those that the server counted, as far as records have both."""
+    equal = []
+    for line in lines:
+        with suppress(LookupError, TypeError):  # the reader reports the fault
+            own = line.entry["spec_decode_acceptance"]["completion_tokens"]
+            equal.append(own == line.entry["metrics"]["output_sequence_length"]["value"])
+    return bool(equal) and all(equal)
+
+
+def _aiperf(line: Line, plain: bool, servers: bool = False) -> Request | str:
     from specviz.trace.foreign_schema import UNITS, AiperfRecord
 
     entry = line.entry
@@ -357,10 +380,10 @@ def _aiperf(line: Line, plain: bool) -> Request | str:
             line.fail("used speculation, so it cannot be the baseline")
         return _plain(line, request, AIPERF_LENGTH, span)
     if spec is None:
-        why = "no spec_decode_acceptance: no verify step, or a server without speculation or its metrics"
-        if entry["metadata"].get("worker_id") == "specviz":  # its lengths say nothing about steps
-            request |= dict.fromkeys(("drafts", "drafted", "accepted"), 0)
-            return Request(request, [], [], True, span=span, idle=why)
+        why = f"{NO_ACCEPTANCE}: no verify step, or a server without speculation or its metrics"
+        own = entry["metadata"].get("worker_id") == "specviz"  # its answers may lack the prefill's token
+        if own or not (servers or request.get("output", 0) <= 1):  # the length says nothing about steps
+            return why
         return _plain(line, request, AIPERF_LENGTH, span, why)
     return _acceptance(line, spec, request, span, place="spec_decode_acceptance")
 

@@ -359,6 +359,10 @@ def test_honest_answers_that_name_no_engine_are_measured_too(town, honest):
     # A given envelope is for engines that were not measured.
     both = audit([bad, bad | {"engine": "vllm"}], town, honest=[*honest, bad], envelope=0.4)
     assert [text.verdict for text in both.texts] == [NOISE, OTHER]
+    first, second = map(str, both.envelopes)
+    assert "logits of answers that name no engine: twice" in first
+    assert second == "0.4 logits of any engine, given"
+    assert "logits of any engine: twice" in str(result.envelopes[1])
 
 
 def shifted(monkeypatch, **changes):

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import planted
 import pytest
+import torch
 from tiny import llama
 
 from specviz.audit import law
@@ -16,6 +17,7 @@ from specviz.methods.bild import BiLD
 from specviz.methods.lookahead import Lookahead
 from specviz.methods.sampling import Sampling
 from specviz.methods.speculative import Speculative
+from specviz.models import Model
 
 
 @pytest.mark.parametrize("make", [find("autoregressive"), Speculative, lambda: Speculative(draft_length=1)])
@@ -102,8 +104,21 @@ def test_rare_cells_are_pooled():
     # An impossible outcome has no cell: it is counted in the pool or the smallest cell, where it shows.
     assert not law._test(Counter({(0,): 500, (9,): 500}), {(0,): 0.5, (1,): 0.5}, 1000).holds
     few = Counter({(0,): 150, (1,): 148, (9,): 2})
-    assert law._test(few, {(0,): 0.5, (1,): 0.5}, 300).p == 0
+    never = law._test(few, {(0,): 0.5, (1,): 0.5}, 300)
+    assert never.p == 0 and "2 of 300 draws gave a text that the target never writes" in str(never)
+    rounded = law._test(few, {(0,): 0.5, (1,): 0.5}, 300, rounds=True)
+    assert rounded.holds and rounded.statistic == pytest.approx(0.08 / 1.5)
     assert law._test(few, {(0,): 0.5, (1,): 0.498}, 300).holds  # rare, but not impossible
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 8}, {"top_p": 0.9}])
+def test_rounding_lets_tokens_in_only_at_an_edge(pair, options, monkeypatch):
+    whole, given = llama(seed=0, vocabulary=16, eos=(1,)), []
+    half = Model(whole.net.to(torch.bfloat16), whole.tokenizer, "half")
+    monkeypatch.setattr(law, "_test", lambda *rest, rounds: given.append(rounds))
+    for model in (half, pair[0]):
+        law.chi_square(model, pair[1], [3, 4, 5], 5, sampling=Sampling(3.0, **options))
+    assert given == [bool(options), False]
 
 
 def test_too_few_draws(pair):

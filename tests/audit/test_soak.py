@@ -80,6 +80,10 @@ def test_an_entry_is_repeated_with_its_passes(folders):
     own = soak._loaded(given)[0]
     assert given["invariant"] == own.invariant and soak._loaded(given)[0] is own
     assert soak._loaded(given | {"invariant": False})[0].invariant is False
+    eagle = given | {"model": "town", "drafts": ["town-eagle"]}
+    for invariant in (True, False):  # a drafter belongs to that target
+        target, (drafter,) = soak._loaded(eagle | {"invariant": invariant})
+        assert target.invariant is invariant and drafter.target is target
     del given["invariant"]  # a ledger from before
     assert soak._loaded(given)[0] is own
 

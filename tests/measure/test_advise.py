@@ -948,7 +948,13 @@ class TestAdvise:
         }
         assert advising._drafters(models[0], models[1], None, None)[1] == {"tiny-small": "DRAFT"}
         file = SimpleNamespace(name="q", path=tmp_path / "q.gguf")
-        assert advising._argument(file) == f"gguf:{file.path}"
+        assert advising._argument(file, file) == f"gguf:{file.path}"
+        assert advising._drafters(town, town.first(1), None, None)[1] == {"town[:1]": "DRAFT"}
+        small = TrimmedModel(trimmed.cut(town.net, 1, range(100)), town, "small")
+        assert advising._drafters(town, small, None, None)[1] == {"small": "DRAFT"}
+        for name in ("town-eagle", "town-draft"):
+            other = shutil.copytree(loading.find(name), tmp_path / "other" / name[5:])
+            assert advising._drafters(town, specviz.load(other), None, None)[1] == {name[5:]: str(other)}
 
     def test_a_drafter_named_twice_is_one(self, town):
         for twice in (["town-draft"] * 2, [loading.find("town-draft")] * 2):
@@ -958,6 +964,9 @@ class TestAdvise:
         assert advising._sizes(None, None) == ([1], [])
         assert advising._sizes(np.int64(4), np.array([8, 2])) == ([1, 4], [2, 8])
         assert advising._sizes((2,), range(3, 5)) == ([1, 2], [3, 4])
+        assert advising._sizes(np.array(4), (n for n in (8, 2))) == ([1, 4], [2, 8])
+        with pytest.raises(ParameterError, match="'8'"):
+            advising._sizes("8", None)
 
     def test_memory_counts_the_rows_of_a_cut_head(self):
         target, tokens = tiny.llama(max_length=64, name="tiny"), torch.tensor([1, 5, 7])

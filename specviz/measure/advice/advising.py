@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -387,16 +387,23 @@ def _drafters(
             "two drafters have the same name: rename one so that tables can distinguish them"
         )
     specs = {
-        each.name: str(spec) if isinstance(spec, str | Path) else _argument(each)
+        each.name: str(spec) if isinstance(spec, str | Path) else _argument(each, spec)
         for each, spec in zip(loaded, given)
     }
     return {each.name: each for each in loaded}, specs
 
 
-def _argument(drafter: Model) -> str:
+def _argument(drafter: Model, given: Loadable) -> str:
     """How a command names a drafter that was given as a loaded model; ``DRAFT`` if it has no file."""
+    if drafter.name in bundled():
+        return drafter.name
+    if (folder := getattr(getattr(given, "addition", given), "folder", None)) is not None:
+        return str(folder)
+    first = drafter.name.endswith(f"[:{getattr(drafter, 'layers', '')}]")
+    if first or isinstance(drafter, TrimmedModel):  # the folder is that of the whole model
+        return "DRAFT"
     name = given_as(drafter)
-    if name != drafter.name or name in bundled():
+    if name != drafter.name:
         return name
     path = getattr(drafter, "path", None)
     return "DRAFT" if path is None else f"gguf:{path}"
@@ -421,7 +428,9 @@ def _sizes(
 def _checked(name: str, given: int | Sequence[int] | None, most: int | None = None) -> set[int]:
     if given is None:
         return set()
-    several = given if isinstance(given, list | tuple | set | range | np.ndarray) else [given]
+    if isinstance(given, np.ndarray):  # one of no dimensions has no items
+        given = np.atleast_1d(given)
+    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     return {check_int(name, each, 1, most) for each in several}
 
 
