@@ -39,6 +39,8 @@ def writing(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:  # of the progress on the screen
+        raise
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         why = getattr(error, "strerror", None) or one_line(error, 120)
         raise ModelError(

@@ -36,6 +36,7 @@ from specviz.finetune.optimizer import Optimizer
 from specviz.finetune.target_states import BYTES, lack_of_room
 from specviz.loop.checks import check_prompts
 from specviz.models.devices import has_bfloat16
+from specviz.models.kernels import rounding
 from specviz.models.loading import find
 from specviz.models.schema import Card
 from specviz.paths import expanded
@@ -195,6 +196,8 @@ def first_turns(prompts: Prompts) -> list[Prompt]:
     """
     if isinstance(prompts, str | Path):
         raise PromptError("prompts is a list; for a file use list(sv.suite(FILE))")
+    if hasattr(prompts, "tolist"):  # an array, or a column of a table
+        prompts = prompts.tolist()
     if isinstance(prompts, Sequence) and not prompts:
         raise PromptError("there are no prompts; give one or more")
     return [entry.get("prompt") or entry["turns"][0] for entry in check_prompts(prompts)]
@@ -272,6 +275,11 @@ def begun(path: Path, settings: Mark, force: bool, answers: Mark = ()) -> Path:
     # A run that was killed at its very beginning has not yet written its settings.
     if old != marks and partial.is_dir() and not all(map(temporary, partial.iterdir())):
         stay = ("settings", ANSWERS) if answers and old[:1] == marks[:1] else ()
+        if len(old) == 1 and not force:
+            raise ModelError(
+                f"{partial} was left by an earlier version: continue it with that version, choose another "
+                "--out, or overwrite it with --force"
+            )
         if not force:
             raise ModelError(
                 f"{partial} was left by another run: repeat that run's command to continue it, choose "
@@ -325,7 +333,8 @@ def gather(
     ids, room = encoded(target, prompts), settings.max_new_tokens
     parted([Pair(each, [], number) for number, each in enumerate(ids)])  # refuse before the answers
     check_room((target, *others), ids)
-    partial = begun(path, mark, force, [room, list(layers), target.file_content, ids])
+    layout = rounding(target.kernels)
+    partial = begun(path, mark, force, [room, list(layers), target.file_content, layout, ids])
     file = partial / ANSWERS
     if file.exists():  # go on as it was begun
         with file.open(encoding="utf-8") as lines:

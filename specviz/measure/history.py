@@ -193,11 +193,13 @@ def history(paths: Sequence[Path]) -> History:
         if each["bench"] in BENCHES:
             places.setdefault(_place(each), []).append(each)
     listed = [Series(each) for each in places.values() if len(each) > EARLIER]
-    for key in ("drafts", *WHERE):
-        values = [_circumstance(one.results[-1]["setting"], key) for one in listed]
-        if key not in ("device", "threads", "dtype") and len(set(values)) > 1:
-            for one, value in zip(listed, values):
-                one.apart.append(f"{key} {value}")
+    named = {name: [one for one in listed if one.place == name] for name in {one.place for one in listed}}
+    for alike in named.values():
+        for key in ("drafts", *WHERE):
+            values = [_circumstance(one.results[-1]["setting"], key) for one in alike]
+            if len(set(values)) > 1:
+                for number, (one, value) in enumerate(zip(alike, values), 1):
+                    one.apart.append(f"{key} {value}" if len(value) < 40 else f"{key} of kind {number}")
     judged = [(one, one.rows()) for one in listed]
     series = [each for each, rows in judged if rows]
     rows = [row for _, rows in judged for row in rows]
@@ -294,7 +296,7 @@ def _circumstance(setting: Values, key: str) -> str:
     value = setting.get(key)
     if key == "drafts":
         return ", ".join(str(each.get("name")) for each in setting["drafts"]) or "none"
-    return f"{value!s:.40}"
+    return str(value)
 
 
 def _changes(before: Values, after: Values) -> list[str]:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 VOCABULARIES = (
     "tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm",
-    "vocab.json", "vocab.txt", "tekken.json",
+    "vocab.json", "vocab.txt", "tekken.json", "tiktoken.model",
 )  # fmt: skip
 TESTED = (
     "llama",
@@ -431,7 +431,7 @@ def _tokenizer(source: Words) -> AnyTokenizer:
                 where, local_files_only=only, trust_remote_code=False
             )
             names = set(getattr(words, "vocab_files_names", {}).values())  # none for a tokenizer of bytes
-            if only and names and not _files(where, not hub, None, names | {*VOCABULARIES}):
+            if names and not _files(where, not hub, None, names | {*VOCABULARIES}):
                 raise ValueError("it has no tokenizer files")  # transformers builds an empty tokenizer
             return words
         except Exception as fault:  # tokenizers raises bare exceptions

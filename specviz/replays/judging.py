@@ -351,7 +351,7 @@ class Judge:
                 cell for cell in those
                 if name == over and cell.figure is not None and not self.figures[cell.figure].texts
             ]  # fmt: skip
-            here = every & {cell.keys[name] for cell in (*judged, *exact)}
+            here = every & {cell.keys[name] for cell in (*judged, *(exact if judged else ()))}
             if 0 < len(here) < len(every):
                 out[name] = f"{len(here)} of {plural(len(every), name.replace('_', ' ').removesuffix('s'))}"
         return out

@@ -59,7 +59,10 @@ def check_suites(recipe: Recipe, suites: Mapping[str, Suite]) -> None:
         if recipe.source != "streams" or not suites:
             continue
         if chats := [each["id"] for each in map(single, prompts) if not text_of(each, suites, task)]:
-            raise ParameterError(f"{task}: prompt {chats[0]} has no source text that could arrive in updates")
+            raise ParameterError(
+                f"{task}: prompt {chats[0]} has no source text that could arrive in updates: give it a field "
+                "source, or name a suite without kinds for the task"
+            )
     if suites and tasks and not any(prompts for prompts, _ in got.values()):
         task, (_, why) = next(iter(got.items()))
         unsaid = all(not each.kinds for each in suites.values())

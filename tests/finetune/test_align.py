@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
@@ -189,6 +190,7 @@ def test_prompts_are_taken_as_generate_takes_them(pair, tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "w1"}]
     assert training.first_turns([{"messages": chat}, {"prompt": "w1"}, [3]]) == [chat, "w1", [3]]
     assert training.first_turns(chat) == [chat]
+    assert training.first_turns(np.array(["w1", "w2"])) == ["w1", "w2"], "a column of a table"
 
 
 def test_only_answers_are_learnt(pair) -> None:
@@ -231,6 +233,12 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     assert not (tmp_path / "broken").exists()
     with pytest.raises(ModelError, match="left by another run: repeat that run's command"):
         align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "seed": 5})
+    settings = tmp_path / "broken.partial" / "settings"
+    marks = settings.read_text()
+    settings.write_text(marks.split()[0])  # as earlier versions wrote it
+    with pytest.raises(ModelError, match="left by an earlier version: continue it with that version"):
+        align(target, draft, PROMPTS, tmp_path / "broken", **given)
+    settings.write_text(marks)
     said: list[str] = []
     monkeypatch.setattr(answers, "_answer_batch", None)  # the answers exist already
     found = align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "say": said.append})

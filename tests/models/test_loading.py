@@ -326,6 +326,14 @@ def test_a_tokenizer_comes_from_a_folder_the_cache_or_a_hub_that_answers(
         with pytest.raises(ModelError, match=r"no tokenizer in .*: it has no tokenizer files"):
             load(net, tokenizer=words)
     assert queries[1:] == ["dale/village"] * 2, "the hub is queried where the cache has no vocabulary"
+    with monkeypatch.context() as reachable:
+        reachable.setattr(fetching, "model_info", lambda *_, **__: None)
+        with pytest.raises(ModelError, match=r"in hf:dale/village .*: it has no tokenizer files"):
+            load(net, tokenizer="hf:dale/village")
+    (snapshot / "tiktoken.model").write_text("")
+    with pytest.raises(ModelError) as caught:
+        load(net, tokenizer=snapshot)
+    assert "no tokenizer files" not in str(caught.value), "transformers reads such files"
     with pytest.raises(ModelError, match="town-eagle has its target's tokenizer: drop tokenizer="):
         load("town-eagle", tokenizer=home)
 

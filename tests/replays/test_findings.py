@@ -609,6 +609,9 @@ def test_a_baseline_with_an_exact_figure_needs_no_comparison():
         replay("cm_asd/table3", [beams, *figures[1:]]), "The whole method is the fastest"
     ).reason
     assert missing.endswith("judged for 7 of 8 methods") and "judged for" not in exact
+    two = replay("cm_asd/table3", [beams, figures[-1]])
+    nothing = verdict_of(two, "The whole method is the fastest")
+    assert nothing.verdict == OPEN and "judged for" not in nothing.reason
 
 
 def test_what_cannot_be_compared_has_the_reason_of_what_is_missing():

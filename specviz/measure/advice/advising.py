@@ -395,9 +395,10 @@ def _drafters(
 
 def _argument(drafter: Model, given: Loadable) -> str:
     """How a command names a drafter that was given as a loaded model; ``DRAFT`` if it has no file."""
-    if drafter.name in bundled():
+    folder = getattr(getattr(given, "addition", given), "folder", None)
+    if drafter.name in bundled() and folder in (None, bundled()[drafter.name]):
         return drafter.name
-    if (folder := getattr(getattr(given, "addition", given), "folder", None)) is not None:
+    if folder is not None:
         return str(folder)
     first = drafter.name.endswith(f"[:{getattr(drafter, 'layers', '')}]")
     if first or isinstance(drafter, TrimmedModel):  # the folder is that of the whole model
