@@ -251,7 +251,7 @@ class Run:
         text = getattr(self.model, "text", None)
         unknown = getattr(text, "unknown", None)
         lossy = [(name, tuple(ids)) for name, ids in prompts if unknown in ids]
-        if text is None or text.reported.issuperset(ids for _, ids in lossy):
+        if text is None or not lossy or text.reported.issuperset(ids for _, ids in lossy):
             return
         text.reported.update(ids for _, ids in lossy)
         if self.ranks.leads:
