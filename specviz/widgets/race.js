@@ -523,7 +523,8 @@ function render({ model, el }) {
 		["change:projector", enlarge],
 		["change:pace", () => { takePace(); tellPace(); }],
 	]);
-	const observer = new ResizeObserver(() => resize());
+	let width = el.clientWidth;
+	const observer = new ResizeObserver(() => { if (el.clientWidth !== width) { width = el.clientWidth; resize(); } });
 	observer.observe(el);
 	takePace();
 	choose();

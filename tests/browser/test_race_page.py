@@ -135,7 +135,8 @@ def test_a_prompt_that_is_not_there_is_the_last(page, path):
 def test_a_finger_scrolls_past_the_chart_and_ends_no_drag(open_page, path):
     page = open_page(offline=True, has_touch=True, viewport={"width": 390, "height": 500})
     page.goto(path.as_uri())
-    page.locator(".race .chart svg").scroll_into_view_if_needed()
+    page.wait_for_selector(".race .strip .runner")
+    page.locator(".race .chart").scroll_into_view_if_needed()
     box = page.locator(".race .chart").bounding_box()
     before = page.evaluate("scrollY")
     swipe(page, box, 120)
@@ -145,6 +146,16 @@ def test_a_finger_scrolls_past_the_chart_and_ends_no_drag(open_page, path):
         "(n) => n.dispatchEvent(new PointerEvent('pointermove', { clientX: 300 }))"
     )
     assert clock(page) == shown, "a drag that the page took over is over"
+
+
+def test_the_chart_is_drawn_again_when_the_width_changes_and_only_then(page):
+    drawn = page.locator(".race .chart svg").element_handle()
+    page.locator(".race").evaluate("n => { n.style.paddingBottom = '300px'; }")
+    page.wait_for_timeout(200)
+    assert drawn.evaluate("n => n.isConnected"), "the height alone moves nothing in the chart"
+    page.set_viewport_size({"width": 700, "height": 600})
+    page.wait_for_function("document.querySelector('.race .chart svg').clientWidth < 700")
+    assert not drawn.evaluate("n => n.isConnected")
 
 
 def test_hostile_tokens_are_only_text(page):
