@@ -77,7 +77,8 @@ print(f"A/D {numbers['A/D']:.3f}   A/O {numbers['A/O']:.3f}   1 - 1/tau {1 - 1 /
 #
 # ## The record is a table
 #
-# One row is one cycle. `nodes` unfolds the drafts, `outputs` the text, `passes` the forward passes.
+# One row is one cycle; cycle 0 is the prefill, the pass that reads the prompt. `stop` says what ended the draft: its
+# greatest length, an end token, or no match. `nodes` unfolds the drafts, `outputs` the text, `passes` the forward passes.
 
 # %%
 columns = ["cycle", "context", "drafted", "accepted", "emitted", "stop", "draft_time", "forward_time"]

@@ -125,7 +125,7 @@ print(f"memory-bound up to about g = {limit:.0f}")
 #
 # The arithmetic assumes that the weights come from memory and that a product of matrices always runs at full speed.
 # Neither is certain. A model of a few megabytes stays in the processor's cache, and its passes are mostly the fixed
-# cost of starting a few hundred small products from Python. And a library runs different code for one row, a few rows
+# cost of starting a few hundred small operations from Python. And a library runs different code for one row, a few rows
 # and many. So measure: the same context, passes of each size in turn, the median of many.
 
 # %%
@@ -285,8 +285,8 @@ print(
 # kernel, a number format, a device and a batch.
 #
 # The two models behave differently. When this was written, on a machine with AVX-512, SmolLM2's matrices came
-# from memory, and oneDNN's layout read five rows for the price of one: a draft of four was free, and cost
-# half a pass in the plain layout. `town`'s matrices stayed in the cache, and the transposed layout was the
+# from memory, and in oneDNN's layout a pass over five tokens cost as much as one over one: a draft of four was
+# free there, and cost half a pass in the plain layout. `town`'s matrices stayed in the cache, and the transposed layout was the
 # fastest. So the layout is measured for each model, never assumed. The layout that decodes fastest without
 # drafts need not be the one that decodes fastest with them. `specviz bench passes` prints the same table with
 # intervals, in bfloat16 too; `sv.load(..., kernels="plain")` and the variable `SPECVIZ_KERNELS` pin a layout.
@@ -296,9 +296,9 @@ print(
 # A pass over one token reads every weight once, so fewer bytes per weight make it faster. Formats of one
 # model:
 #
-# - `float32`, four bytes per weight, and `bfloat16`, two, here with *invariant* passes, which add up each token's sums in
-#   one order however many tokens the pass has ([02](02_draft_and_verify.ipynb)), where torch allows them (`load` makes a
-#   model invariant when it chooses `bfloat16`);
+# - `float32`, four bytes per weight, and `bfloat16`, two, where torch allows it with *invariant* passes: these add up
+#   each token's sums in one order, however many tokens the pass has ([02](02_draft_and_verify.ipynb)). `load` makes a
+#   model invariant when it chooses `bfloat16`;
 # - `fp16`, two, if it was chosen above: float16 weights, multiplied by float32 inputs;
 # - `int8`, one: whole numbers from −127 to 127, with a scale for each output;
 # - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came
@@ -327,7 +327,7 @@ print(f"smallest s(5): {flattest} (your guess {flattest_guess})")
 #
 # Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. When
 # SmolLM2 was measured for this text, on a processor without AVX-512, `bfloat16` (with ordinary passes), `int8` and
-# `int4` were the fastest alone and had the steepest s(g). `town`, whose weights stay in the cache, has little to
+# `int4` were the fastest without drafts and had the steepest s(g). `town`, whose weights stay in the cache, has little to
 # gain from fewer bytes. Integer weights and drafting both save time spent reading weights. With fewer bytes a pass
 # turns compute-bound at a smaller g, so drafting has less left to save. Which draft size is best in each layout and format
 # is [08](08_calibrate.ipynb)'s question. Compare tokens per second, never speedups over baselines in different formats.
@@ -336,8 +336,8 @@ print(f"smallest s(5): {flattest} (your guess {flattest_guess})")
 #
 # - On another machine s(g) has another shape; on a large GPU it stays flat for far longer. Run this notebook there.
 # - s(g) leaves out the time to draft, to judge and to commit. [08](08_calibrate.ipynb) times whole cycles.
-# - s(g) depends on how much context the pass reads. With tens of thousands of tokens most of what is read is keys and
-#   values, not weights.
+# - s(g) depends on how much context the pass reads: the longer it is, the larger the share of keys and values in
+#   what is read.
 # - Batches of many requests fill the machine on their own, and usually leave less for speculative decoding to
 #   exploit ([15](15_should_i_draft.ipynb)).
 
@@ -352,7 +352,7 @@ print(f"smallest s(5): {flattest} (your guess {flattest_guess})")
 # <details><summary>2. Why can a pass over five tokens cost as much as a pass over one?</summary>
 #
 # Both pay once for what does not depend on the number of tokens: reading the weights from memory (SmolLM2), or
-# starting each product from Python (`town`). While that takes longest, extra rows are nearly free.
+# starting each operation from Python (`town`). While that takes longest, extra rows are nearly free.
 # </details>
 #
 # <details><summary>3. Drafting γ tokens costs c target passes each. What is the highest speedup a cycle can reach?</summary>

@@ -106,7 +106,7 @@ for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
 plt.show()
 
 # %% [markdown]
-# τ never falls: a draft model's guess depends only on the text before it. A/D usually falls: a later token
+# τ never falls: guesses depend only on the text, so longer drafts never lag. A/D usually falls: a later token
 # counts only if all earlier ones were accepted. Speed usually peaks where one more draft token no longer pays.
 #
 # τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can
@@ -360,7 +360,8 @@ def plane(γ):
 
 
 print(
-    f"this pair: α = {alpha:.2f}, c = {c:.2f}; (1 - α^5) / (1 - α) = {(1 - alpha**5) / (1 - alpha):.2f}, τ was {trace.summary().iloc[0]['tau']:.2f}"
+    f"this pair: α = {alpha:.2f}, c = {c:.2f}; 1 + α + ... + α^4 = {sum(alpha**i for i in range(5)):.2f}, "
+    f"τ was {trace.summary().iloc[0]['tau']:.2f}"
 )
 plane(4)
 

@@ -126,15 +126,16 @@ for name, fallback, rollback in (("a", 1, 2), ("b", 0, 2), ("c", 0, 1000), ("d",
 # (a) No probability exceeds 1, so every token is the large model's; drafting is wasted. (b) Only the cap of
 # 10 and rollback remain: a fixed window, as in Figure 5's ablation. (c) Nothing is ever taken back; the large
 # model still writes one token in eleven. (d) Distance zero means probability one; almost nothing is kept:
-# again the large model's text. The label stays `lossy`: nobody reviews the end. Between the extremes, move
+# again the large model's text. `lossy` stays: a last block may go unreviewed. Between the extremes, move
 # the sliders.
 
-
 # %%
+language_model, drafter = large, small  # the next part has another pair
+
+
 def between(fallback, rollback):
-    run = sv.generate(
-        large, prompt, "bild", draft=small, fallback=fallback, rollback=rollback, max_new_tokens=48
-    )
+    values = {"fallback": fallback, "rollback": rollback}
+    run = sv.generate(language_model, prompt, "bild", draft=drafter, max_new_tokens=48, **values)
     row = run.summary().iloc[0]
     print(f"τ {row['tau']:.2f}, large passes {int(row['target_passes'])}")
     print(run.text)
@@ -161,7 +162,6 @@ controls = ipywidgets.interact(
 from specviz import metrics, view
 from specviz.measure.pairs import suite
 
-language_model, drafter = large, small  # for the last part
 large, small, aligned = sv.load("town-t5"), sv.load("town-t5-small"), sv.load("town-t5-small-aligned")
 texts = suite("de-en", 40)  # German to English, two to four sentences each; up to eight right answers
 options = {"max_new_tokens": 96}
@@ -437,8 +437,8 @@ for name in ("unaligned", "aligned"):
 # Back to the first pair. Two measures replace BLEU: how many kept tokens are not the large model's first choice,
 # and how many *sums*, whose answers are known, come out right.
 #
-# The small models are the first section's drafter and one **aligned** with greedy answers. The third method is
-# speculative decoding with the first.
+# The small models are the first section's drafter and one **aligned** with greedy answers. The third is
+# speculative decoding with the first drafter.
 #
 # **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2)
 # Which of the three is fastest? (3) Of the sums that the large model gets right, how many does BiLD lose?
@@ -491,8 +491,8 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # shows which counts more here. With so few sums, intervals are wide; `specviz bench drafters`
 # counts forty.
 #
-# `smollm2-draft` was itself trained on the target's sampled answers, so both are aligned to a degree; the second
-# was trained longer.
+# With SmolLM2 both are aligned to a degree: the first learnt the target's sampled answers; the second was trained
+# longer.
 #
 # ## What BiLD cannot do
 #

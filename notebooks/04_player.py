@@ -51,8 +51,8 @@ sv.player(one)
 # happened to the KV cache (the stored keys and values of earlier tokens). Next to it is the method's own
 # loop, with the current line highlighted. Point at a node: a sentence says why it was kept or dropped.
 #
-# **Predict.** Step to any cycle and stop at *draft*, before the verdict. Which nodes will survive? In a chain the
-# question is only *how many*: after the first rejection nothing is judged any more.
+# **Predict.** Press `s` to step by phases, go to any cycle and stop at *draft*, before the verdict. Which nodes will
+# survive? In a chain the question is only *how many*: after the first rejection nothing is judged any more.
 #
 # ## Be the target for a while
 #
@@ -85,8 +85,8 @@ print(f"'all but the first'       {(judged['depth'].gt(1) == kept).mean():.2f}")
 #
 # | | what it cost |
 # |---|---|
-# | *rejected* | a row of the target's pass |
-# | *unjudged*, after a rejection | the same, and nothing was learnt from it |
+# | *rejected* | one more token for the target's pass to read: a *row* |
+# | *unjudged*, after a rejection | the same, and it did not even get a verdict |
 # | *below_budget*, in a tree that is cut to size; *unsent*, below BiLD's threshold | the drafter's time alone: the target never sees it |
 #
 # A fourth kind, *cut*, is after the end of the text; these traces have none. A draft model also pays for each
@@ -141,10 +141,13 @@ tree = sv.open(sv.example("unispec"))
 sv.player(tree.select(prompt=0), cycle=12)
 
 # %%
-tree.nodes["status"].value_counts(normalize=True).rename("share of drafted nodes").to_frame().round(3)
+body = tree.cycles.query("cycle > 0")
+print(f"never seen: {1 - body['sent'].sum() / body['control_candidates'].sum():.0%}")
+tree.nodes["status"].value_counts(normalize=True).rename("share of recorded nodes").to_frame().round(3)
 
 # %% [markdown]
-# `below_budget` nodes were not among the best five: their scores were too low. Does the score deserve that trust?
+# The record keeps only the best twelve unsent nodes of a cycle (`below_budget`); `control_candidates` counts all that
+# were grown. Those not sent were not among the best five: their scores were too low. Does the score deserve that trust?
 #
 # **Predict.** A judge accepts every node whose score is above a threshold; only judged nodes count. Does a high
 # threshold judge well because it knows which nodes survive, or because few nodes do?
@@ -160,9 +163,9 @@ for threshold in (0.1, 0.3, 0.5, 0.7):
     )
 
 # %% [markdown]
-# In a tree most nodes must fail, so "never" is right for four judged nodes in five, and thresholds do little better.
-# But the score ranks the nodes well: the higher it is, the more of them survive. To choose five nodes a drafter needs
-# only a ranking.
+# In a tree most nodes must fail, so "never" is right for four judged nodes in five, and no threshold is clearly better:
+# low ones are much worse. But the score ranks the nodes well: the higher it is, the more of them survive. To choose five
+# nodes a drafter needs only a ranking.
 #
 # ## Side by side
 #

@@ -218,7 +218,8 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # it lies in an interval. [02](02_draft_and_verify.ipynb) does the first, live.
 #
 # A lossy method's thresholds decide *which text* is written. Its own trace answers up to the first token that
-# would differ. [10](10_confidence.ipynb) asks this of CM-ASD, live, and [03](03_bild.ipynb) runs BiLD.
+# would differ. [10](10_confidence.ipynb) asks this of CM-ASD, another lossy method, live, and [03](03_bild.ipynb) runs
+# BiLD.
 #
 # ## Which question needs what
 #

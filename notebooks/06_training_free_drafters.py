@@ -384,7 +384,7 @@ for step in range(14):
 # passes all are right: at worst, nothing is gained. But the rows contain *runs of tokens* that fit, only in
 # the wrong place. Lookahead keeps runs of $N$ tokens, $N$-grams, in a **pool**, at most $G$ for each first
 # token, and tries those that begin with the text's last one. One pass does both: it advances the window
-# (nodes that are read and **not judged**) and verifies n-grams of the pool.
+# (read and **not judged**: at most half the draft size) and verifies n-grams of the pool.
 #
 # **Predict.** What share of the nodes sent belongs to the window, and so cannot be accepted in this cycle?
 

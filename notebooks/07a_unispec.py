@@ -311,7 +311,7 @@ size = ipywidgets.IntSlider(G, min=1, max=large, continuous_update=False)
 controls = ipywidgets.interact(cut, r=threshold, g=size)
 
 # %% [markdown]
-# Only $r$ changes the candidates; both change what is sent, as the nodes of the best scores are kept.
+# Only $r$ changes the candidates. Both change what is sent: $g$ how many, $r$ which nodes below it fill the places left.
 #
 # ## The pass and the verdict (lines 32 to 37)
 #
@@ -389,7 +389,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).rename_axis("toke
 
 # %% [markdown]
 # If a token occurs at several nodes, each has its own prediction, but the row can hold only one: the last is
-# kept (lines 41 to 44, in order). A store with one row for each token remembers no context.
+# kept (lines 41 to 44, in order). An end token keeps no row. A store with one row for each token remembers no context.
 #
 # A store that starts empty fills text by text. **Predict.** Does it fill at a constant pace, and does τ (the
 # tokens that a cycle writes) rise with it?
@@ -439,8 +439,8 @@ run.close()
 # %% [markdown]
 # The tree of `least` scores is usually deeper: a product falls with every step, a minimum only where the
 # store is unsure, so long confident paths keep their score ([07b](07b_unispec_worth.ipynb) counts over many
-# texts). The closer the probabilities are to 1, the less the two trees differ. (A child's least is at most its
-# parent's either way, so both are trees.) Keeping the root token gives the first level a node with the
+# texts). The closer the probabilities are to 1, the less the two trees differ. (A child's minimum is at most its
+# parent's, too, so both are trees.) Keeping the root token gives the first level a node with the
 # highest score of $C$, and that node gets the root's own successors once more, as its children.
 #
 # ## What the threshold does

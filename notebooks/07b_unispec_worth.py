@@ -251,7 +251,7 @@ columns = ["g", "store", "τ", "A/D", "s(g + 1)", "τ/s(g + 1), modelled", "spee
 pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 
 # %% [markdown]
-# Compare the two slopes: when this was written, τ grew by 0.3 from 8 to 48 nodes with either store. As long
+# Compare the two slopes: on SmolLM2, when this was written, τ grew by 0.3 from 8 to 48 nodes with either store. As long
 # as two stores are the same, a larger tree contains the smaller one and is accepted at least as far, with
 # diminishing returns. Where weights come from memory, a pass over one token mostly waits for them, and reads
 # them once for any number of nodes; every node costs time once arithmetic takes longer. When that happens
@@ -331,7 +331,7 @@ pd.DataFrame(rows, columns=columns).set_index("").round(2)
 # In Table 2 (RTX 3090, conversation) a fixed size and rank scores both have a *higher* τ and a lower speed.
 # So by its own table the score gains time, not τ, though its text infers "stronger draft candidates". A
 # reason may be that without scores there is no threshold: every tree is full, so drafting and passes take
-# longer. The intervals show whether it does here. (Speeds of single runs include whatever else the machine
+# longer. The intervals show whether τ rises here, too. (Speeds of single runs include whatever else the machine
 # did, so this table uses the measured pass at the nodes sent.)
 #
 # ## Where it fails, and what each part costs

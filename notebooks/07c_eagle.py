@@ -314,8 +314,8 @@ paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 # ## In sampling, a node must not be chosen by its own token
 #
 # Greedy verification asks whether a node *is* the target's token, so the choice of nodes affects only the
-# time. In sampling UniSpec still takes the likeliest nodes, so the target draws, and a node is accepted if it
-# is what was drawn ([07a](07a_unispec.ipynb)). EAGLE-1's child $x$ was itself **drawn** from $q$, and the
+# time. In sampling UniSpec still takes the likeliest nodes. None is drawn, so each is tried against what is
+# left of $p$ alone ([07a](07a_unispec.ipynb)). EAGLE-1's child $x$ was itself **drawn** from $q$, and the
 # rule (draw $u$ uniformly from $[0, 1)$; accept if $u < p(x)/q(x)$, else continue with $\max(0, p - q)$,
 # normalised, and with $q$ without $x$) is exact only if what is judged really has the law $q$.
 #

@@ -27,7 +27,7 @@
 #
 # The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it,
 # and the bundled `town` (2 M parameters, a small world) if not. SmolLM2 is measured on two texts at seven sizes, to
-# save time; `town` on five texts at all sizes.
+# save time; `town` on five at up to 24.
 
 # %%
 import ipywidgets
@@ -49,8 +49,8 @@ trace = sv.generate(model, prompt, method="unispec", draft_size=24, max_new_toke
 trace
 
 # %% [markdown]
-# UniSpec remembers what the target predicted after each token and sends a *tree* of the likeliest continuations. Of the
-# whole tree it sends the $g$ nodes of highest score; the root, the last token of the text, is not counted. Here $g = 24$.
+# UniSpec remembers what the target predicted after each token, grows a *tree* of the likeliest continuations and sends
+# its $g$ nodes of highest score; the root, the last token of the text, is not counted. Here $g = 24$.
 #
 # ## The objective
 #
@@ -99,7 +99,7 @@ calibration.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_pe
 # Each row comes from real decodes of a few prompts, each of a different kind of work. All sizes decode a text
 # right after one another, in an order that changes from round to round: a machine's slow moments hit all
 # sizes alike and are divided out. The quartiles show what noise remains. Every text begins with the same warm
-# memory, filled by other texts. (A cold one has few candidates: from the size that they fill, τ rises no further.)
+# memory, filled by other texts. (A cold one has few candidates: beyond the size they fill, τ rises no further.)
 #
 # If this cell took no time, you had calibrated this machine before. The result is kept, and used again only if model,
 # method, device, number format, threads and versions are the same. A calibration with other settings replaces it.
@@ -122,12 +122,12 @@ plt.show()
 # %%
 ax = view.deviation(calibration)
 speed = calibration.table.set_index("g")["tokens_per_second"]
-loss = 1 - speed[24] / speed.max() if 24 in speed else float("nan")
 ax.axvline(size_guess, color="#d55e00", ls=":", label=f"your guess, {size_guess}")
 ax.legend(frameon=False, fontsize=8)
 plt.show()
 print(f"g*: your guess {size_guess}, by the fit {calibration.g}; the fastest row above: {speed.idxmax()}")
-print(f"g = 24 loses: your guess {loss_guess:.0%}, measured {loss:.0%}")
+loss = f"measured {1 - speed[24] / speed.max():.0%}" if 24 in speed else "not measured: sizes ended before it"
+print(f"g = 24 loses: your guess {loss_guess:.0%}, {loss}")
 
 # %% [markdown]
 # A click on one of three points opens a text decoded with that many nodes:
@@ -172,7 +172,7 @@ for name, fit in calibration.fits.items():
 
 # %% [markdown]
 # A spline of degree 2 with 8 knots has $8 + 2 - 1 = 9$ coefficients, each acting between a few neighbouring
-# knots. If few points are between them, the points do not determine the coefficient: the curve oscillates
+# knots. Where few points lie between them, the points do not determine a coefficient: the curve oscillates
 # freely, and fits the measured points all the better. Differential evolution then finds the tip of an
 # oscillation. The residuals show nothing; only the curve does. That is why `specviz` keeps the `monotone`
 # fit's size.
@@ -421,8 +421,8 @@ plt.show()
 # ## Another device, another size
 #
 # On a CPU every further node soon costs time, in any layout. On a large GPU $t(g)$ stays flat for longer: on
-# the paper's A100 a cycle of 110 nodes takes about 1.4 plain steps ($2.91/2.10$, Table 13), and $g^*$ moves
-# to where τ saturates (the paper's Figure 5). Below, the same points with another machine's $t$, invented:
+# the paper's A100 a cycle of 110 nodes takes about 1.4 plain steps ($\tau/\text{speedup}=2.91/2.10$, Table 13), and
+# $g^*$ moves to where τ saturates (the paper's Figure 5). Below, the same points with another machine's $t$, invented:
 # flat up to a number of nodes that you can move. If the sizes above end before it, the best size is the
 # largest of them.
 
@@ -496,7 +496,7 @@ print(
 # whatever t is. If it shortens long paths most, g* shrinks.
 # </details>
 #
-# <details><summary>5. The memory is cold at first. With `warm_up=0`, what happens to τ, and to g*?</summary>
+# <details><summary>5. The memory is cold at first. With <code>warm_up=0</code>, what happens to τ, and to g*?</summary>
 #
 # τ falls. Beyond the size that the few candidates fill, neither curve changes, so no larger size is better.
 # Below it, measure: τ may rise more or less steeply than before.

@@ -97,7 +97,7 @@ rows = {}
 for name, run in (("from scratch", scratch), ("verified, β = 0", unbiased), ("verified, β = 0.2", calm)):
     row = metrics.by_stream(run).iloc[0]
     passes = int((run.passes["model"] == "target").sum()) - len(run.updates)
-    rows[name] = {"passes": passes, "tokens": row["emitted"], "taken back": row["erased"]}
+    rows[name] = {"passes": passes, "tokens written": row["emitted"], "words taken back": row["erased"]}
     rows[name]["the last text"] = run.updates["text"].iloc[-1]
 pd.DataFrame(rows).T
 

@@ -37,6 +37,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from IPython.display import display
 
 import specviz as sv
 from specviz import audit, metrics, view
@@ -399,8 +400,8 @@ pd.DataFrame(sides)
 #   equal cells. Another policy has another text.
 # - It saves passes, not work. With $N = 4$ more cells are computed for each token than in stepwise decoding.
 #   Without a cache, in a large batch or on a few cores it may be slower.
-# - The figures here are a small model's on short texts. `python -m tests.benchmarks diffusion` repeats them on 200
-#   prompts.
+# - The figures here are a small model's on short texts. `python -m tests.benchmarks diffusion` repeats them on 8 to 60
+#   prompts, and the check of exactness on 200.
 #
 # ## Five questions
 #

@@ -18,7 +18,7 @@
 #
 # ![How predictions change with stale keys and values since the last refresh](stills/11c.png)
 #
-# *35 minutes, about two of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
+# *35 minutes, about two of them computing. Needs `torch` (`pip install -e ".[run,lab]"` in a checkout).*
 #
 # What [11b](11b_self_drafting.ipynb) left out: how confidence is compared, how stale a cache is, what bounds
 # the savings, what a pass costs, and what the paper's tables say. You will
@@ -258,8 +258,8 @@ for refresh in (8, 16):
 # to do.
 #
 # It also bounds the saving. Between two refreshes there are 8 tokens, and a pass places at most $N + 1$. For $N$ = 3,
-# 4, 5 that takes at least two passes and saves at most 75 % of a canvas of whole blocks, not the $N / (N + 1)$ of the
-# paper's tables.
+# 4, 5 that takes at least two passes and saves at most 75 % of a canvas of whole blocks. The paper's tables give
+# $N / (N + 1)$, which is more for $N$ = 4 and 5.
 #
 # **Predict.** Table 1's largest reduction for each $N$ is Dream-Instruct's on MBPP. Are all three within the bound? And
 # what does a chain that is *not* cut do to the texts?

@@ -122,7 +122,7 @@ sv.check.greedy_verifier(greedy_verifier)
 # 3. What is missing is $p(y) - \min(p(y), q(y)) = \max(0, p(y) - q(y)) = R\, r(y)$, so
 #    $r(y) = \frac{\max(0, p(y) - q(y))}{R}$: the **residual**, divided by its sum.
 #
-# **Predict.** For the $p$ and $q$ below, what share of the drafts is accepted? Use the second line.
+# **Predict.** For the $p$ and $q$ below, what share of the drafts is accepted? Use step 2: one minus $R$.
 
 # %%
 guess = 0.5

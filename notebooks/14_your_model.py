@@ -415,13 +415,13 @@ step[["whole", "C", "τ", "τ / C"]].rename(columns={"whole": "ms a cycle"}).rou
 # stays. Count what a pass computes and reads:
 
 # %%
-last = {name: some[0] for name, some in traces.items() if not name.startswith("eagle")}
+last = {name: some[0] for name, some in traces.items()}
 costs = metrics.relative_costs(last, "autoregressive").set_index("name")
 costs[["relative_flops", "relative_bytes"]].round(2)
 
 # %% [markdown]
-# Per token of the text, relative to autoregressive decoding, on one prompt (EAGLE is missing, because a record does not
-# describe its layer's matrices). A target whose weights come from memory is at best as fast as its *bytes* allow: the
+# Per token of the text, relative to autoregressive decoding, on one prompt (EAGLE's bytes and operations include its
+# layer's passes). A target whose weights come from memory is at best as fast as its *bytes* allow: the
 # second column's inverse is the most that a method can gain. A target in the processor's cache is bound by its
 # operations (the first column) and by the cost of starting each product. How near a pass comes to either bound depends
 # on the kernel: [08](08_calibrate.ipynb) lays out the same weights in several ways and gets a different $C$ for
@@ -516,7 +516,7 @@ for part in order:
 # - So few prompts per group give only a sketch: the whole range of six speedups misses the true median in 3 % of cases,
 #   and the rule wants about 1 %. `specviz bench run PLAN.toml` takes hundreds, keeps every
 #   row, and resumes where it was stopped; `specviz bench report RUN --html` shows it to others.
-# - Draft lengths and sizes were defaults. `sv.calibrate(model, "unispec")` ([08](08_calibrate.ipynb)) finds better
+# - Draft lengths and sizes were chosen beforehand, not calibrated. `sv.calibrate(model, "unispec")` ([08](08_calibrate.ipynb)) finds better
 #   ones.
 # - An exact method can only be slow. A lossy one (`bild`, `cm_asd`) can also be wrong, and its decision needs a measure
 #   of quality ([03](03_bild.ipynb)).

@@ -341,7 +341,7 @@ quotes.surface()
 # When it drafts wrongly, the pass is wider than a plain one, and searching takes time too.
 # </details>
 #
-# <details><summary>4. The oracle in `quotes.notes` is barely above the best setting. What does that say about controllers that
+# <details><summary>4. The oracle in <code>quotes.notes</code> is barely above the best setting. What does that say about controllers that
 # adapt the length?</summary>
 #
 # There is little to gain by adapting, with these drafters on these texts: not even the oracle's foresight finds more.

@@ -314,6 +314,14 @@ def test_a_claim_holds_of_what_is_printed(name):
         assert holds != ((name, claim["text"]) in NOT_IN_PRINT), claim["text"]
 
 
+def test_the_page_lists_every_unit_and_every_metric_of_a_result():
+    page = (ROOT / "README.md").read_text(encoding="utf8")
+    settings = ("bild/table2", "unispec/table4", "unispec/table14")
+    names = {row["unit"] for name in TABLES for row in rows(name)} - {""}
+    names |= {row["metric"] for name in TABLES if name not in settings for row in rows(name)}
+    assert not [name for name in names if f"`{name}`" not in page and not name.endswith("_gain")]
+
+
 def test_no_digit_was_changed():
     # Consistency checks miss most changed last digits, which are within rounding.
     values = {name: [Decimal(row["value"]) for row in rows(name)] for name in TABLES}
