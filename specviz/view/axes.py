@@ -215,7 +215,8 @@ def notebook_html(figure: Figure) -> str | None:
 
     if "inline" not in plt.get_backend():
         return None
-    drawn = [each for ax in figure.axes for each in (ax, *ax.child_axes)]
+    every = (each for ax in figure.axes for each in (ax, *ax.child_axes))
+    drawn = [ax for ax in every if isinstance(ax, plt.Axes)]
     titles = [ax.get_title(place) for ax in drawn for place in ("left", "center")]
     labels = [(ax.get_ylabel(), ax.get_xlabel()) for ax in drawn]
     content = png(figure, 2 * SCREEN, tight=True)

@@ -311,7 +311,7 @@ def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
         figure.add_scatter(
             x=[fit.g], y=np.clip(speed[[fit.g - int(g[0])]], low, high), mode="markers+text",
             marker={"symbol": "diamond", "size": 11, "color": hue}, text=[f"g* = {fit.g}"], showlegend=False,
-            textposition="bottom center" if near and name == "paper" else "top center",
+            textposition="bottom center" if near and name == "monotone" else "top center",
             textfont={"color": hue}, cliponaxis=False, **common,
         )  # fmt: skip
     words = []

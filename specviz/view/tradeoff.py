@@ -58,7 +58,7 @@ def sweep(
     best = on_front(points)
     ax.plot(best["speed"], best["quality"], color=GREY, lw=5, alpha=0.35, zorder=0, label="Pareto front")
     for number, base in enumerate(based(points).to_dict("records")):
-        label = "base" if number == 0 else None
+        label = "base" if number == 0 else ""
         ax.plot(base["speed"], base["quality"], "x", color="black", ms=9, mew=2, label=label)
         ax.axhline(base["quality"], color="black", lw=0.8, ls="--")
         if base["quality"] - 1 < points["quality"].min():

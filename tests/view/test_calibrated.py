@@ -62,6 +62,11 @@ def test_a_curve_to_point_at(found, tmp_path):
     from traces import build
 
     bare = interactive.curve(found)
+    places = lambda made: [part.textposition for part in made.figure.data if part.textposition]
+    assert places(bare) == ["top center"] * 2 and "0,0,0,0" in bare.figure.layout.modebar.bgcolor
+    agreed = copy.deepcopy(found)
+    agreed.fits["paper"] = agreed.fits["monotone"]
+    assert places(interactive.curve(agreed)) == ["top center", "bottom center"]
     assert "keeps times and no traces" in bare.caption and "no traces" in bare._repr_html_()
     made = interactive.curve(found, {2: build("unispec", tokens=8)}, tmp_path / "pages")
     points = made.figure.data[-1]
