@@ -172,6 +172,14 @@ def test_signals_are_plotted():
     cycles = trace.select(prompt=0).cycles
     assert np.array_equal(line.get_ydata(), cycles.loc[cycles["cycle"] > 0, "control_hits"])
     assert len(view.signal_lanes(trace, "age").child_axes) == 1
+    empty = trace.nodes.assign(at=1, x=1.0, luck=np.nan)
+    view.signals._lane(Signal("luck"), empty, cycles, panel := plt.figure().subplots())
+    assert panel.texts[0].get_text() == "not recorded"
+    one = view.signal_lanes(trace, "hits", most=1).child_axes[0]
+    assert "more cycles are in the trace" in one.get_xlabel()
+    assert one.lines[0].get_marker() == ".", "one cycle has no line"
+    one.figure.canvas.draw()
+    assert all(float(tick).is_integer() for tick in one.get_xticks())
     with pytest.raises(ParameterError, match="no signal 'tokens'; there is age, luck, hits"):
         view.signal_lanes(trace, "tokens")
     ax = view.reliability(trace, ["age", "confidence"])

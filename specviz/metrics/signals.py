@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # What each signal is; all are in [0, 1]. `specviz.methods.signals` computes them from logits.
 SIGNALS = {
-    "score": "the method's own C_t, as it was recorded",
+    "score": "the method's own score, as it was recorded (CM-ASD: C_t)",
     "ensemble": "C_t, recomputed from the signals below",
     "confidence": "largest probability",
     "entropy": "1 − H / log |V|",

@@ -63,6 +63,8 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
                 value, low, high = measured[label]
                 bars = [[max(0.0, value - low)], [max(0.0, high - value)]]
                 ax.errorbar([nodes], [value], yerr=bars, color=hue, marker="x", ms=8)
+    if drafting["label"].isin(measured).any():
+        ax.plot([], [], color=GREY, ls="", marker="x", ms=8, label="measured")
     whole_numbers(ax.xaxis)
     ax.set(xlabel="maximum draft length in tokens", ylabel="speedup", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8, loc="lower left")

@@ -27,7 +27,8 @@ LOOKS = (
     ("#0072b2", "o"), ("#d55e00", "s"), ("#009e73", "^"),
     ("#cc79a7", "D"), ("#e69f00", "v"), ("#56b4e9", "P"),
 )  # fmt: skip
-HATCHES = ("", "///", "...", "xx")
+HATCHES = ("", "///", "...", "xx", "\\\\\\")
+DASHES = ("-", "--", "-.", ":")
 SCREEN = 84  # dots per inch of a figure in a notebook
 GREY = "#888888"  # legible on white and on black
 # How a draft node is drawn, by its status.
@@ -130,8 +131,9 @@ def literal(text: str) -> str:
 
 
 def look(number: int) -> tuple[str, str]:
-    """Colour and marker of the n-th series."""
-    return LOOKS[number % len(LOOKS)]
+    """Colour and marker of the n-th series; the first 36 pairs differ."""
+    count = len(LOOKS)
+    return LOOKS[number % count][0], LOOKS[(number + number // count) % count][1]
 
 
 def bar_look(number: int) -> Look:
@@ -150,7 +152,7 @@ def whole_numbers(*axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     for each in axis:
-        each.set_major_locator(MaxNLocator(integer=True))
+        each.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def note(ax: Axes, text: str, **more: Any) -> Axes:
@@ -213,10 +215,14 @@ def notebook_html(figure: Figure) -> str | None:
 
     if "inline" not in plt.get_backend():
         return None
-    titles = (ax.get_title(place) for ax in figure.axes for place in ("left", "center"))
+    every = (each for ax in figure.axes for each in (ax, *ax.child_axes))
+    drawn = [ax for ax in every if isinstance(ax, plt.Axes)]
+    titles = [ax.get_title(place) for ax in drawn for place in ("left", "center")]
+    labels = [(ax.get_ylabel(), ax.get_xlabel()) for ax in drawn]
     content = png(figure, 2 * SCREEN, tight=True)
     plt.close(figure)  # otherwise it would be shown again at the end of the cell
-    return image(content, " ".join(filter(None, titles)) or "figure", 2)
+    words = " ".join(filter(None, titles)) or "; ".join(map(" by ".join, filter(all, labels))) or "figure"
+    return image(content, words, 2)
 
 
 def png(figure: Figure, dpi: float | None = None, tight: bool = False) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from specviz.calibration import Calibration
 from specviz.errors import ParameterError, plural
-from specviz.view.axes import axes, new_figure, png
+from specviz.view.axes import DASHES, Look, axes, look, new_figure, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,10 @@ def curve(
     ------
     ParameterError
         If the curve or a fit does not exist.
+    SpecvizError
+        If the calibration was interrupted, so that it has no fits.
     """
+    _ = fits and calibration.g  # raises if there are none
     for name in fits:
         if name not in calibration.fits:
             raise ParameterError(f"no fit {name!r}; there is {', '.join(calibration.fits) or 'none'}")
@@ -67,6 +70,7 @@ def curve(
         ax.plot(g, points, "o", color="black", ms=4, label="measured")
     room = 0.25 * (points.max() - points.min()) + 1e-9
     bottom, top = max(0.0, points.min() - room), points.max() + room
+    marked: list[int] = []
     for name in fits:
         fit, (label, line, colour) = calibration.fits[name], LOOKS[name]
         cost, taken = np.array(fit.s), np.array(fit.tau)
@@ -76,7 +80,9 @@ def curve(
         if what == "speed":
             least_g = calibration.points[0].g
             at = float(np.clip(values[fit.g - least_g], bottom, top))
-            _diamond(ax, fit.g, at, colour, fit.g == least_g, at >= top - room / 2)
+            near = any(0.8 < fit.g / other < 1.25 for other in marked)  # the other side of the curve is free
+            _diamond(ax, fit.g, at, colour, fit.g == least_g, (at >= top - room / 2) != near)
+            marked.append(fit.g)
     ax.set(xscale="log", ylim=(bottom, top), xlabel="draft size g", ylabel=WHAT[what])
     _sizes(ax, g)
     ax.legend(frameon=False, fontsize=8, loc="best" if what == "speed" else "upper left")  # the others rise
@@ -173,17 +179,23 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
     Axes
         Monotone fits, each relative to its own best; if they coincide, more prompts change nothing. The
         legend gives g* and the measuring time in seconds.
+
+    Raises
+    ------
+    SpecvizError
+        If a calibration was interrupted.
     """
     from matplotlib import colormaps
 
+    _ = [c.g for c in calibrations.values()]  # raises if one was interrupted
     ax = axes(ax, (6.4, 3.4))
     colours = colormaps["viridis"](np.linspace(0, 0.85, max(1, len(calibrations))))
-    for colour, (number, c) in zip(colours, sorted(calibrations.items())):
+    for i, (colour, (number, c)) in enumerate(zip(colours, sorted(calibrations.items()))):
         fit = c.fits["monotone"]
         speed = np.array(fit.tau) / np.array(fit.s)
         label = f"{plural(number, 'prompt')}: g* = {fit.g}, took {c.spent:.0f} s"
-        ax.plot(c.sizes, speed / speed.max(), color=colour, lw=1.6, label=label)
-        ax.plot([fit.g], [1], "D", color=colour, ms=7, mec="white", zorder=4)
+        best: Look = {"marker": look(i)[1], "markevery": [fit.g - c.points[0].g], "ms": 8, "mec": "white"}
+        ax.plot(c.sizes, speed / speed.max(), DASHES[i % 4], color=colour, lw=1.6, label=label, **best)
     ax.set(xscale="log", xlabel="draft size g", ylabel="τ/t over its best")
     _sizes(ax, np.array(sorted({p.g for c in calibrations.values() for p in c.points})))
     ax.legend(frameon=False, fontsize=8)
@@ -202,7 +214,13 @@ def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
     -------
     Axes
         Monotone fit and measured points; the band covers the sizes that lose at most 3 %.
+
+    Raises
+    ------
+    SpecvizError
+        If the calibration was interrupted.
     """
+    _ = calibration.g  # raises if it was interrupted
     ax = axes(ax, (6.4, 3))
     fit = calibration.fits["monotone"]
     share = np.array(fit.tau) / np.array(fit.s)

@@ -22,7 +22,7 @@ from specviz.view.axes import (
     placed,
     whole_numbers,
 )
-from specviz.view.picture import FATE_WORDS, FATES, first_run, name_of
+from specviz.view.picture import FATE_WORDS, FATES, certainty, first_run, name_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +94,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     nodes = placed(nodes, cycles)
     # In a tree, a node's score is that of its path; in a method with an allowed gap, the score is C_t.
     scored = bool(nodes["score"].notna().any() and nodes["threshold"].notna().any())
-    value = "score" if scored or not nodes["confidence"].notna().any() else "confidence"
+    value = "score" if scored else certainty(nodes, facts.get("canvas") is not None)
     threshold, gap, allowed = nodes["threshold"], nodes["gap"], ("gap to the target's top token", "τ_t")
     if facts["method"] in schema.ROLLBACK and isinstance(parameters.get("rollback"), int | float):
         judged = nodes["status"].isin(["accepted", "rejected"]) & nodes["p"].notna()
@@ -180,7 +180,9 @@ def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None
 
 def _certainty(shown: Loop, ax: Axes) -> None:
     nodes, cycles = shown.nodes, shown.cycles
-    ax.plot(cycles["cycle"], cycles["mean"], color="black", lw=1.1, alpha=0.7, label="mean")
+    if cycles["mean"].notna().any():
+        look: Look = {"color": "black", "lw": 1.1, "alpha": 0.7, "marker": ".", "ms": 4}
+        ax.plot(cycles["cycle"], cycles["mean"], label="mean", **look)
     for fate, look in FATE_LOOKS.items():
         rows = nodes[nodes["status"] == fate]
         if len(rows):
@@ -191,7 +193,7 @@ def _certainty(shown: Loop, ax: Axes) -> None:
     if not nodes["value"].notna().any():
         note(ax, "the drafter gave no confidence", size=9)
     legend_right(ax, 1.03, fontsize=7.5)
-    ax.set_title(shown.title, size=9, loc="left", pad=16, parse_math=False)
+    ax.set_title(shown.title, size=9, loc="left", pad=22, parse_math=False)
 
 
 def _window(shown: Loop, ax: Axes) -> None:
@@ -231,10 +233,9 @@ def _gaps(shown: Loop, ax: Axes) -> None:
             look = {"label": FATE_WORDS[fate], **FATE_LOOKS[fate]}
             ax.scatter(inside["x"], inside["gap"], clip_on=False, zorder=3, **look)
         if len(beyond):
-            look = FATE_LOOKS[fate] | {"marker": "^", "s": 22}
+            words = f"{FATE_WORDS[fate]}, beyond {top:.2g} nats"
+            look = FATE_LOOKS[fate] | {"marker": "^", "s": 22, "label": words}
             ax.scatter(beyond["x"], np.full(len(beyond), top), zorder=3, clip_on=False, **look)
-    if (judged["gap"] > top).any():
-        ax.scatter([], [], marker="^", s=22, color="#555555", label=f"beyond {top:.2g} nats")
     ax.set(ylim=(0, top), ylabel="gap, nats")
     legend_right(ax, fontsize=7.5)
-    ax.set_title(shown.allowed[0], size=8, loc="left", pad=3)
+    ax.set_title(shown.allowed[0], size=8, loc="left", pad=15)

@@ -344,11 +344,13 @@ def _bars(shown: Difference) -> str:
         label = f'<text x="0" y="{16 + 40 * k}">{html(side.name)}: {seconds} after the prefill</text>'
         lines.append(label + "".join(parts))
     label = "Each run's time, step by step"
+    if len(shown.steps) > MOST_STEPS:
+        label += f", the first {MOST_STEPS} of {len(shown.steps)} steps"
     counts = Counter(step.why for step in shown.steps[:MOST_STEPS])
     reasons = html("; ".join(f"{why}: {plural(number, 'step')}" for why, number in counts.most_common()))
     return (
         f'<figure><figcaption>{label}.</figcaption><svg width="100%" height="82" role="img" '
-        f'aria-label="{label}. {reasons}">{"".join(lines)}</svg></figure>'
+        f'aria-label="{label}. {reasons}">{static.tiles("d-")}{"".join(lines)}</svg></figure>'
     )
 
 

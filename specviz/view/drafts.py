@@ -72,7 +72,8 @@ class Tree:
     def sentence(self) -> str:
         """Description of the cycle in one sentence."""
         held = f", {self.held} drafted and not sent" if self.held else ""
-        own = f"; then {self.own!r}, {self.origin}" if self.own else ""
+        text = self.own.replace("\n", "⏎")
+        own = f"; then “{text}”, {self.origin}" if self.own else ""
         read = f", with a window of {self.window};" if self.window else ","
         return f"cycle {self.cycle}: {self.sent} nodes sent{held}{read} {self.accepted} accepted{own}"
 

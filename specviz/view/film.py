@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +14,8 @@ from specviz.trace import Trace
 from specviz.view.axes import new_figure, note, png
 from specviz.view.drafts import draft_tree
 from specviz.view.moving import write_gif
-from specviz.view.picture import Picture, first_run, picture
-from specviz.view.plots import strip
+from specviz.view.picture import Picture, Span, first_run, picture
+from specviz.view.plots import _ruler, flow, strip
 from specviz.view.updates import check_one_text
 
 if TYPE_CHECKING:
@@ -51,13 +51,25 @@ def write(
     return write_gif(frames, [round(1000 * seconds)] * len(frames), Path(path), force)
 
 
+def _newest(spans: Sequence[Span], width: float, measure: Callable[[str], float]) -> tuple[Span, ...]:
+    """The last spans, as many as fit into `LINES` lines; an ellipsis stands for those before them."""
+    last = list(spans[-WORDS:])
+    while True:
+        gap = [replace(last[0], text="…", kind="plain")] if len(last) < len(spans) else []
+        if len(last) < 2 or flow([*gap, *last], width, measure)[-1][1] < LINES:
+            return (*gap, *last)
+        del last[0]
+
+
 def _frame(run: Trace, shown: Picture, cycle: int, drafted: bool, deepest: float) -> Image:
     from PIL import Image as images
 
-    so_far = replace(shown, spans=tuple(span for span in shown.spans if span.cycle <= cycle)[-WORDS:])
     figure = new_figure(SIZE)
-    strip(so_far, figure.add_axes((0.03, 0.66, 0.94, 0.31)), LINES)
-    ax = figure.add_axes((0.03, 0.08, 0.94, 0.48))
+    ax = figure.add_axes((0.03, 0.625, 0.94, 0.35))
+    spans = [span for span in shown.spans if span.cycle <= cycle]
+    newest = _newest(spans, ax.get_window_extent().width, _ruler(figure.dpi))
+    strip(replace(shown, spans=newest), ax, LINES)
+    ax = figure.add_axes((0.03, 0.08, 0.94, 0.46))
     if drafted:
         draft_tree(run, cycle, shown.index, ax)
         lowest, top = ax.get_ylim()

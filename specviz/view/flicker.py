@@ -148,9 +148,10 @@ def overview(one: Ribbon, width: int) -> str:
         if row.erased:
             a, b = 100 * row.kept / width, 100 * (row.kept + len(row.erased)) / width
             drawn.append(f'<line class="m-erased" x1="{a:.2f}%" x2="{b:.2f}%" y1="{y:.1f}" y2="{y:.1f}"/>')
-    total = {fate: sum(row.count(fate) for row in one.rows) for fate in FATES}
+    total = {fate: sum(row.count(fate) for row in rows) for fate in FATES}
     totals = ", ".join(f"{n:,} {fate}" for fate, n in total.items() if n)
-    label = html(f"map of {len(one.rows)} updates, words over all of them: {totals}")
+    first = f"the first {len(rows)} of " if len(rows) < len(one.rows) else ""
+    label = html(f"map of {first}{len(one.rows)} updates, words over all of them: {totals}")
     return (
         f'<svg class="map" width="100%" height="{len(rows) * tall:.0f}" role="img" aria-label="{label}">'
         f"<title>{label}</title>{''.join(drawn)}</svg>"
@@ -181,6 +182,10 @@ def keys(ribbons: Sequence[Ribbon]) -> str:
             items.append(
                 f'<span title="{REUSES[reuse]}"><span class="out {mark}">words</span> {meaning}</span>'
             )
+    if any(row.prefill + row.seconds > 0 for row in rows):
+        for before, meaning in (("", "time to read the prompt"), ('<rect width="0"/>', "time to write")):
+            bar = f'<svg class="took key" aria-hidden="true">{before}<rect width="100%" height="100%"/></svg>'
+            items.append(f"<span>{bar} {meaning}</span>")
     if any(row.draft for row in rows):
         items.append('<label class="show"><input type="checkbox" class="sv-drafts"> show drafts</label>')
     return f'<div class="keys">{"".join(items)}</div>'
@@ -458,7 +463,7 @@ def poster(trace: Trace) -> bytes:
     made = new_figure((10, tall), layout="constrained")
     _draw(one, made.subplots(), None)
     line = "   ".join(f"{n} {v}" for n, v, _ in one.numbers)
-    made.suptitle(
-        visible(f"{one.model}   {line}"), size=9, x=0.01, ha="left", family=fonts(), parse_math=False
-    )
+    stream = f", stream {one.index + 1} of {one.of}" if one.of > 1 else ""
+    words = visible(f"{one.model} ({one.exactness}){stream}   {line}")
+    made.suptitle(words, size=9, x=0.01, ha="left", family=fonts(), parse_math=False)
     return png(made)

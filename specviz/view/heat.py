@@ -99,7 +99,7 @@ def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool)
             colour = "white" if number <= middle else "black"
             # A badge applies to the whole row; an exact number in a bounded row gets no mark.
             mark = MARKS.get(badge, "") if badge != "bounded" or has_interval else ""
-            word = f"{number:.3g}" if number == number else ""
+            word = f"{number:{',.0f' if abs(number) >= 100 else '.3g'}}" if number == number else ""
             ax.text(j, i, word + mark, ha="center", va="center", color=colour, size=8)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MARKS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # as in plots.js
+TOOLS = {"bgcolor": "rgba(0,0,0,0)", "color": "#777777", "activecolor": "#0072b2"}  # on white and on black
 CLICK = "<b>click: its trace</b>"  # in a point's hover text
 OPENS = "A click on a point opens its trace; so does its line in the list of points."
 NO_PAGES = (
@@ -69,7 +70,7 @@ class Interactive(Page):
     """
 
     def __init__(self, figure: Figure, title: str, note: str = NO_PAGES) -> None:
-        self.figure = figure
+        self.figure = figure.update_layout(modebar=TOOLS)
         self.title = title
         self.note = note
 
@@ -178,7 +179,7 @@ def sweep(
     rows: Sequence[Row] = points.to_dict("records")
     _add_curves(figure, rows, points.drop(base.index), names, curve, size)
     for i in base.index.tolist():
-        _add_base(figure, rows[i], names[i])
+        _add_base(figure, rows[i], names[i], float(points["quality"].min()), i == base.index[0])
     sizes = f"larger marks: larger {plotly(size)}" if size else ""
     figure.update_layout(
         template="plotly_white", height=520, margin={"t": 30, "b": 50, "l": 60, "r": 10}, hovermode="closest",
@@ -275,9 +276,12 @@ def curve(
     ------
     ParameterError
         If a trace's size was not measured, or plotly is not installed.
+    SpecvizError
+        If the calibration was interrupted.
     TraceError
         If a page exists (unless `force`).
     """
+    _ = calibration.g  # raises if it was interrupted
     sizes, given = [point.g for point in calibration.points], dict(traces or {})
     if strangers := [each for each in given if each not in sizes]:
         raise ParameterError(f"size {strangers[0]} was not measured: there are {', '.join(map(str, sizes))}")
@@ -295,6 +299,7 @@ def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
     room = 0.25 * (most - least) + 1e-9  # a fit may swing far beyond the points
     low, high = max(0.0, least - room), most + room
     figure = go.Figure()
+    near = 0.8 < calibration.fits["paper"].g / calibration.fits["monotone"].g < 1.25
     for name, line in (("paper", "dash"), ("monotone", "solid")):
         fit, cost, hue = calibration.fits[name], np.array(calibration.fits[name].s), LOOKS[name][2]
         speed = np.array(fit.tau) / np.where(cost > 0, cost, np.nan)
@@ -306,7 +311,8 @@ def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
         figure.add_scatter(
             x=[fit.g], y=np.clip(speed[[fit.g - int(g[0])]], low, high), mode="markers+text",
             marker={"symbol": "diamond", "size": 11, "color": hue}, text=[f"g* = {fit.g}"], showlegend=False,
-            textposition="top center", textfont={"color": hue}, cliponaxis=False, **common,
+            textposition="bottom center" if near and name == "monotone" else "top center",
+            textfont={"color": hue}, cliponaxis=False, **common,
         )  # fmt: skip
     words = []
     for size, page, taken, *times in zip(g, pages, tau, *(1e3 * each for each in (s, *quartiles))):
@@ -386,15 +392,16 @@ def _add_curves(
         )  # fmt: skip
 
 
-def _add_base(figure: Figure, row: Row, page: str | None) -> None:
-    """Add the base's cross, and lines at its quality and 1 below."""
+def _add_base(figure: Figure, row: Row, page: str | None, least: float, first: bool) -> None:
+    """Add the base's cross, and lines at its quality and, unless all points are above it, 1 below."""
     mark = {"symbol": "x-thin-open", "size": 14, "color": "#000000", "line": {"width": 3}}
     figure.add_scatter(
         x=[row["speed"]], y=[row["quality"]], mode="markers", name="base", text=[_point(row, page)],
-        marker=mark, customdata=[page], hovertemplate="%{text}<extra></extra>",
+        marker=mark, customdata=[page], hovertemplate="%{text}<extra></extra>", showlegend=first,
     )  # fmt: skip
     figure.add_hline(row["quality"], line={"dash": "dash", "width": 1})
-    figure.add_hline(row["quality"] - 1, line={"dash": "dot", "width": 1})
+    if row["quality"] - 1 >= least:
+        figure.add_hline(row["quality"] - 1, line={"dash": "dot", "width": 1})
 
 
 def _players(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST = 80  # maximum number of passes drawn
+NARROW = 7  # a narrower cell, in points, has no room for a label
 LETTERS = 10  # maximum length of a token's text above its cell
 SHADES = 5  # number of shades for a probability
 FAINTEST = 0.34  # minimum opacity of a placed cell
@@ -34,7 +35,7 @@ INK, GRID, FRAME, THREAD = "#1b1b1b", "#e3e3e3", "#555555", "#9db7c8"
 
 def short(text: str, letters: int = LETTERS) -> str:
     """A token's text, shortened to fit above or in a cell."""
-    text = spaced(text[1:] if text.startswith(" ") and len(text) > 1 else text)
+    text = spaced(text[1:] if text.startswith(" ") and len(text) > 1 else text).replace("\n", "⏎")
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
@@ -106,9 +107,13 @@ def _dress(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> None:
     ax.set_yticks(
         np.arange(len(passes)) + 0.5, [f"{'R  ' if p.refreshed else ''}{p.number}" for p in passes], size=7
     )
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    cell = ax.get_window_extent().width / figure.dpi * 72 / width
+    step = int(NARROW // cell) + 1  # labels of every narrow cell would overprint one another
     ax.set_xticks(
-        np.arange(width) + 0.5, [short(word) for word in shown.words[:width]], rotation=90, size=7.5,
-        family=fonts(), parse_math=False,
+        np.arange(0, width, step) + 0.5, [short(word) for word in shown.words[:width:step]], rotation=90,
+        size=7.5, family=fonts(), parse_math=False,
     )  # fmt: skip
     bare(ax)
     ax.set_ylabel("pass")
@@ -261,6 +266,11 @@ def _occurring(shown: Canvas) -> list[str]:
     return [state for state in STATES if state in used]
 
 
+def _word(state: str) -> str:
+    """A state's name in a legend."""
+    return MASKED if state == "masked" else STATES[state].word
+
+
 def _keys(ax: Axes, shown: Canvas) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -291,7 +301,7 @@ def _keys(ax: Axes, shown: Canvas) -> None:
     figure = ax.get_figure(root=True)
     assert figure is not None
     below = ax.transAxes + ScaledTranslation(0, -20 / 72, figure.dpi_scale_trans)
-    words = [MASKED if name == "masked" else STATES[name].word for name in names]
+    words = list(map(_word, names))
     ax.legend(
         marks, words, frameon=False, fontsize=7.5, ncols=len(names),
         loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0, borderpad=0,
@@ -323,6 +333,8 @@ def rows(shown: Canvas, colour: bool = False) -> list[str]:
         lines.append(f"{fresh}{one.number:>3} {''.join(cells)}  {len(one.placed)} {WHY[one.why][0]}".rstrip())
     keys = "  ".join(f"{STATES[n].sign} {STATES[n].word}" for n in _occurring(shown) if STATES[n].sign)
     more = f"; {len(shown.passes) - LINES} more passes are in the trace" if len(shown.passes) > LINES else ""
+    if width < _used(shown):
+        more += f"; cells 0 to {width - 1} of {shown.length}"
     heading = f"canvas: {_title(shown)}; one column per cell, one row per pass{more}"
     return [heading, *lines, f"{keys}  - final  · masked"]
 
@@ -361,7 +373,7 @@ def figure(shown: Canvas, most: int = MOST) -> str:
         f"{_below(shown, width, len(passes))}."
     )
     keys = "".join(
-        f'<span title="{html(STATES[n].meaning)}">{_key(n)}{STATES[n].word}</span>' for n in _occurring(shown)
+        f'<span title="{html(STATES[n].meaning)}">{_key(n)}{_word(n)}</span>' for n in _occurring(shown)
     )
     words = "".join(f"<li>{html(one.sentence)}</li>" for one in passes)
     whole, tall = LEFT + across + RIGHT, ABOVE + high + 4

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.escape import spaced
 from specviz.trace import Trace
 from specviz.view.axes import axes, bare, fonts
+from specviz.view.lattices import short
 from specviz.view.picture import first_run, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SKIPPED = "#e6e6e6"
+NAMED = 8  # a deeper model has a colour bar instead of a legend
+LABELS = 15  # maximum number of labelled layers
 RGBA = tuple[float, float, float, float]
 
 
@@ -45,6 +47,8 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
         If no pass of the prompt could exit early.
     """
     from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
 
     run, index = first_run(trace, prompt)
     cycles = run.cycles
@@ -55,9 +59,9 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
         )
     layers = cycles["control_layers"].to_numpy(np.int64)
     depth = max((run.run["model"].get("shape") or {}).get("layers", 0), int(layers.max()))
-    words = {span.position: spaced(span.text) for span in picture(run, index).spans}
+    words = {span.position: short(span.text) for span in picture(run, index).spans}
     count = min(len(layers), most)
-    ax = axes(ax, (min(14.0, max(5.0, 1.2 + 0.24 * count)), 3.2))
+    ax = axes(ax, (min(14.0, max(5.0, 1.2 + 0.24 * count)), max(3.2, 1.4 + 0.1 * depth)))
     hues = {layer: colormaps["viridis"](1 - layer / (depth + 1)) for layer in range(1, depth + 1)}
     for at, layer in enumerate(layers[:count].tolist()):
         bottoms = np.arange(depth)
@@ -65,7 +69,9 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
         ax.bar(np.full(depth, at), 0.9, 0.84, bottom=bottoms + 0.05, color=colours, lw=0)
     ax.set_xlim(-0.6, count - 0.4)
     ax.set_ylim(0, depth)
-    ax.set_yticks(np.arange(depth) + 0.5, [str(layer) for layer in range(1, depth + 1)])
+    step = -(-depth // LABELS)
+    marked = range(step, depth + 1, step)
+    ax.set_yticks([layer - 0.5 for layer in marked], list(map(str, marked)))
     ax.set_ylabel("layer")
     ax.set_xticks(
         range(count), [words.get(at, "") for at in range(count)], rotation=90, size=8, family=fonts(),
@@ -74,7 +80,12 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     bare(ax, above=False)
     more = f"; {len(layers) - count} more tokens are in the trace" if count < len(layers) else ""
     ax.set_title(f"{layers.mean():.1f} of {depth} layers per token{more}", loc="left", size=10)
-    _legend(ax, layers, depth, hues)
+    if depth > NAMED:
+        scale = ScalarMappable(Normalize(0, depth + 1), "viridis_r")  # as in `hues`
+        bar = ax.figure.colorbar(scale, ax=ax, label="exit layer of the token (grey: skipped)")
+        bar.set_ticks(list(marked))
+    else:
+        _legend(ax, layers, depth, hues)
     return ax
 
 

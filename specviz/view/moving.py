@@ -15,7 +15,7 @@ from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
 from specviz.files import write_bytes
 from specviz.trace import Trace
-from specviz.view.picture import KINDS, PHASES, Picture, Span, picture
+from specviz.view.picture import KINDS, PHASES, Picture, Span, picture, run_names
 from specviz.view.updates import check_one_text
 
 if TYPE_CHECKING:
@@ -27,11 +27,7 @@ WIDTH, SIZE, EDGE, HEAD = 820, 16, 18, 62  # pixels: width, text size, margin, h
 PAPER, INK, SOFT, GHOST, LOST = "#ffffff", "#1f2328", "#59636e", "#9aa4af", "#c0392b"
 TICK, HOLD = 0.05, 3.0  # duration of a frame, and extra time on the last one, in seconds
 SEEN = 3  # frames that rejected tokens stay visible; the rest of a cycle takes less than one
-COLOURS = 128
-LEGEND = (
-    ("drafted", GHOST), ("accepted", KINDS["draft"].hue), ("rejected", LOST),
-    ("correction", KINDS["correction"].hue), ("bonus", KINDS["bonus"].hue), ("target alone", INK),
-)  # fmt: skip
+LONG = 40  # maximum number of characters of a lane's title
 
 
 @dataclass(frozen=True)
@@ -128,6 +124,8 @@ def gif(
     for trace in traces:
         check_one_text(trace.split()[0])
     pictures = [picture(trace, prompt) for trace in traces]
+    names = [visible(name) for name in run_names([trace.run for trace in traces])]
+    names = [name if len(name) <= LONG else name[: LONG - 1] + "…" for name in names]
     if not all(p.cycles for p in pictures):
         raise ParameterError(
             f"not every trace holds prompt {prompt}: choose a prompt that all of them decoded"
@@ -136,7 +134,7 @@ def gif(
         raise TraceError("a moving picture needs times, which a what-if's trace has not: decode instead")
     font = _font(SIZE)
     columns = int((WIDTH - 2 * EDGE) // font.getlength("m"))
-    lanes = [Lane(p.method, p, columns, SEEN * TICK / slower) for p in pictures]
+    lanes = [Lane(name, p, columns, SEEN * TICK / slower) for name, p in zip(names, pictures)]
     rows = max(len(_laid(lane.words(float("inf")), columns)) for lane in lanes)
     times, now, longest = [0.0], 0.0, max(lane.end for lane in lanes)
     while now < longest:
@@ -146,9 +144,7 @@ def gif(
     durations: list[int] = []
     from PIL import Image
 
-    palette = _frame(lanes, longest, rows, slower).quantize(
-        COLOURS
-    )  # one palette, so that still frames compare equal
+    palette = _palette([colour for _, colour in _kinds(lanes)])
     for now in times:
         image = _frame(lanes, now, rows, slower).quantize(palette=palette, dither=Image.Dither.NONE)
         if frames and image.tobytes() == frames[-1].tobytes():
@@ -197,20 +193,48 @@ def _laid(words: Sequence[tuple[str, str]], columns: int) -> list[list[tuple[str
     return rows
 
 
+def _kinds(lanes: Sequence[Lane]) -> list[tuple[str, str]]:
+    """The legend: what occurs in the lanes, and its colour."""
+    cycles = [cycle for lane in lanes for cycle in lane.shown.cycles]
+    entries = [("drafted", GHOST)] if any(c.sent for c in cycles) else []
+    entries += [("rejected", LOST)] if any(c.lost for c in cycles) else []
+    used = {span.kind for lane in lanes for span in lane.shown.spans}
+    hues = {name: kind.hue for name, kind in KINDS.items()} | {"plain": INK}
+    return entries + [(KINDS[name].word, hues[name]) for name in KINDS if name in used]
+
+
+def _palette(colours: Sequence[str]) -> ImageType:
+    """An image with these colours, those of the text, and their blends with the paper at letters' edges.
+
+    One palette serves all frames, so that still frames compare equal.
+    """
+    from PIL import Image, ImageColor
+
+    inks, steps = dict.fromkeys([INK, SOFT, GHOST, LOST, *colours]), 12  # more would be too close to white
+    white, mixed = ImageColor.getrgb(PAPER), []
+    for ink in map(ImageColor.getrgb, inks):
+        for step in range(1, steps + 1):
+            mixed += [round(w + (c - w) * step / steps) for w, c in zip(white, ink)]
+    image = Image.new("P", (1, 1))
+    image.putpalette([*white, *mixed])
+    return image
+
+
 def _frame(lanes: Sequence[Lane], now: float, rows: int, slower: float) -> ImageType:
     from PIL import Image, ImageDraw
 
     tall = HEAD + rows * (SIZE + 6)
-    image = Image.new("RGB", (WIDTH, tall * len(lanes) + EDGE + SIZE), PAPER)
+    image = Image.new("RGB", (WIDTH, tall * len(lanes) + EDGE + 2 * SIZE), PAPER)
     draw = ImageDraw.Draw(image)
     for i, lane in enumerate(lanes):
         _lane(draw, lane, now, EDGE + i * tall)
     below, small = tall * len(lanes) + EDGE - 4, _font(SIZE - 3)
     names = dict.fromkeys(lane.shown.model.partition(" (")[0] for lane in lanes)
-    note = f"{', '.join(names)}, {slower:g} times slower than recorded"
-    draw.text((WIDTH - EDGE, below), note, SOFT, small, anchor="ra")
+    pace = f"{slower:g} times slower than" if slower > 1 else f"{1 / slower:g} times faster than"
+    note = f"{', '.join(names)}, {'as' if slower == 1 else pace} recorded"
+    draw.text((EDGE, below + SIZE), note, SOFT, small)
     x = float(EDGE)
-    for word, colour in LEGEND:
+    for word, colour in _kinds(lanes):
         draw.text((x, below), word, colour, small)
         if colour == LOST:
             _strike(draw, x, below, small.getlength(word))

@@ -151,5 +151,7 @@ def words(row: Mapping[Hashable, str | float]) -> str:
 def heading(table: pd.DataFrame, outside: int) -> str:
     """The figure's title: the number of prompts, how times were measured, and how many dots are outside."""
     count = plural(int(table["prompts"].iloc[0]), "prompt")
+    if table[["tau_lo", "cost_lo"]].isna().all(axis=None):
+        count += ", too few for intervals"
     text = f"{count}; times measured in separate runs, without the prefill"
     return text + (f"; {plural(outside, 'dot')} outside" if outside else "")

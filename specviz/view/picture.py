@@ -67,7 +67,7 @@ FATES = {
     "rejected": "rejected",
     "unjudged": "sent, not judged: after a rejection, off the path, or only read",
     "unreviewed": "written, not sent",
-    "cut": "cut by the end of the text or a limit",
+    "cut": "cut: by the end of the text or a limit",
     "unsent": "drafted, not sent",
     "below_budget": "drafted, not sent: the tree's budget went to better scores",
 }
@@ -499,14 +499,18 @@ def cut_off(one: Trace) -> str:
     return f"The run did not finish by itself: {one.run.get('stopped') or 'cut off'}."
 
 
+def certainty(nodes: pd.DataFrame, filled: bool) -> str:
+    """The column with the drafter's certainty of each node: ``confidence`` or ``score``."""
+    names = ["confidence", "score"]
+    if not filled and nodes.duplicated(["prompt", "update", "cycle", "parent"]).any():
+        names.reverse()  # siblings share one confidence, their parent's; the score is a node's own
+    return next((name for name in names if nodes[name].notna().any()), "confidence")
+
+
 def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tuple[Belief, ...]]:
     """Choose the drafter's signal to show, and return its name and its value at each node."""
     nodes, cycles = one.nodes, one.cycles.dropna(subset="context")
-    names = ["confidence", "score"]
-    if not filled and nodes.duplicated(["cycle", "parent"]).any():
-        names.reverse()  # siblings share one confidence, their parent's; the score is a node's own
-    belief = next((name for name in names if nodes[name].notna().any()), "confidence")
-    column = belief
+    belief = column = certainty(nodes, filled)
     # If both are recorded, a node's verdict follows from its score.
     if nodes["score"].notna().any() and nodes["threshold"].notna().any():
         belief, column = "weighted confidence", "score"

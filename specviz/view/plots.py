@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,7 +14,9 @@ from specviz.escape import spaced, visible
 from specviz.trace import Trace
 from specviz.view.axes import (
     FATE_LOOKS,
+    Look,
     axes,
+    bar_look,
     fonts,
     legend,
     legend_right,
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 SIZE = 11.0  # text size in points
 LINE = 21.0  # distance between lines of text in points
 BELOW = 28.0  # height of the legend in points
+WIDEST = 110  # maximum number of characters in a line of a poster's heading
 
 
 def _one(trace: Trace, prompt: int | None) -> Picture:
@@ -176,6 +180,7 @@ def _height(shown: Picture, inches: float, lines: int) -> float:
 def strip(shown: Picture, ax: Axes, lines: int) -> Axes:
     """Draw `token_strip` from an existing picture."""
     from matplotlib.artist import Artist
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
     from matplotlib.text import Text
     from matplotlib.transforms import IdentityTransform
@@ -188,7 +193,8 @@ def strip(shown: Picture, ax: Axes, lines: int) -> Axes:
                 return
             box = ax.get_window_extent(renderer)
             point: float = np.asarray(renderer.points_to_pixels(1.0)).item()
-            most = max(1, min(lines, int((box.height / point - BELOW) // LINE)))
+            # half a point more: the height is a rounded multiple of LINE
+            most = max(1, min(lines, int((box.height / point - BELOW + 0.5) // LINE)))
             measure = _measure(renderer)
             places = flow(shown.spans, box.width, measure)
             for x, line, text, width, mark, span in places:
@@ -230,7 +236,12 @@ def strip(shown: Picture, ax: Axes, lines: int) -> Axes:
     if not used:
         ax.text(0, 0.5, "no token was written", transform=ax.transAxes, size=9)
         return ax
-    handles = [Rectangle((0, 0), 1, 1, color=KINDS[k].hue, alpha=0.35) for k in used]
+    handles = [
+        Line2D([], [], color=KINDS[k].hue, lw=1.2)
+        if k == "plain"
+        else Rectangle((0, 0), 1, 1, color=KINDS[k].hue, alpha=0.35)
+        for k in used
+    ]
     names = [f"{KINDS[k].mark} {KINDS[k].word}".strip() for k in used]
     legend(ax, handles, names, loc="lower left", bbox_to_anchor=(0, 0))
     return ax
@@ -253,6 +264,12 @@ def timeline(trace: Trace, prompt: int | None = None, ax: Axes | None = None) ->
     return _timeline(_one(trace, prompt), axes(ax, (10, 1.5)))
 
 
+def _phase_look(name: str) -> Look:
+    """Colour and hatch of a phase's bars."""
+    number = {"forward": 0, "draft": 1}.get(name, PHASES.index(name))  # the usually longest bars stay plain
+    return bar_look(number) | {"color": PHASE_HUES[name], "lw": 0}
+
+
 def _timeline(shown: Picture, ax: Axes) -> Axes:
     cycles = shown.cycles
     begin = cycles[0].start if cycles else 0.0
@@ -261,7 +278,7 @@ def _timeline(shown: Picture, ax: Axes) -> Axes:
         width = np.array([c.times[i] * 1e3 for c in cycles])
         if name in shown.phases:
             label = f"{name} {shown.phases[name] * 1e3:.1f} ms"
-            ax.barh(np.zeros(len(cycles)), width, left=left, height=0.8, color=PHASE_HUES[name], label=label)
+            ax.barh(np.zeros(len(cycles)), width, left=left, height=0.8, label=label, **_phase_look(name))
         left = left + width
     ax.vlines(first, -0.4, 0.5, color="#555555", lw=0.6)
     if shown.drafts and len(cycles) <= 40:
@@ -346,7 +363,7 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
     for i, name in enumerate(PHASES):
         if mean[:, i].any():
             left = mean[:, :i].sum(1)
-            ax.barh(y, mean[:, i], left=left, height=0.7, color=PHASE_HUES[name], label=name)
+            ax.barh(y, mean[:, i], left=left, height=0.7, label=name, **_phase_look(name))
     ax.set_yticks(y, names, size=8, parse_math=False)
     ax.invert_yaxis()
     ax.set_xlabel("ms per cycle (mean)")
@@ -365,7 +382,12 @@ def poster(trace: Trace) -> bytes:
     shown = pictures(trace, 1)[0]
     # Inches, laid out by hand so that the text gets exactly the space that it was measured for.
     wide, left, inner, lines = 10.0, 0.45, 9.4, 14
-    heights = [0.5, _height(shown, inner, lines), 1.45, 0.0 if shown.why_no_beliefs else 1.6]
+    names = " ← ".join(filter(None, (shown.model, shown.draft)))
+    which = f"   {shown.name}" if shown.of > 1 else ""
+    numbers = "   ".join(f"{name} {value}" for name, value, _ in shown.numbers)
+    above = visible(f"{shown.method}  ({shown.exactness})   {names}{which}\n{numbers}").split("\n")
+    head = [part for line in above for part in textwrap.wrap(line, WIDEST) or [""]]
+    heights = [0.18 + 0.16 * len(head), _height(shown, inner, lines), 1.45, 1.6 * (not shown.why_no_beliefs)]
     tall = sum(heights) + 0.05
     figure = new_figure((wide, tall))
 
@@ -373,17 +395,8 @@ def poster(trace: Trace) -> bytes:
         low = tall - sum(heights[: row + 1]) + below
         return figure.add_axes((left / wide, low / tall, inner / wide, (heights[row] - below - above) / tall))
 
-    names = " ← ".join(filter(None, (shown.model, shown.draft)))
-    which = f"   {shown.name}" if shown.of > 1 else ""
-    line = "   ".join(f"{name} {value}" for name, value, _ in shown.numbers)
     figure.text(
-        left / wide,
-        1 - 0.1 / tall,
-        visible(f"{shown.method}  ({shown.exactness})   {names}{which}\n{line}"),
-        size=9.5,
-        va="top",
-        family=fonts(),
-        parse_math=False,
+        left / wide, 1 - 0.1 / tall, "\n".join(head), size=9.5, va="top", family=fonts(), parse_math=False
     )
     strip(shown, room(0, 0, 1), lines)
     _timeline(shown, room(0.5, 0.32, 2))

@@ -27,6 +27,7 @@ from specviz.view.axes import (
     over_cycles,
     panel,
     placed,
+    whole_numbers,
 )
 from specviz.view.control import MOST
 from specviz.view.picture import FATE_WORDS, first_run
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAMES = {
-    "score": "C_t, as recorded",
+    "score": "score",
     "ensemble": "ensemble",
     "confidence": "largest probability",
     "entropy": "1 − entropy",
@@ -108,9 +109,11 @@ def reliability(
     present = [name for name in chosen if (curve["signal"] == name).any()]
     for number, name in enumerate(present):
         shift = 0.004 * (number - (len(present) - 1) / 2)  # keeps the intervals from overlapping
-        _curve(table, name, curve[curve["signal"] == name], _rated(name, rated[name]), shift, ax)
+        _curve(table, name, curve[curve["signal"] == name], _rated(table, name, rated[name]), shift, ax)
     ax.set_title(_counted(table, outcome), size=9, loc="left")
-    ax.legend(framealpha=0.85, edgecolor="none", loc="lower right", title="AUROC, 95 %", **SMALL)
+    there = [rated[name][end] == rated[name][end] for end in ("auroc", "low") for name in present]
+    above = "AUROC" + ", 95 %" * any(there[len(present) :]) if any(there) else None
+    ax.legend(framealpha=0.85, edgecolor="none", loc="lower right", title=above, **SMALL)
     return ax
 
 
@@ -143,12 +146,14 @@ def _chosen(
     return table, chosen
 
 
-def _rated(name: str, row: Mapping[Hashable, float]) -> str:
+def _rated(table: pd.DataFrame, name: str, row: Mapping[Hashable, float]) -> str:
     between = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
-    return f"{_title(name)}: {row['auroc']:.3f}{between}"
+    return _title(table, name) + (f": {row['auroc']:.3f}{between}" if row["auroc"] == row["auroc"] else "")
 
 
-def _title(name: str) -> str:
+def _title(table: pd.DataFrame, name: str) -> str:
+    if name == "score" and table["threshold"].notna().any():  # an allowed gap follows from it
+        return "C_t, as recorded"
     return NAMES.get(name) or name.replace("_", " ")
 
 
@@ -177,13 +182,21 @@ def auroc(
     -------
     Axes
         Area under the ROC curve (0.5: chance) with its 95 % interval over prompts. On the right, each
-        signal's difference from the ensemble, with its interval (`specviz.metrics.auroc`).
+        signal's difference from the ensemble, with its interval (`specviz.metrics.auroc`); without an
+        ensemble, from the recorded score or the first signal.
     """
     table, chosen = _chosen(trace, signals, options)
-    than = "ensemble" if "ensemble" in chosen else "score" if "score" in chosen else chosen[0]
+    present = [name for name in chosen if table[name].notna().any()]
+    chosen = [name for name in present if table.loc[table[name].notna(), outcome].nunique() == 2]
+    ax = axes(ax, (6.4, 0.9 + 0.36 * max(1, len(chosen))))
+    ax.set_title(_counted(table, outcome), size=9, loc="left")
+    if not chosen:
+        ax.set(xticks=[], yticks=[])
+        same = "no AUROC: all judged tokens have the same outcome"
+        return note(ax, same if present else "no judged node has a signal")
+    than = next((name for name in ("ensemble", "score") if name in chosen), chosen[0])
     rated = metrics.auroc(table, outcome, than=than)
     rated = rated[rated["signal"].isin(chosen)].reset_index(drop=True)
-    ax = axes(ax, (6.4, 0.9 + 0.36 * max(1, len(rated))))
     ax.axvline(0.5, color=GREY, lw=1, ls="--")
     for place, row in enumerate(rated.to_dict("records")):
         look = _looks(row["signal"])
@@ -194,13 +207,12 @@ def auroc(
             apart += f" [{row['gain_lo']:+.3f}, {row['gain_hi']:+.3f}]"
         figures = f"{row['auroc']:.3f}{apart}".replace("-", "−")
         ax.text(1.01, place, figures, transform=ax.get_yaxis_transform(), size=8, va="center")
-    ax.set_yticks(range(len(rated)), [_title(name) for name in rated["signal"]], size=8)
+    ax.set_yticks(range(len(rated)), [_title(table, name) for name in rated["signal"]], size=8)
     ax.set(xlabel="AUROC for acceptance" if outcome == "accepted" else "AUROC for the target's top token")
-    ax.set_ylim(max(0, len(rated) - 1) + 0.6, -0.6)
-    low = min(0.45, *rated["low"].dropna(), *rated["auroc"].dropna()) if len(rated) else 0
-    ax.set_xlim(low - 0.02, 1)
-    ax.set_title(_counted(table, outcome), size=9, loc="left")
-    ax.text(1.01, 1.02, f"and against {_title(than)}", transform=ax.transAxes, size=8, va="bottom")
+    ax.set_ylim(len(rated) - 0.4, -0.6)
+    ax.set_xlim(min(0.45, *rated["low"].dropna(), *rated["auroc"]) - 0.02, 1)
+    if len(rated) > 1:
+        ax.text(1.01, 1.02, f"and against {_title(table, than)}", transform=ax.transAxes, size=8, va="bottom")
     return ax
 
 
@@ -253,7 +265,8 @@ def signal_lanes(
     for number, name in enumerate(chosen):
         panels.append(panel(ax, 1 - (number + 0.86) * room, 0.72 * room))
         _lane(Signal(name, **about.loc[name, ["unit", "meaning", "level"]]), nodes, cycles, panels[-1])
-    panels[-1].set_xlabel("cycle")
+    left = int((one.cycles["cycle"] > 0).sum()) - len(cycles)
+    panels[-1].set_xlabel("cycle" + (f" ({left} more cycles are in the trace)" if left else ""))
     if marked := [each for each in panels if each.get_legend_handles_labels()[0]]:
         legend_right(marked[0], fontsize=7.5)
     return ax
@@ -273,10 +286,15 @@ def _lane(signal: Signal, nodes: pd.DataFrame, cycles: pd.DataFrame, ax: Axes) -
             if len(rows):
                 ax.scatter(rows["x"], rows[column], label=FATE_WORDS[fate], **look)
     else:
-        ax.step(range(1, len(cycles) + 1), cycles[column], where="mid", color="black", lw=1.2)
+        look = {"color": "black", "lw": 1.2, "marker": "."}  # the dot shows a value without neighbours
+        ax.step(range(1, len(cycles) + 1), cycles[column], where="mid", **look)
+    if not (nodes if signal.level == "node" else cycles)[column].notna().any():
+        note(ax, "not recorded", size=8)
+        ax.set_yticks([])
     ax.set_title(visible(signal.meaning), size=8, loc="left", pad=2, parse_math=False)
     ax.set_ylabel(visible(signal.heading), parse_math=False)
     ax.set_xlim(0.5, len(cycles) + 0.5)
+    whole_numbers(ax.xaxis)
 
 
 READINGS = {

@@ -41,6 +41,11 @@ MOST_SPANS = 1200  # the text stops after this many, and a note says so; the tra
 MOST_CYCLES = 240
 MOST_RUNS = 8  # in a notebook's output
 DRAWN = 960  # approximate width of a lane in pixels; labels that do not fit are left out
+# Marks on the bars of a class, as path data on a tile of 6 by 6 pixels: neighbours differ without colour.
+TILES = {
+    "p-draft": "M0 6L6 0", "p-verify": "M2 3h2", "p-commit": "M0 0L6 6M0 6L6 0", "p-rest": "M0 0L6 6",
+    "d-draft": "M0 6L6 0", "d-verdict": "M0 0L6 6M0 6L6 0", "d-text": "M2 3h2",
+}  # fmt: skip
 # Characters that look like the confidence lane's marks, for its caption.
 DOTS = {
     "accepted": "●",
@@ -121,6 +126,16 @@ def legend(shown: Picture) -> str:
     return f'<div class="legend"><span>Tokens:</span>{"".join(items)}{show}</div>'
 
 
+def tiles(prefix: str) -> str:
+    """The SVG patterns of `TILES` with this prefix, to which the style refers."""
+    return "".join(
+        f'<pattern id="sv-{name}" class="{name}" width="6" height="6" patternUnits="userSpaceOnUse">'
+        f'<rect width="6" height="6"/><path d="{mark}"/></pattern>'
+        for name, mark in TILES.items()
+        if name.startswith(prefix)
+    )
+
+
 def _figure(caption: str, keys: str, height: int, drawing: str) -> str:
     label = html(re.sub("<[^>]*>", "", caption))
     return (
@@ -178,7 +193,7 @@ def cycle_lane(shown: Picture) -> str:
         caption += f", after a prefill of {milliseconds(sum(shown.prefill.times))}"
     caption += "." + (" Above each, where there is room: draft tokens accepted/sent." if shown.drafts else "")
     caption += " –: nothing was sent." if shown.drafts and not all(c.sent for c in cycles) else ""
-    return _figure(caption, keys, 57, f"{base}{''.join(bars)}{ticks}")
+    return _figure(caption, keys, 57, f"{tiles('p-')}{base}{''.join(bars)}{ticks}")
 
 
 def confidence_lane(shown: Picture) -> str:

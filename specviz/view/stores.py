@@ -14,7 +14,7 @@ import numpy as np
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import Trace
-from specviz.view.axes import GREY, LOOKS, Look, axes, legend, literal, look, note, whole_numbers
+from specviz.view.axes import DASHES, GREY, LOOKS, Look, axes, legend, literal, look, note, whole_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,30 +83,38 @@ def right_by(
     Returns
     -------
     Axes
-        The share axis is logarithmic, because few of a tree's deep nodes can be right.
+        The share axis is logarithmic, because few of a tree's deep nodes can be right. A share of zero is
+        drawn at its lower edge.
 
     Raises
     ------
     TraceError
         If `by` is neither "depth" nor "rank".
     """
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     if by not in ("depth", "rank"):
         raise TraceError(f"by is 'depth' or 'rank', not {by!r}")
     table = metrics.by_source(trace, ("source", by), reading)
     table = table[table["counted"] > 0]
     first = 1 if by == "depth" else 0
+    cut = (table[by] >= first + most).any()
     table = table[table[by] < first + most]
     ax = axes(ax, (6.4, 3.2))
     names = {"depth": "level of the tree (1: below the root)", "rank": "rank among siblings (0: the best)"}
-    ax.set(xlabel=names[by], ylabel="share that is right")
+    notes = [f"{by} {first + most} and above: not drawn"] if cut else []
+    if (table["right"] == 0).any():
+        notes.append("at the lower edge: none is right")
+    ax.set(xlabel="\n".join([names[by], *notes]), ylabel="share that is right")
     if not len(table):
         return note(ax, "no node has a rating")
+    above = table.loc[table["right"] > 0, "rate_lo"] if table["right"].any() else table["rate_hi"]
+    edge = above.min() / 2  # where a logarithmic axis shows zero
+    table = table.assign(rate=table["rate"].clip(lower=edge), rate_lo=table["rate_lo"].clip(lower=edge))
     ax.set_yscale("log")
     sources = sorted(table["source"].unique())  # same colours as in `acceptance_by_score`
     for number, name in enumerate(sources):
-        rows = table[(table["source"] == name) & (table["right"] > 0)]
+        rows = table[table["source"] == name]
         shift = 0.08 * (number - (len(sources) - 1) / 2)
         _points(
             ax,
@@ -117,7 +125,10 @@ def right_by(
         )
     ax.set_xlim(first - 0.5, max(table[by].max(), first + 1) + 0.5)
     whole_numbers(ax.xaxis)
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    ax.set_ylim(bottom=edge)
+    ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    for set_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+        set_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
     ax.set_title(f"Right by {by}: {READINGS[reading]}", size=9, loc="left", pad=18)
     legend(ax)
     return ax
@@ -145,7 +156,7 @@ def store_growth(trace: Trace, ax: Axes | None = None) -> Axes:
         state = "cold" if about["state"] == "cold" else f"warm: {about['known']:,} entries at the start"
         share = rows["root_known"].mean()
         name = f"{literal(part.run['method'])} ({state}; root in the store in {share:.0%} of the cycles)"
-        ax.plot(rows.index + 1, rows["tokens"], color=colour, lw=1.6, label=name)
+        ax.plot(rows.index + 1, rows["tokens"], DASHES[number % 4], color=colour, lw=1.6, label=name)
         begins = rows.index[~rows["prompt"].duplicated()]
         ax.plot(begins + 1, rows["tokens"][begins], ls="", marker="|", color=colour, ms=7)
     ax.set(xlabel="cycles", ylabel="tokens learnt", xlim=(0, None), ylim=(0, None))

@@ -42,7 +42,8 @@ def sweep(
     Returns
     -------
     Axes
-        × marks the base, with lines at its quality and 1 below it. The thick grey line is the front.
+        × marks the base, with lines at its quality and, if a point is that low, 1 below it. The thick grey
+        line is the front.
 
     Raises
     ------
@@ -56,9 +57,12 @@ def sweep(
         ax.scatter(x, y, marks, color=hue, marker=mark, label=literal(label), alpha=0.85, linewidths=0)
     best = on_front(points)
     ax.plot(best["speed"], best["quality"], color=GREY, lw=5, alpha=0.35, zorder=0, label="Pareto front")
-    for base in based(points).to_dict("records"):
-        ax.plot(base["speed"], base["quality"], "x", color="black", ms=9, mew=2, label="base")
+    for number, base in enumerate(based(points).to_dict("records")):
+        label = "base" if number == 0 else ""
+        ax.plot(base["speed"], base["quality"], "x", color="black", ms=9, mew=2, label=label)
         ax.axhline(base["quality"], color="black", lw=0.8, ls="--")
+        if base["quality"] - 1 < points["quality"].min():
+            continue  # a line far below the points would squeeze them
         ax.axhline(base["quality"] - 1, color="black", lw=0.8, ls=":")
         edge = ax.get_yaxis_transform()
         ax.text(1, base["quality"] - 1, "1 below", transform=edge, size=7, ha="right", va="bottom")
@@ -96,8 +100,8 @@ def curves(
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, str, str, str, list[int]]]:
     """For each curve, its points in order of `size`: x, y, areas, colour, marker, label and rows."""
     rows = points.drop(based(points).index)
-    if size:
-        value = rows[size].to_numpy(np.float64)
+    value = rows[size].to_numpy(np.float64) if size else np.empty(0)
+    if np.isfinite(value).any():
         low, span = np.nanmin(value), max(np.nanmax(value) - np.nanmin(value), 1e-9)
         rows = rows.assign(area=SMALL + (LARGE - SMALL) * np.nan_to_num((value - low) / span))
     else:

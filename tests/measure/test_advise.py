@@ -537,6 +537,9 @@ class TestRanking:
         assert not Ranking(made, flat()).loads()
         drawn = view.advice(good.table)
         assert {line.get_label() for line in drawn.get_lines()[1:]} == {"prompt_lookup", "speculative, small"}
+        row = {"label": good.table["label"].iloc[0], "measured": [1.2, 1.1, 1.3]}
+        words = [text.get_text() for text in view.advice(good.table, [row]).get_legend().texts]
+        assert words.count("measured") == 1 and words[0] == "without drafts"
         chain_line = next(line for line in drawn.get_lines() if line.get_label() == "speculative, small")
         assert chain_line.get_xdata().tolist() == [1, 3, 8]
         with pytest.raises(ParameterError, match="no column"):

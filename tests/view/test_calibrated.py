@@ -10,7 +10,7 @@ import pytest
 
 from specviz import view
 from specviz.calibration import Calibration, Fit, Point
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, SpecvizError
 
 matplotlib.use("agg")
 
@@ -41,6 +41,10 @@ def test_curves(found):
         assert np.allclose(ax.lines[0].get_ydata(), expected)
         assert np.allclose(ax.lines[0].get_xdata(), g)
     assert {t.get_text() for t in ax.texts} == {"g* = 7", "g* = 4"}
+    agreed = copy.deepcopy(found)
+    agreed.fits["paper"] = agreed.fits["monotone"]
+    (_, above), (_, below) = (text.get_position() for text in view.curve(agreed).texts)
+    assert below < 0 < above, "the labels of fits that agree do not overprint each other"
     low, high = ax.get_ylim()
     assert 0 <= low < high < 2 * (tau / s).max()  # an oscillating fit does not hide the points
     words = [t.get_text() for t in view.curve(found, "s").get_legend().get_texts()]
@@ -58,6 +62,11 @@ def test_a_curve_to_point_at(found, tmp_path):
     from traces import build
 
     bare = interactive.curve(found)
+    places = lambda made: [part.textposition for part in made.figure.data if part.textposition]
+    assert places(bare) == ["top center"] * 2 and "0,0,0,0" in bare.figure.layout.modebar.bgcolor
+    agreed = copy.deepcopy(found)
+    agreed.fits["paper"] = agreed.fits["monotone"]
+    assert places(interactive.curve(agreed)) == ["top center", "bottom center"]
     assert "keeps times and no traces" in bare.caption and "no traces" in bare._repr_html_()
     made = interactive.curve(found, {2: build("unispec", tokens=8)}, tmp_path / "pages")
     points = made.figure.data[-1]
@@ -68,6 +77,20 @@ def test_a_curve_to_point_at(found, tmp_path):
     assert sorted(p.name for p in (tmp_path / "pages").iterdir()) == ["index.html", "size-1.html"]
     with pytest.raises(ParameterError, match="size 3 was not measured: there are 1, 2, 4, 8"):
         interactive.curve(found, {3: build("unispec", tokens=8)}, tmp_path / "pages", force=True)
+
+
+def test_an_interrupted_calibration_is_one_line(found):
+    found.fits, found.chosen = {}, ""
+    draws = [view.curve, view.calibration_png, view.deviation]
+    draws += [lambda c: view.by_prompts({1: c}), lambda c: view.by_device([c])]
+    for draw in draws:
+        with pytest.raises(SpecvizError, match="this calibration was interrupted"):
+            draw(found)
+    pytest.importorskip("plotly")
+    from specviz.view import interactive
+
+    with pytest.raises(SpecvizError, match="this calibration was interrupted"):
+        interactive.curve(found)
 
 
 def test_devices_and_prompts(found):
@@ -85,6 +108,8 @@ def test_devices_and_prompts(found):
     assert [t.get_text() for t in ax.get_legend().get_texts()] == [
         "1 prompt: g* = 4, took 3 s", "5 prompts: g* = 8, took 3 s",
     ]  # fmt: skip
+    one, five = ax.lines
+    assert one.get_marker() != five.get_marker() and one.get_linestyle() != five.get_linestyle()
     ax = view.deviation(found)
     assert any("within 3 %" in t.get_text() for t in ax.get_legend().get_texts())
     matplotlib.pyplot.close("all")

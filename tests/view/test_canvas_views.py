@@ -110,6 +110,19 @@ def test_the_lattice_has_a_row_a_pass_and_a_sign_a_state():
     assert f"{len(shown.passes) - 3} more passes" in few.get_xlabel()
 
 
+def test_a_wide_canvas_says_what_is_cut_and_labels_what_fits():
+    shown = canvas(of("stepwise"))
+    lines = lattices.rows(shown)
+    assert "; cells" not in lines[0]
+    wide = replace(shown, length=256, words=shown.words + ("x",) * 232, order=np.arange(256))
+    assert lattices.rows(wide)[0].endswith("; cells 0 to 63 of 256")
+    ax = pyplot.figure(figsize=(20, 6)).subplots()
+    lattices._dress(ax, wide, wide.passes, 256)
+    assert 256 / 4 <= len(ax.get_xticks()) <= 256 / 2
+    assert lattices.MASKED in lattices.figure(shown), "the page's legend explains the shades"
+    assert (lattices.short("\n"), lattices.short(" a\nb")) == ("⏎", "a⏎b"), "no font has a line break"
+
+
 def test_frames_skip_passes_whose_block_was_not_recorded():
     one = canvas(of("stepwise")).passes[0]
     passes = [replace(one, block=block) for block in (0, 0, -1, 0, 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
 from specviz import metrics, view
 from specviz.errors import ParameterError, TraceError
-from specviz.view.control import loop
+from specviz.metrics.signals import SIGNALS
+from specviz.view.control import Loop, loop
+from specviz.view.picture import picture
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,34 @@ def test_auroc_puts_the_best_on_top(trace):
     rated = metrics.auroc(metrics.signals(trace)).query("signal in ['entropy', 'variance', 'logit_margin']")
     drawn = [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == "None"]
     assert np.allclose(drawn, rated["auroc"]) and ax.yaxis_inverted()
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_signals_of_one_outcome_have_no_auroc(trace, monkeypatch, accepted):
+    table = metrics.signals(trace)
+    monkeypatch.setattr(metrics, "signals", lambda *_: table[table["accepted"] == accepted])
+    assert "the same outcome" in view.auroc(trace).texts[0].get_text()
+    words = [text.get_text() for text in view.reliability(trace).get_legend().texts]
+    assert "largest probability" in words and not any("nan" in word for word in words)
+    assert not view.reliability(trace).get_legend().get_title().get_text()
+    monkeypatch.setattr(metrics, "signals", lambda *_: table.assign(**dict.fromkeys(SIGNALS, np.nan)))
+    assert "no judged node has a signal" in view.auroc(trace).texts[0].get_text()
+
+
+def test_a_score_is_c_t_only_where_it_sets_a_threshold(trace, monkeypatch):
+    words = lambda ax: [text.get_text() for text in (*ax.get_yticklabels(), *ax.texts)]
+    assert "C_t, as recorded" in words(view.auroc(trace))
+    table = metrics.signals(trace).assign(threshold=np.nan, ensemble=np.nan)
+    monkeypatch.setattr(metrics, "signals", lambda *_: table)
+    shown = words(view.auroc(trace))
+    assert "score" in shown and "and against score" in shown and "C_t, as recorded" not in shown
+    assert not any("nan" in word for word in shown)
+
+
+def test_a_legend_of_few_texts_promises_no_interval(trace):
+    title = lambda trace: view.reliability(trace).get_legend().get_title().get_text()
+    assert title(trace) == "AUROC, 95 %"
+    assert title(traces.build("cm_asd", prompts=2, tokens=60, seed=2)) == "AUROC"
 
 
 def test_readings_cross_where_confidence_is_one_half():
@@ -100,6 +131,34 @@ def test_the_control_loop_has_three_panels(trace):
     assert "allowed, τ_t" in words and "accepted" in words and "rejected" in words
     few = view.control_loop(trace, 2, most=3).child_axes[2]
     assert "more cycles" in few.get_xlabel()
+
+
+def drawn(shown: Loop, monkeypatch):
+    monkeypatch.setattr(view.control, "loop", lambda *_: shown)
+    ax = view.control_loop(None)
+    ax.figure.canvas.draw()
+    return ax.child_axes
+
+
+def test_the_loop_shows_single_values_and_names_what_is_beyond(trace, monkeypatch):
+    shown = loop(trace, 2)
+    gaps = shown.nodes["gap"].where(shown.nodes["status"] != "rejected", 99.0)
+    mean = shown.cycles["mean"].where(shown.cycles["cycle"] == 2)
+    nodes, cycles = shown.nodes.assign(gap=gaps), shown.cycles.assign(mean=mean)
+    sure, _, far = drawn(replace(shown, nodes=nodes, cycles=cycles), monkeypatch)
+    assert sure.lines[0].get_marker() == ".", "a mean without neighbours has no line"
+    words = [text.get_text() for text in far.get_legend().texts]
+    assert any(word.startswith("rejected, beyond") for word in words) and "rejected" not in words
+    none = replace(shown, cycles=shown.cycles.assign(mean=np.nan))
+    assert "mean" not in [text.get_text() for text in drawn(none, monkeypatch)[0].get_legend().texts]
+    one = replace(shown, nodes=nodes[nodes["cycle"] == 1], cycles=shown.cycles.head(1))
+    ticks = drawn(one, monkeypatch)[2].get_xticks()
+    assert all(float(tick).is_integer() for tick in ticks)
+
+
+def test_the_loop_of_a_tree_has_each_node_s_own_score():
+    trace = traces.build("unispec", tokens=20)
+    assert loop(trace).certainty == "score" == picture(trace, 0).belief
 
 
 def test_the_loop_of_other_methods():

@@ -11,6 +11,7 @@ import specviz as sv
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import Recorder, Trace
+from specviz.view import difference
 from specviz.view.difference import REASONS
 from traces import HOSTILE, PIECES, build, metadata, piece
 
@@ -99,6 +100,14 @@ def test_what_does_not_compare_is_one_line():
         assert "\n" not in str(caught.value)
     slower = made("speculative", DRAFTED, threads=4)
     assert "numbers of threads" in sv.diff(plain, slower).notes[0]
+
+
+def test_bars_say_what_they_leave_out(monkeypatch):
+    shown = sv.diff(made("autoregressive", PLAIN), made("speculative", DRAFTED))
+    page = shown._repr_html_()
+    assert "step by step.</figcaption>" in page and '<pattern id="sv-d-draft"' in page
+    monkeypatch.setattr(difference, "MOST_STEPS", 2)
+    assert "step by step, the first 2 of 3 steps.</figcaption>" in shown._repr_html_()
 
 
 def test_hostile_text_is_escaped(tmp_path):

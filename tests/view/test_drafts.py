@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import specviz
 import traces
 from specviz import view
 from specviz.errors import ParameterError, TraceError
+from specviz.view import drafts
 from specviz.view.drafts import HELD, SIGNS
 
 matplotlib = pytest.importorskip("matplotlib", reason="needs the plot extra")
@@ -49,6 +52,11 @@ def test_the_accepted_path_is_the_first_row(trace):
     kept = [y for sign, _, y in labels(ax) if sign == "✓"]
     assert len(kept) == body["accepted"].max() and set(kept) == {0}
     assert f"{body['accepted'].max()} accepted" in ax.get_title(loc="left")
+
+
+def test_a_line_break_in_a_sentence_is_a_sign(trace):
+    shown = replace(drafts._tree(trace, 1, 0, False), own="\n it's", origin="bonus")
+    assert shown.sentence.endswith("; then “⏎ it's”, bonus")
 
 
 def test_letters_that_no_font_has_are_boxes(monkeypatch, recwarn):

@@ -17,6 +17,7 @@ import traces
 from specviz import view
 from specviz.errors import ParameterError, TraceError
 from specviz.trace import Recorder
+from specviz.view import flicker as module
 from specviz.view.flicker import FIRST, LAST, flicker
 from specviz.view.updates import is_stream, ribbon, side_by_side, words
 
@@ -152,6 +153,25 @@ def test_every_fate_can_be_told_without_colour():
     for word in ("erased", "kept", "rewritten", "new", "hidden"):
         assert f"</span> {word}</span>" in html, "the legend names it"
     assert 'aria-label="map of 4 updates, words over all of them' in html
+
+
+def test_the_bars_below_updates_are_in_the_legend():
+    html = flicker(stream(FLICKERS))._repr_html_()
+    assert html.count('class="took key"') == 2
+    assert "time to read the prompt</span>" in html and "time to write</span>" in html
+
+
+def test_a_map_counts_the_updates_that_it_shows(monkeypatch):
+    monkeypatch.setattr(module, "MOST_ROWS", 2)
+    html = flicker(stream(FLICKERS))._repr_html_()
+    assert "map of the first 2 of 4 updates, words over all of them: 1 kept, 2 rewritten, 4 new" in html
+
+
+def test_a_poster_names_the_stream_and_its_exactness(monkeypatch):
+    figures = []
+    monkeypatch.setattr(module, "png", lambda figure: figures.append(figure))
+    module.poster(stream(FLICKERS, streams=3))
+    assert figures[0].get_suptitle().startswith("town (lossy), stream 1 of 3   ")
 
 
 def test_side_by_side():

@@ -62,6 +62,15 @@ def test_it_says_how_sure_it_is(asked):
     plt.close("all")
 
 
+def test_large_counts_are_whole_numbers(asked):
+    import matplotlib.pyplot as plt
+
+    answer = asked.ask(draft_length=[1, 2], stop=[0.0, 0.4])
+    answer.table["count"], answer.table["badge"] = [1049.0, 1051.0, 99.5, 12345.0], "exact"
+    assert set(words(view.heat_map(answer, value="count"))) == {"1,049", "1,051", "99.5", "12,345"}
+    plt.close("all")
+
+
 def test_what_is_refused(asked):
     with pytest.raises(ParameterError, match="two parameters with several values"):
         view.heat_map(asked.ask(draft_length=[1, 2]))

@@ -11,6 +11,7 @@ from ribbons import stream
 import specviz as sv
 from specviz import metrics
 from specviz.errors import ParameterError, TraceError
+from specviz.view import moving
 from specviz.view.moving import GHOST, LOST, Lane, _laid
 from specviz.view.picture import PHASES, picture
 from traces import build as build_chain
@@ -73,6 +74,29 @@ def test_it_plays(runs, tmp_path):
     assert path.stat().st_size < 2e6
     with pytest.raises(TraceError, match="exists"):
         sv.view.gif(runs, path)
+
+
+def test_its_legend_names_what_occurs_in_its_colours(tmp_path):
+    from PIL import Image, ImageColor
+
+    runs = [build_chain("bild", tokens=60, seed=seed, hostile=False) for seed in (1, 2)]
+    lanes = [Lane("", picture(run, 0), 80) for run in runs]
+    words = [word for word, _ in moving._kinds(lanes)]
+    assert {"drafted", "rejected", "fallback", "rollback"} <= set(words) and "bonus" not in words
+    titles = []
+    lane = moving._lane
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(
+        moving, "_lane", lambda draw, one, *more: titles.append(one.title) or lane(draw, one, *more)
+    )
+    with monkey.context(), Image.open(sv.view.gif(runs, tmp_path / "a.gif", slower=4)) as image:
+        seen = set()
+        for i in range(image.n_frames):
+            image.seek(i)
+            seen |= {colour for _, colour in image.convert("RGB").getcolors(1 << 20)}
+    assert set(titles) == {"bild #1", "bild #2"}
+    hues = ["white", LOST, GHOST, *(colour for _, colour in moving._kinds(lanes))]
+    assert {ImageColor.getrgb(hue) for hue in hues} <= seen
 
 
 def test_bad_input_is_one_line(runs, tmp_path):

@@ -127,6 +127,12 @@ def test_the_figure_has_every_run_and_the_lines(runs):
     assert view.why_it_pays(runs, ax=ax) is ax
 
 
+def test_few_prompts_have_no_intervals(runs):
+    assert "intervals" not in view.why_it_pays(runs).get_title(loc="left")
+    few = {name: build(run.run["method"], prompts=4) for name, run in runs.items()}
+    assert view.why_it_pays(few).get_title(loc="left").startswith("4 prompts, too few for intervals;")
+
+
 def test_runs_of_one_method_are_told_apart(runs):
     alike = [trace("speculative", parameters={"length": 4}) for _ in range(3)]
     other = trace("speculative", parameters={"length": 6})

@@ -67,6 +67,25 @@ def test_right_by(decoded, by):
         view.right_by(decoded[0], "length")
 
 
+def test_levels_at_which_nothing_was_right_are_drawn(decoded, monkeypatch):
+    """On a logarithmic axis they are at its lower edge, where their intervals begin."""
+    table = metrics.by_source(decoded[0], ("source", "depth"), "text")
+    table = table[table["counted"] > 0].assign(source="store").drop_duplicates("depth").head(4)
+    shares = {"right": [4, 0, 0, 1], "rate": [0.2, 0.0, 0.0, 0.05], "rate_lo": [0.1, 0.0, 0.0, 0.02]}
+    table = table.assign(**{name: values[: len(table)] for name, values in shares.items()}, rate_hi=0.3)
+    monkeypatch.setattr(metrics, "by_source", lambda *_: table)
+    ax = view.right_by(decoded[0], most=3)
+    line = next(each.lines[0] for each in ax.containers if hasattr(each, "has_yerr"))
+    edge = ax.get_ylim()[0]
+    assert line.get_ydata().tolist() == [0.2, edge, edge] and 0 < edge < 0.1
+    assert "none is right" in ax.get_xlabel() and "depth 4 and above: not drawn" in ax.get_xlabel()
+    ax.figure.canvas.draw()
+    ticks = [text.get_text() for text in (*ax.get_yticklabels(), *ax.get_yticklabels(minor=True))]
+    assert all(tick.endswith("%") for tick in ticks) and "10%" in ticks and "20%" in ticks
+    monkeypatch.setattr(metrics, "by_source", lambda *_: table.assign(right=0, rate=0.0, rate_lo=0.0))
+    assert view.right_by(decoded[0]).get_ylim()[0] == pytest.approx(0.15)
+
+
 def test_a_trace_without_scores_says_so():
     ax = view.acceptance_by_score(traces.build("speculative"))
     assert "no sent node" in ax.texts[0].get_text()
@@ -84,6 +103,7 @@ def test_growth_and_warming_up(decoded):
     assert f"warm: {cold.run['memory']['end']['known']} entries at the start" in second
     ax = view.warm_up(both, window=1)
     assert labels(ax) == ["unispec (cold)", "unispec (warm)"]
+    assert len({each.get_linestyle() for each in view.store_growth(both).lines[::2]}) == 2
     dots, pooled = ax.lines[1:3]
     assert dots.get_ydata().tolist() == pooled.get_ydata().tolist() == metrics.by_prompt(cold)["tau"].tolist()
 

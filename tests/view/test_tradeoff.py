@@ -43,6 +43,30 @@ def test_a_sweep_is_curves_a_base_and_a_front(points):
         view.sweep(points, curve="lambda")
 
 
+def test_a_sweep_of_a_base_alone_or_without_sizes(points):
+    alone = view.sweep(points[points["base"]])
+    assert [line.get_label() for line in alone.lines if line.get_label()[0] != "_"] == [
+        "Pareto front",
+        "base",
+    ]
+    marks = view.sweep(points.assign(fallback=np.nan)).collections
+    assert len({size for dots in marks for size in dots.get_sizes()}) == 1
+
+
+def test_a_line_below_the_base_does_not_squeeze_the_points(points):
+    assert "1 below" in [text.get_text() for text in view.sweep(points).texts]
+    accuracy = points.assign(quality=points["quality"] / 100)
+    ax = view.sweep(pd.concat([accuracy[:1], accuracy], ignore_index=True))
+    assert not ax.texts and ax.get_ylim()[0] > 0.27
+    assert [text.get_text() for text in ax.get_legend().texts].count("base") == 1
+    pytest.importorskip("plotly")
+    from specviz.view import interactive
+
+    made = interactive.sweep(pd.concat([accuracy[:1], accuracy], ignore_index=True)).figure
+    assert len(made.layout.shapes) == 2, "a line for each base, and none below them"
+    assert sum(part.name == "base" and part.showlegend for part in made.data) == 1
+
+
 def test_points_that_can_be_opened(points, tmp_path):
     pytest.importorskip("plotly")
     from specviz.view import interactive

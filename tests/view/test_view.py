@@ -252,6 +252,15 @@ def test_phase_times_add_up(method):
     assert set(shown.phases) <= set(PHASES)
 
 
+def test_bars_of_a_page_differ_without_colour():
+    page = view.html(traces.build("speculative", tokens=40))
+    style, drawing = page.split("</style>", 1)
+    for name, mark in static.TILES.items():
+        assert f"url(#sv-{name})" in style
+        if name.startswith("p-"):
+            assert f'<pattern id="sv-{name}"' in drawing and f'<path d="{mark}"/>' in drawing
+
+
 def test_time_between_cycles_is_named():
     made = traces.cycles("speculative", tokens=40)
     for cycle in made[3:]:
@@ -353,6 +362,40 @@ def test_the_strip_is_as_tall_as_its_text():
     assert tall(8) < 1.0 < tall(200) < 5.0
 
 
+@pytest.mark.parametrize("lane", [True, False])
+def test_a_poster_has_every_line_of_its_text(lane, monkeypatch):
+    """The strip's height in inches is rounded on the way to points."""
+    from matplotlib.backends.backend_agg import RendererAgg
+
+    words = []
+    draw = RendererAgg.draw_text
+    monkeypatch.setattr(
+        RendererAgg,
+        "draw_text",
+        lambda self, gc, x, y, s, *more, **by: words.append(s) or draw(self, gc, x, y, s, *more, **by),
+    )
+    shown = picture(traces.build("speculative", tokens=20), 0)
+    shown = shown if lane else replace(shown, beliefs=())
+    for count in range(1, 15):
+        words.clear()
+        text = replace(shown, spans=tuple(span(f"line {i}\n") for i in range(count)))
+        monkeypatch.setattr(plots, "pictures", lambda *_, text=text: [text])
+        plots.poster(None)
+        assert f"line {count - 1}⏎" in words and not any("more tokens" in word for word in words)
+
+
+def test_a_poster_s_heading_stays_on_the_page(monkeypatch):
+    name = "HuggingFaceTB/SmolLM2-1.7B-Instruct (4-bit, dequantised)"
+    shown = replace(picture(traces.build("speculative", tokens=20), 0), model=name, draft=name + ", aligned")
+    monkeypatch.setattr(plots, "pictures", lambda *_: [shown])
+    figures = []
+    monkeypatch.setattr(plots, "png", lambda figure: figures.append(figure))
+    plots.poster(None)
+    heading = figures[0].texts[0]
+    box = heading.get_window_extent(figures[0].canvas.get_renderer())
+    assert box.x1 < figures[0].bbox.width and box.y0 > figures[0].axes[0].get_window_extent().y1
+
+
 def test_confidence_shows_every_draft_token():
     made = traces.cycles("speculative", tokens=60, seed=2, hostile=False)
     made[1]["node_status"] = ["unsent"] * 4
@@ -378,6 +421,14 @@ def test_phases_name_each_run_and_phase():
         "bild\n← town-draft",
     ]
     assert [t.get_text() for t in ax.get_legend().texts] == ["draft", "forward", "verify", "commit"]
+    for bars in (ax, view.timeline(runs[1])):
+        assert len({bar.get_hatch() for bar in bars.patches}) == 4, "phases differ without colour"
+
+
+def test_series_differ():
+    from specviz.view.axes import LOOKS, look
+
+    assert [look(n) for n in range(6)] == list(LOOKS) and len({look(n) for n in range(36)}) == 36
 
 
 def test_a_figure_shows_itself_where_the_backend_is_a_notebooks(monkeypatch):
@@ -389,9 +440,13 @@ def test_a_figure_shows_itself_where_the_backend_is_a_notebooks(monkeypatch):
     shown = ax._repr_html_()
     assert shown.count("<img") == 1 and "data-jp-theme-light" in shown and "cycle " in shown
     assert not plt.fignum_exists(ax.figure.number)  # or the cell would show it again
+    loop = lambda: view.control_loop(trace)  # its titles are in its panels
     figure, (left, _) = plt.subplots(1, 2)
     view.phases(trace, ax=left)
     assert figure._repr_html_().count("<img") == 1
+    alts = [re.search('alt="([^"]*)"', draw()._repr_html_())[1] for draw in (view.threshold_readings, loop)]
+    assert alts[0] == "largest gap allowed, nats by C, the drafter&#x27;s confidence"
+    assert alts[1].startswith("tree: ") and "figure" not in alts
 
 
 @pytest.mark.parametrize(
