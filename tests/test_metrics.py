@@ -468,7 +468,7 @@ def test_a_text_that_did_not_end_is_not_rated():
         recorder.add(cycle)
     cut = recorder.close(complete=False, stopped="interrupted")
     assert pairs(cut)[0] == cut.texts[:1]
-    with pytest.raises(TraceError, match="no text of the trace has a reference .* or it did not end"):
+    with pytest.raises(TraceError, match=r"no text of the trace has a reference .* or it did not end"):
         pairs(cut.select(prompt=1))
 
 

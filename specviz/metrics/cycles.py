@@ -636,8 +636,8 @@ def by_prompt(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``run``, ``prompt``, ``kind``, ``language``, ``steps``, ``emitted``, ``tau`` and ``sent``, which is NaN
-        if only the text was recorded.
+        ``run``, ``prompt``, ``kind``, ``language``, ``steps``, ``emitted``, ``sent``, ``tau``; ``sent`` is
+        NaN if only the text was recorded.
     """
     keys = ["run", "prompt"]
     groups = _steps(trace).groupby(keys, observed=True, sort=False)
