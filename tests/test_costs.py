@@ -130,3 +130,5 @@ def test_a_run_cut_off_in_its_prefill_has_costs_and_none_per_token():
     cut = recorder.close()
     table = metrics.cost_summary(cut)
     assert (table["flops"] > 0).all() and table["flops_per_token"].isna().all()
+    both = metrics.relative_costs({"cut": cut, "whole": build("speculative", model=TARGET)}, "whole")
+    assert both[["flops", "bytes", "intensity"]].isna().any(axis=1).tolist() == [True, False]

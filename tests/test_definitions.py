@@ -294,3 +294,32 @@ def test_what_is_no_baseline_is_refused_in_one_line():
         decode([[]] * 5, method="autoregressive")
     )
     assert "holds no prompts" in refused(PLAIN.redact())
+
+
+def test_a_text_that_was_cut_off_is_not_compared():
+    parts = []
+    for method, end in (("speculative", "interrupted"), ("autoregressive", None)):
+        recorder = Recorder(traces.metadata(method), None, "judged", piece=traces.piece)
+        *begin, last = traces.cycles(method)[:6]
+        for cycle in (*begin, last | {"end": end}):
+            recorder.add(cycle)
+        parts.append(recorder.close(complete=False, stopped="interrupted"))
+    for own, base, name in (
+        (traces.build("speculative"), parts[1], "autoregressive"),
+        (parts[0], traces.build("autoregressive"), "speculative"),
+    ):
+        with pytest.raises(TraceError, match=f"run {name}-0, prompt 0: the text was cut off before its end"):
+            metrics.rosetta(own, base)
+    assert metrics.rosetta(parts[0])["value"].notna().all()
+
+
+def test_answers_of_nothing_but_an_end_token_have_no_speed():
+    table = metrics.rosetta(decode([[A]], [[A]]), decode([[]], [[]], method="autoregressive"))
+    row = table.loc["mean tokens/s, baseline from text"]
+    assert np.isnan(row["value"]) and row["why"] == "nothing to divide by"
+    assert table.loc["mean tokens/s", "value"] == 2
+
+
+def test_a_run_without_steps_says_so():
+    why = metrics.rosetta(decode([]))["why"]
+    assert set(why[["tau, whole steps", "1-α", "all accepted"]]) == {"run m has no steps"}

@@ -394,6 +394,7 @@ def test_by_prompt():
     for number, tau in enumerate(table["tau"]):
         assert tau == metrics.tau(trace.select(prompt=number))
     assert table["sent"].sum() == metrics.sent(trace)
+    assert metrics.by_prompt(traces.build("tree", record=None))["sent"].isna().all()
 
 
 def test_what_a_store_has_learnt():
@@ -457,6 +458,18 @@ def test_a_reference_is_of_its_conversations_last_turn():
     assert metrics.quality(trace, resamples=1)["texts"] == 2
     with pytest.raises(TraceError, match="no text of the trace has a reference"):
         pairs(trace.select(prompt=0))
+
+
+def test_a_text_that_did_not_end_is_not_rated():
+    from specviz.metrics.quality import pairs
+
+    recorder = Recorder(traces.metadata(prompts=2), None, "judged", piece=traces.piece)
+    for cycle in traces.cycles(prompts=2)[:-1]:
+        recorder.add(cycle)
+    cut = recorder.close(complete=False, stopped="interrupted")
+    assert pairs(cut)[0] == cut.texts[:1]
+    with pytest.raises(TraceError, match=r"no text of the trace has a reference .* or it did not end"):
+        pairs(cut.select(prompt=1))
 
 
 def test_a_turn_without_room_is_no_reason_to_pair_other_prompts():

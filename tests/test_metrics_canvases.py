@@ -166,6 +166,22 @@ def test_step_reduction_and_valid_tokens_by_hand() -> None:
         metrics.step_reduction(trace, other)
 
 
+def test_a_canvas_that_was_cut_off_is_not_compared() -> None:
+    read = [(-1, c, 1.0, (1, 2)) for c in range(6)]
+    own = [(0, 20, "plain"), (2, 21, "parallel"), (3, EOS, "parallel")]  # cell 1 is still masked
+    cut = trace_of(run_of("fast_dllm", 6, 6), cycle(1, 0, own, read))
+    assert metrics.by_canvas(cut)["valid"].tolist() == [metrics.output(cut)] == [1]
+    base = stepwise([(i, 20 + i) for i in range(4)], [{i: (20 + i, 1)} for i in range(4)], 6, 6)
+    early = trace_of(run_of("stepwise", 6, 6), cycle(1, 0, own[:1], read))
+    for name, compare in (
+        ("fast_dllm", lambda: metrics.step_reduction(cut, base)),
+        ("stepwise", lambda: metrics.step_reduction(base, early)),
+        ("fast_dllm", lambda: metrics.compare_canvases({"cut": cut}, base)),
+    ):
+        with pytest.raises(TraceError, match=f"run {name}, prompt 0: the text was cut off before its end"):
+            compare()
+
+
 def test_canvases_are_compared_by_order_and_by_text() -> None:
     base = stepwise(ORDER, RANKED, 5, 5)
     swapped = [ORDER[0], ORDER[2], ORDER[1], *ORDER[3:]]  # the same text in another order

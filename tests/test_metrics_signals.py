@@ -109,6 +109,8 @@ def test_what_predicts_and_what_does_not(trace):
     assert set(rated.index) == set(SIGNALS)
     table["score"] = table["accepted"]
     assert metrics.auroc(table).iloc[0][["signal", "auroc", "ece"]].tolist() == ["score", 1.0, 0.0]
+    table["score"] = np.inf
+    assert set(metrics.auroc(table)["signal"]) == {*SIGNALS} - {"score"}
 
 
 def test_texts_of_separate_runs_are_drawn_separately():

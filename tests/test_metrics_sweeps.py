@@ -23,6 +23,12 @@ def test_a_front_is_what_nobody_beats(seed):
     assert (np.diff(y[kept][order]) <= 0).all(), "along the front more of one is less of the other"
 
 
+def test_equal_ratios_have_no_interval():
+    for above, below in ((np.full(7, 33.3), np.ones(7)), (np.full(7, 3), np.full(7, 2))):
+        equal, other = metrics.pooled(above, below), metrics.pooled(above + np.arange(7) * 1e-6, below)
+        assert np.isnan(equal.low) and other.low < other.median < other.high
+
+
 def test_the_denominators():
     trace = traces.build("bild", prompts=4, tokens=50, seed=1)
     cycles = trace.cycles[trace.cycles["cycle"] > 0]

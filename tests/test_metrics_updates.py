@@ -11,8 +11,10 @@ import pytest
 import specviz
 from specviz import metrics
 from specviz.errors import ParameterError, TraceError
+from specviz.metrics.quality import pairs
 from specviz.metrics.tokens import words
 from specviz.trace import Recorder, Trace
+from specviz.view.updates import ribbon
 
 WORDS = {2: "?", 7: "?", 9: "?", 10: "a", 11: " b", 12: " c", 13: " d", 14: " e", 1: "</s>"}
 A, B, C, D, E, END = 10, 11, 12, 13, 14, 1
@@ -124,6 +126,7 @@ def test_an_update_that_was_broken_off_erases_nothing(end):
     assert metrics.normalized_erasure(broken) == 0
     assert metrics.by_stream(broken)["tokens"].tolist() == [1]
     recorders[1].add(columns[0] | {"end": end})
+    assert pairs(broken) == (["a b c"], [["q r"]], ["x y"]), "the last update that ended is rated"
     only = recorders[1].close(complete=False)
     assert metrics.erasure(only)["words"].tolist() == [[]] and metrics.by_stream(only)["tokens"].tolist() == [
         0
@@ -147,6 +150,24 @@ def test_a_stream_by_hand(two):
     assert (first["prompt_tokens"], first["reused"]) == (60, 15)
     estimate = metrics.pooled(table["erased"].to_numpy(), table["tokens"].to_numpy())
     assert estimate.median == metrics.normalized_erasure(two)
+
+
+def test_drafts_are_those_of_each_update(two):
+    table = metrics.drafts(two)
+    assert len(table) == len(two.cycles)
+    had = table[table["drafted"] > 0][["prompt", "update", "cycle", "drafted", "depth"]]
+    assert had.to_numpy().tolist() == [[0, 1, 1, 3, 3], [0, 2, 1, 4, 4], [1, 1, 1, 3, 3]]
+
+
+def test_cache_rows_that_are_not_recorded_are_unknown(two):
+    run = {name: two.run[name] for name in ("run", "method", "eos", "prompts", "parameters", "record")}
+    recorder = Recorder(run, piece=lambda token: WORDS[token].encode())
+    for row in two.arrow([column.name for column in specviz.schema.COLUMNS]).to_pylist():
+        recorder.add(row | {"reused": None})
+    trace = recorder.close()
+    assert metrics.by_stream(trace)["reused"].isna().all() and np.isnan(trace.summary()["reused_share"][0])
+    shown = [{name for name, _, _ in ribbon(each).numbers} for each in (two, trace)]
+    assert shown[0] - shown[1] == {"cache reused"}
 
 
 def test_a_stream_without_times_has_none(two):

@@ -206,18 +206,19 @@ def of_plain_run(trace: Trace, plain: Trace) -> Plain:
         raise TraceError("the plain run has no cycle times")
     differing = differing_settings(trace, plain)
     decoded, plainly = _prompts(trace), _prompts(plain)
-    same = set(decoded) == set(plainly)  # one of them may have decoded each several times, with other seeds
-    source = "an autoregressive run of the same prompts"
-    if not same:
-        source = "an autoregressive run of other prompts"
+    redacted = not all(decoded + plainly)
+    # One of them may have decoded each several times, with other seeds.
+    same = not redacted and set(decoded) == set(plainly)
+    source = f"an autoregressive run of {'the same' if same else 'other'} prompts"
+    if redacted:
+        source = "an autoregressive run of perhaps other prompts (not recorded)"
     if differing:
         source += f" (other {' and '.join(differing)})"
     badge = "exact" if same and not differing else "modelled"
     cycle, rest = costs.cycle + 0.0, costs.cycle - costs.forward
     # Even a plain step records a few microseconds of drafting; they count as part of the rest.
-    return Plain(
-        cycle, costs.forward, rest, badge, source, by_text=costs.by_text if decoded == plainly else None
-    )
+    by_text = costs.by_text if same and decoded == plainly else None
+    return Plain(cycle, costs.forward, rest, badge, source, by_text=by_text)
 
 
 def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
@@ -281,11 +282,11 @@ def _model(trace: Trace) -> str:
     return ", ".join(sorted(parts))
 
 
-def _prompts(trace: Trace) -> list[str]:
-    """The decoded prompts as token ids, in order."""
+def _prompts(trace: Trace) -> list[tuple[int, ...]]:
+    """The decoded prompts as token ids, in order; empty where the record does not hold them."""
     prompts = []
     for part in trace.split():
-        decoded = set(part.cycles["prompt"].unique().tolist())
-        every = enumerate(part.run["prompts"] or [])
-        prompts += [str(prompt.get("tokens")) for i, prompt in every if i in decoded]
+        every = dict(enumerate(part.run["prompts"] or []))
+        for i in sorted(set(part.cycles["prompt"].tolist())):
+            prompts.append(tuple(every.get(i, {}).get("tokens") or ()))
     return prompts

@@ -181,9 +181,12 @@ class Explanation:
             one, last = self.lengths.iloc[0], self.lengths.iloc[-1]
             words += (
                 f" With drafts of 1 token the first position would have {one['first']:.2f} (modelled), with "
-                f"{int(last['k'])} {last['first']:.2f}, with the same tokens being right: a longer draft "
-                f"also covers the easy positions, and the next cycle starts where the draft was stopped."
+                f"{int(last['k'])} {last['first']:.2f}, with the same tokens being right"
             )
+            if last["first"] < one["first"]:
+                words += ": a longer draft also covers the easy positions, and the next cycle starts where "
+                words += "the draft was stopped"
+            words += "."
         return words
 
     def text(self) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
-from specviz.metrics.cycles import _texts, ratio, seconds
+from specviz.metrics.cycles import _texts, check_finished, ratio, seconds
 from specviz.metrics.interval import Estimate, pooled
 from specviz.trace import Reading, Trace, Written, written
 from specviz.trace.states import check_states
@@ -40,7 +40,8 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``run``, ``prompt``; ``placed`` tokens; ``valid`` ones, up to but not including the first end token;
+        ``run``, ``prompt``; ``placed`` tokens; ``valid`` ones, up to but not including the first end token
+        (or the first masked cell, if the run was cut off);
         ``passes``; ``reduction`` = 1 - passes / placed, the step reduction (stepwise decoding places one
         token per pass). With `stepwise`, also ``stepwise``, the passes of that run, and ``saved`` = 1 -
         passes / stepwise. The two differ if a lossy method writes a text of another length.
@@ -48,14 +49,16 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     Raises
     ------
     TraceError
-        If a run wrote no canvas, or `stepwise` is not one comparable stepwise run or lacks a prompt.
+        If a run wrote no canvas, or `stepwise` is not one comparable stepwise run, lacks a prompt, or one of
+        the two was cut off before a text's end.
     """
     import pandas as pd
 
     ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
     rows = []
     for each in written(trace):
-        text = each.token[np.argsort(each.cell)]
+        order = np.argsort(each.cell)
+        text = each.token[order][np.minimum.accumulate(each.cell[order] == np.arange(len(each)))]
         stop = np.flatnonzero(np.isin(text, ends[each.run]))
         valid = int(stop[0]) if len(stop) else len(text)
         rows.append((each.run, each.prompt, len(each), valid, len(each.passes)))
@@ -72,6 +75,7 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     base = {each.prompt: len(each.passes) for each in written(stepwise)}
     if lost := sorted(set(table["prompt"]) - set(base)):
         raise TraceError(f"the stepwise trace has no prompt {lost[0]}")
+    check_finished(trace, stepwise)
     table["stepwise"] = table["prompt"].map(base)
     table["saved"] = 1 - table["passes"] / table["stepwise"]
     return table
@@ -99,10 +103,11 @@ def compare_canvases(traces: Mapping[str, Trace], base: Trace) -> pd.DataFrame:
     Raises
     ------
     TraceError
-        If a run wrote no canvas, or its prompts are not those of `base`.
+        If a run wrote no canvas, its prompts are not those of `base`, or one was cut off before a text's end.
     """
     import pandas as pd
 
+    check_finished(base, *traces.values())
     own = _filled(base)
     rows = {}
     for name, trace in traces.items():

@@ -58,7 +58,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.metrics.cycles import _texts, seconds
+from specviz.metrics.cycles import _texts, ratio, seconds
 from specviz.schema import Metadata
 from specviz.trace import KEYS, Trace
 
@@ -410,7 +410,8 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
         table, tokens = pass_costs(trace), len(_texts(trace)) or float("nan")
         table = table if prefill else table[~table["prefill"]]
         flops, moved = float(table["flops"].sum()), float(table["bytes"].sum())
-        row = {"name": name, "flops": flops / tokens, "bytes": moved / tokens, "intensity": flops / moved}
+        row = {"name": name, "flops": flops / tokens, "bytes": moved / tokens}
+        row["intensity"] = ratio(flops, moved)
         rows.append(row | {"seconds": seconds(trace, prefill) / tokens})
     costs = pd.DataFrame(rows)
     base = costs[costs["name"] == baseline].iloc[0]

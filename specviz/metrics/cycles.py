@@ -37,7 +37,7 @@ from specviz.rules.bild import rolls_back
 from specviz.rules.cells import COARSE, caches_by_block
 from specviz.rules.gap import passes
 from specviz.rules.retranslation import biased, keeps
-from specviz.schema import EXACTNESS, ROLLBACK
+from specviz.schema import ENDS, EXACTNESS, ROLLBACK
 from specviz.trace import KEYS, Trace
 from specviz.trace.counts import Counts
 from specviz.trace.states import Written, written
@@ -59,6 +59,22 @@ def _silent(trace: Trace) -> bool:
     return all(part.run["record"] is None for part in trace.split())
 
 
+def unfinished(trace: Trace) -> list[tuple[str, int]]:
+    """Run and prompt of each text that did not end: it was interrupted, or cut off by a kill."""
+    last = trace.cycles.drop_duplicates(["run", "prompt"], keep="last")
+    last = last[~last["end"].isin(ENDS[:-1])]
+    return list(zip(last["run"].astype(str).tolist(), last["prompt"].tolist()))
+
+
+def check_finished(*traces: Trace) -> None:
+    """Check that every text ended: a part of a text is not compared with a whole one."""
+    for run, prompt in (text for trace in traces for text in unfinished(trace)):
+        raise TraceError(
+            f"run {run}, prompt {prompt}: the text was cut off before its end, so it cannot be compared: "
+            "select the others, or decode it to its end"
+        )
+
+
 def _steps(trace: Trace) -> pd.DataFrame:
     """The cycles after the prefill."""
     cycles = trace.cycles
@@ -71,10 +87,10 @@ def drafts(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row per cycle: ``run``, ``prompt``, ``cycle``; ``drafted``, its candidates, and ``depth``, the
-        longest path of them; both 0 without a draft.
+        One row per cycle: ``run``, ``prompt``, ``update``, ``cycle``; ``drafted``, its candidates, and
+        ``depth``, the longest path of them; both 0 without a draft.
     """
-    keys, nodes = ["run", "prompt", "cycle"], trace.nodes
+    keys, nodes = ["run", "prompt", "update", "cycle"], trace.nodes
     nodes = nodes[~nodes["status"].isin(["below_budget", "unsent", "unreviewed"])]
     by = nodes[nodes["source"] != "window"].groupby(keys, observed=True)["depth"]
     table = trace.cycles[keys].merge(by.agg(drafted="size", depth="max").reset_index(), how="left", on=keys)
@@ -620,13 +636,15 @@ def by_prompt(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``run``, ``prompt``, ``kind``, ``language``, ``steps``, ``emitted``, ``sent``, ``tau``.
+        ``run``, ``prompt``, ``kind``, ``language``, ``steps``, ``emitted``, ``sent``, ``tau``; ``sent`` is
+        NaN if only the text was recorded.
     """
     keys = ["run", "prompt"]
     groups = _steps(trace).groupby(keys, observed=True, sort=False)
     table = groups.agg(steps=("cycle", "size"), emitted=("emitted", "sum"), sent=("sent", "sum"))
     table = trace.prompts[[*keys, "kind", "language"]].merge(table.reset_index(), on=keys, how="inner")
-    return table.assign(tau=table["emitted"] / table["steps"])
+    sent = np.nan if _silent(trace) else table["sent"]
+    return table.assign(tau=table["emitted"] / table["steps"], sent=sent)
 
 
 def learnt(trace: Trace) -> pd.DataFrame:

@@ -115,14 +115,14 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> float:
-    """Pooled: sums first, one division last."""
-    return float(above.sum() / below.sum()) if below.sum() else float("nan")
+    """Pooled: sums first, one division last. A NumPy number, as from `_mean`: it may divide by zero."""
+    return np.float64(above.sum() / below.sum()) if below.sum() else float("nan")
 
 
 def _mean(above: np.ndarray, below: np.ndarray) -> float:
     """Mean over requests of their own ratios; requests with a zero denominator are left out."""
     some = below != 0
-    return float((above[some] / below[some]).mean()) if some.any() else float("nan")
+    return np.float64((above[some] / below[some]).mean()) if some.any() else float("nan")
 
 
 def _share(t: Tally, hit: np.ndarray, of: np.ndarray, needed: np.ndarray) -> float:

@@ -58,7 +58,7 @@ def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
     if not n or not below.sum():
         return Estimate.of([])
     low = high = float("nan")
-    if n >= LEAST and (above * below.sum() != below * above.sum()).any():
+    if n >= LEAST and not np.allclose(above * below.sum(), below * above.sum(), rtol=1e-12, atol=0):
         draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
         under = below[draws].sum(1)
         ratios = above[draws].sum(1)[under > 0] / under[under > 0]

@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
+from specviz.metrics.cycles import unfinished
 from specviz.metrics.interval import LEAST, RESAMPLES, Estimate
 from specviz.metrics.tokens import ABSENT, tokenizer
+from specviz.schema import ENDS
 from specviz.trace import Trace
 
 Scores: TypeAlias = dict[str, Any]  # an `Estimate` per score, and facts about them
@@ -26,8 +28,8 @@ def quality(
 ) -> Scores:
     """BLEU and chrF of the final texts of a run, by sacrebleu.
 
-    For a stream, the text is the last update's whole output; for a conversation, that of its last turn. Texts
-    without a reference are left out.
+    For a stream, the text is the whole output of the last update that ended; for a conversation, that of its
+    last turn. Texts without a reference are left out, and texts that did not end.
 
     Parameters
     ----------
@@ -43,7 +45,7 @@ def quality(
     -------
     dict
         ``bleu`` and ``chrf``: `Estimate`, in percent; the interval is the mean and half width of sacrebleu's
-        bootstrap over texts. ``texts`` that had a reference; ``signature`` of each, as sacrebleu prints it.
+        bootstrap over texts. ``texts`` that were rated; ``signature`` of each, as sacrebleu prints it.
 
     Raises
     ------
@@ -85,7 +87,7 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
     Parameters
     ----------
     trace : Trace
-        One run of streams; the source is the last update's.
+        One run of streams; the source is that of the last update that ended.
     model : str
         Its id, or the path of a checkpoint.
 
@@ -118,13 +120,16 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
 def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
     """Final texts of a run that have references, with their references and sources (None without a stream).
 
-    A conversation's reference is the right answer to its last turn, so its other turns are left out.
+    A text that did not end is left out; of a stream, the last update that ended counts. A conversation's
+    reference is the right answer to its last turn, so its other turns are left out.
     """
     turns = [prompt.get("turn") or 0 for prompt in trace.run["prompts"] or []]  # of a single run
     # A turn that found no room in its conversation is among the prompts, but has no text.
     written = dict(zip(trace.cycles["prompt"].unique().tolist(), trace.texts))
+    cut = {prompt for _, prompt in unfinished(trace)}
     updates = trace.updates
-    last = updates[~updates.duplicated("prompt", keep="last")].set_index("prompt")["source"]
+    ended = updates[updates["end"].isin(ENDS[:-1])].drop_duplicates("prompt", keep="last").set_index("prompt")
+    written = {prompt: text for prompt, text in written.items() if prompt not in cut} | dict(ended["text"])
     texts, references, sources = [], [], []
     for number, given in trace.prompts[["prompt", "reference"]].values.tolist():
         if number not in written or any(turns[number + 1 : number + 2]):
@@ -135,7 +140,9 @@ def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
         if alternatives:
             texts.append(written[number])
             references.append(alternatives)
-            sources.append(last.get(number))
+            sources.append(ended["source"].get(number))
     if not texts:
-        raise TraceError("no text of the trace has a reference to compare with")
+        raise TraceError(
+            "no text of the trace has a reference to compare with" + ", or it did not end" * bool(cut)
+        )
     return texts, references, sources

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.metrics.cycles import _silent, _steps, batch_rows, drafts, seconds
+from specviz.metrics.cycles import _silent, _steps, batch_rows, check_finished, drafts, seconds
 from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, tally
 from specviz.trace import Trace
 from specviz.trace.counts import SUMS, Counts, request_table, step_table
@@ -191,7 +191,8 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     Raises
     ------
     TraceError
-        If the trace holds streams or canvases, or the baseline is not an autoregressive run of its prompts.
+        If the trace holds streams or canvases, the baseline is not an autoregressive run of its prompts, or
+        one of the two was cut off before a text's end.
     """
     import pandas as pd
 
@@ -270,6 +271,8 @@ def _why(definition: Definition, own: Counts, base: Counts | None) -> str:
     """Say what a definition lacks."""
     if own.pooled and definition.average == MEAN:
         return f"the file holds {SUMS}"
+    if own.total("steps") == 0 and not definition.compares:
+        return f"{own.where} has no steps"
     sides = [("", own)] + ([("the baseline's ", base)] if base is not None and definition.compares else [])
     for whose, side in sides:
         for name in definition.needs:
@@ -314,7 +317,7 @@ def _compared(
 ) -> tuple[Keys, Keys]:
     """Keys that identify the requests of a run and those of its baseline.
 
-    Checks that it is a baseline: autoregressive, of the same prompts, by the same model.
+    Checks that it is a baseline: autoregressive, of the same prompts, by the same model, and to their ends.
     """
     if not base.plain:
         raise TraceError(
@@ -339,6 +342,7 @@ def _compared(
                 f"the baseline ran {_words(other)}, not {_words(one)}: both must use the same model"
             )
         mine, theirs = _prompts(trace, own), _prompts(baseline, base)
+        check_finished(trace, baseline)
     if sorted(mine) != sorted(theirs):
         raise TraceError(
             f"the baseline ({base.where}) decoded different prompts: {len(theirs)} against {len(mine)}, "

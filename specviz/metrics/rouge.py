@@ -63,7 +63,7 @@ def rouge(trace: Trace) -> Scores:
 
     F measures in percent of lower-cased words without stemming, the best over several references; Chinese and
     Japanese characters are words. The score is the mean over texts, as in rouge-score and the papers, with a
-    95 % bootstrap interval over texts. Texts without a reference are left out.
+    95 % bootstrap interval over texts. Texts without a reference are left out, and texts that did not end.
 
     Parameters
     ----------

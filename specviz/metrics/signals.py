@@ -327,7 +327,10 @@ def auroc(
         raise ParameterError(
             f"outcome must be one of {', '.join(OUTCOMES)}, and than one of {', '.join(among)}"
         )
-    rated = {name: _rated(table, name, outcome, resamples) for name in among if table[name].notna().any()}
+    rated = {
+        name: _rated(table, name, outcome, resamples)
+        for name in among if len(_finite(table, name, outcome)[0])
+    }  # fmt: skip
     rows = pd.DataFrame([row for row, _ in rated.values()], columns=RATED)
     base, unknown = rows.loc[rows["signal"] == than, "auroc"], np.full(resamples, np.nan)
     rows["gain"] = rows["auroc"] - (base.iloc[0] if len(base) else np.nan)

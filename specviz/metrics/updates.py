@@ -138,9 +138,9 @@ def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
 
     updates = trace.updates
     groups = updates.groupby(STREAM, observed=True, sort=False)
-    sums = {name: (name, "sum") for name in ("unreviewed", "emitted", "prompt_tokens", "reused")}
+    sums = {name: (name, "sum") for name in ("unreviewed", "emitted", "prompt_tokens")}
     table = groups.agg(updates=("update", "size"), **sums)
-    table[["prefill", "seconds"]] = groups[["prefill", "duration"]].sum(min_count=1)
+    table[["reused", "prefill", "seconds"]] = groups[["reused", "prefill", "duration"]].sum(min_count=1)
     table = table.reset_index()
     cycles = trace.cycles
     judged = cycles.assign(sent=cycles["sent"] - cycles["cut"])

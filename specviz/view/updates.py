@@ -395,7 +395,7 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
     erased, final = sum(r.count("erased") for r in rows), rows[-1].shown
     total = {n: float(updates[n].sum()) for n in ("drafted", "accepted", "unreviewed", "emitted")}
     seconds, prefill = float(updates["duration"].sum()), float(updates["prefill"].sum())
-    reused, prompt = float(updates["reused"].sum()), float(updates["prompt_tokens"].sum())
+    reused, prompt = float(updates["reused"].sum(min_count=1)), float(updates["prompt_tokens"].sum())
     unseen = "; the target never verified them" if total["unreviewed"] else ""
     taken = total["accepted"] + total["unreviewed"]
     ratios = (  # name, above and below the line, form, meaning
@@ -406,7 +406,7 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
          "accepted draft tokens over drafted ones"),
         ("A/O", taken, total["emitted"] if total["drafted"] else 0, "{:.2f}",
          f"reused draft tokens over written tokens{unseen}"),
-        ("cache reused", reused, prompt, "{:.0%}",
+        ("cache reused", reused, prompt if reused == reused else 0, "{:.0%}",
          "prompt tokens whose keys and values were kept, over all prompt tokens"),
         ("tokens/s", total["emitted"], seconds, "{:,.0f}",
          "output tokens per second, from the first output token on (without the prompt's time)"),

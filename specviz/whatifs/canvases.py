@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specviz.draft import Draft, depths
+from specviz.metrics.cycles import ratio
 from specviz.rules.cells import COARSE, judge_cells, pick_cells
 from specviz.rules.speculative import next_origin
 from specviz.trace import Reading, Trace, Written
@@ -110,6 +111,16 @@ def ssd(
     if text.end not in ("eos", "length"):
         walk.place = Place(text.prompt, len(walk.steps) + 1, start, None, STOPPED)
     return walk
+
+
+def accepted_share(texts: list[Written], walks: list[CanvasWalk], eos: frozenset[int]) -> float:
+    """A/O: the drafted share of the texts, as `specviz.metrics.accepted_share`, which counts no padding."""
+    right = output = 0
+    for text, walk in zip(texts, walks):
+        drafted = np.array([i < step.accepted for step in walk.steps for i in range(step.emitted)], bool)
+        inside = text.cell <= text.cell[np.isin(text.token, list(eos))].min(initial=text.length)
+        right, output = right + int(drafted[inside[: len(drafted)]].sum()), output + int(inside.sum())
+    return ratio(right, output)
 
 
 def judge(text: Written, start: int, draft: Draft) -> tuple[list[int], list[str]]:

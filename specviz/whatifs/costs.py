@@ -115,7 +115,8 @@ class Costs:
         draft_passes = np.array([(s.drafted + s.drafted_high) / 2 for s in steps])
         verified = np.array([not s.unreviewed for s in steps])
         total = np.full(len(steps), self.rest)
-        total += np.where(verified, price(self.target, sent + 1, "target"), 0)  # the pass also reads the root
+        if verified.any():  # a pass also reads the root
+            total += np.where(verified, price(self.target, sent + 1, "target"), 0)
         if drafter and draft_passes.any():
             total += draft_passes * price(self.draft, np.ones(1), "draft")[0]
         return total

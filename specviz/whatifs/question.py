@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -492,6 +493,8 @@ class WhatIf:
         close = max(sum(walk.close for walk in walks) for walks in replays)
         rows = [(setting, list[Walk](walks)) for setting, walks in zip(grid, replays)]
         table = tabulate(rows, drafter=False)
+        shares = [canvases.accepted_share(texts, walks, self._eos) for walks in replays]
+        table["A/O"] = np.where(table["badge"] == RERUN, np.nan, shares)
         badge, why = weakest(table["badge"]), STATES
         if badge == RERUN:
             why = _stopped([walks for _, walks in rows])
@@ -522,6 +525,13 @@ class WhatIf:
         Answer
             With the columns ``seconds`` and ``tokens_per_second``, without the prefill, and the badge
             modelled; its `why` prints the model's error on the run's own cycles.
+
+        Raises
+        ------
+        TraceError
+            If the run wrote canvases, its rows shared passes, or it holds no times.
+        ParameterError
+            If a kind of pass has no cost, or there are larger passes than the one size that was timed.
         """
         if self._written:
             raise TraceError(UNTIMED)
@@ -531,19 +541,28 @@ class WhatIf:
         seconds = np.array([prices.seconds(walks, answer.drafter) for walks in answer.walks])
         table = answer.table.drop(columns="badge")
         table = table.assign(seconds=seconds, tokens_per_second=table["emitted"] / seconds)
+        table.loc[answer.table["badge"] == RERUN, "tokens_per_second"] = np.nan
         table["badge"] = [weakest([badge, MODELLED]) for badge in answer.table["badge"]]
-        if costs is None:
+        if costs is not None:
+            why = f"from {prices.source}; this run's time cannot check it"
+        elif np.isnan(self.error):
+            why = f"from {prices.source}; its cycles are too few to check it"
+        else:
             why = (
                 f"from {prices.source}; priced from half its cycles; the error on the other half is "
                 f"{self.error:.1%}"
             )
-        else:
-            why = f"from {prices.source}; this run's time cannot check it"
         least, largest = min(prices.target, default=0), max(prices.target, default=0)
-        few = min((s.sent + 1 for row in answer.walks for w in row for s in w.steps), default=least)
+        steps = [s for row in answer.walks for w in row for s in w.steps if not s.unreviewed]
+        few = min((s.sent + 1 for s in steps), default=least)
         if few < least:
             why += f"; passes of fewer than {least} tokens (down to {few}) are priced as {least}"
-        sent = max((s.sent_high + 1 for walks in answer.walks for w in walks for s in w.steps), default=0)
+        sent = max((s.sent_high + 1 for s in steps), default=0)
+        if sent > largest and len(prices.target) < 2:
+            raise ParameterError(
+                f"the cost of a pass of {sent} tokens is unknown, because only passes of "
+                f"{plural(largest, 'token')} were timed: pass costs of several sizes (Costs.read)"
+            )
         if sent > largest:
             why += f"; passes of more than {largest} tokens (up to {sent}) are extrapolated"
         badges = answer.badges | dict.fromkeys(("seconds", "tokens_per_second"), MODELLED)
@@ -558,7 +577,8 @@ class WhatIf:
     def error(self) -> float:
         """The cost model's error on cycles that it was not fitted to: |modelled / real - 1|.
 
-        Every second cycle is priced by the means of the others, and vice versa; the larger error counts.
+        Every second cycle is priced by the means of the others, and vice versa; the larger error counts. NaN
+        if neither can be priced.
         """
         cycles = timed(self.trace)
         halves = cycles.iloc[::2], cycles.iloc[1::2]
@@ -566,8 +586,9 @@ class WhatIf:
         for part, other in (halves, halves[::-1]):
             if len(part) and len(other):
                 costs = Costs.fit(other)
-                seconds = costs.each(_steps(part), bool(costs.draft)).sum()
-                errors.append(abs(float(seconds) / float(part["duration"].sum()) - 1))
+                with suppress(ParameterError):  # a half without target passes has no price for the other's
+                    seconds = costs.each(_steps(part), bool(costs.draft)).sum()
+                    errors.append(abs(float(seconds) / float(part["duration"].sum()) - 1))
         return max(errors, default=float("nan"))
 
     # -- the replays ---------------------------------------------------------------------------------

@@ -94,6 +94,8 @@ def test_the_first_position_is_the_mean_over_where_cycles_begin(plain):
     right, wrong = (origin == "draft").sum(), (origin == "correction").sum()
     assert why.places == pytest.approx(right / (right + wrong))
     assert f"{first:.2f} accepted" in why.selection
+    easy, turned = "a longer draft also covers the easy positions", replace(why, lengths=why.lengths[::-1])
+    assert easy in why.selection and easy not in turned.selection and turned.selection.endswith("right.")
 
 
 def test_acceptance_by_context_covers_each_cycle_once(plain):
@@ -132,6 +134,14 @@ def test_what_cannot_be_compared_is_refused_or_marked(plain, tmp_path):
     assert some.badge == "modelled" and "other prompts" in some.plain.source
     assert "This is modelled: the cost of a plain step is from an autoregressive" in some.sentence
     assert "modelled" not in sv.explain(trace, plain).sentence
+
+
+def test_redacted_prompts_are_not_the_same():
+    own, base = (traces.build(method, prompts=2) for method in ("speculative", "autoregressive"))
+    assert sv.explain(own, base).badge == "exact"
+    for one, other in ((own.redact(), base), (own, base.redact()), (own.redact(), base.redact())):
+        step = sv.explain(one, other).plain
+        assert step.badge == "modelled" and "(not recorded)" in step.source and step.by_text is None
 
 
 def test_a_folder_brings_its_own_plain_run(plain, tmp_path):

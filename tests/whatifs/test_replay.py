@@ -601,6 +601,27 @@ def test_the_clock(spec, lossy):
     assert looked["seconds"] == pytest.approx(looked["cycles"] * 2.25)
     stopped = found.clock(whatif(lossy).ask(fallback=1.0), flat)
     assert stopped.badge == "needs a rerun"
+    assert stopped.table["seconds"].notna().all() and stopped.table["tokens_per_second"].isna().all()
+
+
+def test_one_size_of_pass_prices_no_larger_one():
+    question = whatif(specviz.open(specviz.example("autoregressive")))
+    answer = question.prompt_lookup(draft_length=[2, 5])
+    with pytest.raises(ParameterError, match="pass of 6 tokens is unknown, because only passes of 1 token"):
+        question.clock(answer)
+    assert question.clock(answer, Costs({1: 2.0, 64: 2.0}, {}, 0.25, "made up")).badge == "modelled"
+
+
+@pytest.mark.parametrize(("limit", "why"), [(2, "too few to check it"), (6, "the error on the other half")])
+def test_cycles_without_a_pass_of_the_target_need_no_price_of_one(limit, why):
+    """BiLD emits its last block unreviewed."""
+    own = {"fallback": 0.0, "rollback": math.inf, "cap": 3, "record": "dense"}
+    trace = specviz.generate(TARGET, [1, 2], "bild", draft=GOOD, max_new_tokens=limit, **own)
+    steps = trace.cycles.query("cycle > 0")
+    assert steps["unreviewed"].gt(0).tolist() == [False] * (limit > 2) + [True]
+    question = whatif(trace)
+    timed = question.clock(question.ask())
+    assert timed.table["seconds"][0] > 0 and why in timed.why and "nan" not in timed.why
 
 
 def test_the_prefill_is_no_price():

@@ -70,6 +70,7 @@ def test_a_replay_is_the_rerun(shift: int, policy: dict) -> None:
         check_same(rerun, found.trace(**setting))
         assert row["target_passes"] == metrics.target_passes(rerun)
         assert row["tau"] == pytest.approx(metrics.tau(rerun))
+        assert row["A/O"] == pytest.approx(metrics.accepted_share(rerun))
         shorter += row["tail"] == "shorter" and (rerun.cycles["stop"] == "room").sum()
         pd.testing.assert_frame_equal(metrics.failures(rerun), metrics.failures(found.trace(**setting)))
     assert shorter or policy["cache"] == "dual"
@@ -93,7 +94,9 @@ def test_a_text_that_ends_inside_a_chain_cuts_it() -> None:
     for seed in range(4):  # the first block contains an end token, whatever else it says
         same = {"eos": tuple(range(37)), "block": 2, "max_new_tokens": 8}
         base, rerun = run(seed, 0, "stepwise", **same), run(seed, 0, "ssd", **same, **setting)
-        check_same(rerun, specviz.whatif(base).ssd(**setting).trace(0))
+        answer = specviz.whatif(base).ssd(**setting)
+        check_same(rerun, answer.trace(0))
+        assert answer.table["A/O"][0] == metrics.accepted_share(rerun), "padding is no text"
         cut += int(rerun.cycles["cut"].sum())
         assert metrics.emitted(rerun) == metrics.emitted(base) == 2 * len(PROMPTS)
     assert cut
@@ -187,5 +190,5 @@ def test_a_run_that_was_stopped_names_the_place(tmp_path: Path) -> None:
             recorder.add(row | {"end": "interrupted" if row["cycle"] == 5 else None})
     found = specviz.whatif(recorder.close()).ssd(draft_length=3)
     assert found.badge == "needs a rerun"
-    assert found.places["position"].tolist() == [5]
+    assert found.places["position"].tolist() == [5] and found.table["A/O"].isna().all()
     assert json.loads(found.table.to_json(orient="records"))[0]["emitted"] == 5
