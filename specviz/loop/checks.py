@@ -89,7 +89,7 @@ def _check_field(name: str, value: Prompts, where: str, owner: str = "a prompt")
     """Return a field of a prompt or stream in a form that the record can hold; None for a blank cell."""
     if hasattr(value, "tolist"):  # NumPy: a number, or an array of texts
         value = value.tolist()
-    if value is None or value != value:
+    if value is None or (value != value) is not False:  # pandas' NA compares as NA
         return None
     if name == "segmented":  # of a stream it names the splitter
         kind, kinds = (bool, "true or false") if owner == "a prompt" else (str, "a text")
