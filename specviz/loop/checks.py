@@ -153,11 +153,15 @@ def check_batchable(method: Method, entries: list[Record]) -> None:
             f"{method.name} learns from prompt to prompt (keep='run'), but a batch decodes its prompts "
             f"together: pass keep='prompt' or drop batch"
         )
-    for i, entry in enumerate(entries):
+    check_single_turns(entries, "drop batch, or ")
+
+
+def check_single_turns(entries: Sequence[Record], remedy: str = "") -> None:
+    """Refuse conversations (`PromptError`); `remedy` comes before the advice to give them one turn."""
+    for number, entry in enumerate(entries, 1):
         if len(entry.get("turns", ())) > 1:
             raise PromptError(
-                f"prompt {i + 1} is a conversation, whose turns follow one another: drop batch, or give it "
-                f"one turn"
+                f"prompt {number} is a conversation, whose turns follow one another: {remedy}give it one turn"
             )
 
 
