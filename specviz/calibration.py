@@ -22,7 +22,7 @@ import numpy as np
 
 from specviz.errors import SpecvizError, TraceError, plural
 from specviz.files import write_text
-from specviz.paths import home
+from specviz.paths import expanded, home
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -281,9 +281,9 @@ class Calibration:
 def folder(given: str | Path | None = None) -> Path:
     """Folder for calibrations: `given`, or else ``SPECVIZ_CALIBRATIONS``, or else one in `paths.home`."""
     if given is not None:
-        return Path(given)
+        return expanded(given)
     if os.environ.get(FOLDER):
-        return Path(os.path.expanduser(os.environ[FOLDER]))
+        return expanded(os.environ[FOLDER])
     return home() / "calibrations"
 
 

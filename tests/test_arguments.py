@@ -144,6 +144,15 @@ def test_seeds_to_the_last_one(model, seed, tmp_path):
         specviz.generate(model, [3], "autoregressive", seed=2**64)
 
 
+@pytest.mark.parametrize("name", ["max_new_tokens", "top_k"])
+def test_counts_to_the_last_one_that_a_trace_can_hold(model, name, tmp_path):
+    options = {"temperature": 1.0, "max_new_tokens": 4, "out": tmp_path / "a.parquet"}
+    specviz.generate(model, [3, 4], "autoregressive", **options | {name: 2**63 - 1})
+    assert specviz.open(options["out"]).run["sampling"][name] == 2**63 - 1
+    with pytest.raises(ParameterError, match=f"{name} must be a whole number from . to {2**63 - 1}"):
+        specviz.generate(model, [3], "autoregressive", **{name: 2**63})
+
+
 def test_every_option_of_a_run_is_checked():
     for name in RunOptions.__dataclass_fields__:
         with pytest.raises(ParameterError, match=f"^{name} must "):

@@ -78,7 +78,9 @@ def test_a_turn_that_leaves_no_room_ends_its_conversation_and_not_the_run(tmp_pa
         if resume:  # it is finished: nothing is decoded again
             assert line == ""
         else:
-            assert line.startswith("specviz: turn 1 of prompt a has ") and line.endswith("ends before it")
+            assert line.startswith("specviz: turn 2 of prompt a has ") and line.endswith("ends before it")
+    specviz.generate("town", [short, {"turns": long["turns"]}], "autoregressive", max_new_tokens=6)
+    assert capsys.readouterr().err.startswith("specviz: turn 2 of prompt 2 has ")
     options["out"] = tmp_path / "y.parquet"
     for resume in (False, True):  # although its memory is not in the file
         trace = specviz.generate("town", [long], "unispec", resume=resume, **options)

@@ -196,7 +196,8 @@ def test_a_target_is_loaded_as_the_trace_says(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_a_run_without_its_dense_record_is_whole(error, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("step", ["loop.run.densify", "trace.trace.write_parquet"])
+def test_a_run_without_its_dense_record_is_whole(error, step, monkeypatch, tmp_path, capsys):
     path = tmp_path / "run.parquet"
     options = {"draft": DRAFTER, "max_new_tokens": 12, "record": "dense", "out": path}
 
@@ -204,7 +205,7 @@ def test_a_run_without_its_dense_record_is_whole(error, monkeypatch, tmp_path, c
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("specviz.loop.run.densify", stop)
+        patch.setattr(f"specviz.{step}", stop)
         run = specviz.stream(TARGET, [[1, 2]], **options)
         if error is KeyboardInterrupt:
             run.finish()

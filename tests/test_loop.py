@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from contextlib import closing
 from types import SimpleNamespace
 
 import numpy as np
@@ -278,6 +279,16 @@ def test_an_error_in_a_run_is_raised_and_the_record_kept(table, monkeypatch, tmp
     assert len(trace.outputs) == 11
 
 
+def test_closing_a_failed_run_keeps_its_error(table, monkeypatch):
+    def full(*_):
+        raise TraceError("the disk is full")
+
+    run = specviz.stream(table[0], [1, 2], "autoregressive", max_new_tokens=4)
+    monkeypatch.setattr(run.recorder, "_close", full)
+    with pytest.raises(TraceError, match="the disk is full"), closing(run):
+        run.finish()
+
+
 def test_streaming(table):
     target, drafter = table
     whole = specviz.generate(target, [1, 2], draft=drafter, max_new_tokens=30)
@@ -441,6 +452,16 @@ def test_an_output_folder_gets_a_new_file(table, tmp_path):
         specviz.generate(table[0], [1], draft=table[1], max_new_tokens=3, out=tmp_path / "runs")
     assert len(list((tmp_path / "runs").glob("speculative-*.parquet"))) == 2
     assert len(specviz.open(tmp_path / "runs").runs) == 2
+
+
+def test_a_file_in_the_home_folder(table, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    for resume in (False, True):
+        trace = specviz.generate(table[0], [1], "autoregressive", out="~/a.parquet", resume=resume)
+    trace.save("~/b.parquet")
+    assert specviz.open("~/b.parquet").texts == specviz.open("~/a.parquet").texts == trace.texts
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet", "b.parquet"]
 
 
 def test_a_file_that_exists_is_refused_before_anything_is_loaded(tmp_path):

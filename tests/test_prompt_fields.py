@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tiny import llama
@@ -30,6 +31,7 @@ def test_a_field_that_no_record_can_hold_is_refused_before_any_work(model, field
 
 def test_blanks_and_numbers_of_a_table_are_taken(model, tmp_path):
     entry = {"prompt": [1, 2], "id": np.int64(3), "kind": float("nan"), "reference": np.array(["a", "b"])}
+    entry["language"] = pd.NA
     sv.generate(model, entry, "autoregressive", max_new_tokens=2, out=tmp_path / "a.parquet")
     (prompt,) = sv.open(tmp_path / "a.parquet").run["prompts"]
     assert prompt == {"tokens": [1, 2], "id": 3, "reference": ["a", "b"]}

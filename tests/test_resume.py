@@ -181,7 +181,7 @@ def test_the_dense_record_goes_on_too(pair, monkeypatch, tmp_path):
         ),
         ({"draft_length": 2}, "was decoded with draft_length 4, this run has draft_length 2"),
         ({"record": "all"}, "was decoded with record judged, this run has record all"),
-        ({"prompts": [[1, 2], [4]]}, "prompt 1 is not the one"),
+        ({"prompts": [[1, 2], [4]]}, "prompt 2 is not the one"),
         ({"prompts": [[1, 2]]}, "holds 2 texts, more than these prompts need (1)"),
     ],
 )

@@ -89,7 +89,7 @@ def _check_field(name: str, value: Prompts, where: str, owner: str = "a prompt")
     """Return a field of a prompt or stream in a form that the record can hold; None for a blank cell."""
     if hasattr(value, "tolist"):  # NumPy: a number, or an array of texts
         value = value.tolist()
-    if value is None or value != value:
+    if value is None or (value != value) is not False:  # pandas' NA compares as NA
         return None
     if name == "segmented":  # of a stream it names the splitter
         kind, kinds = (bool, "true or false") if owner == "a prompt" else (str, "a text")
@@ -153,11 +153,15 @@ def check_batchable(method: Method, entries: list[Record]) -> None:
             f"{method.name} learns from prompt to prompt (keep='run'), but a batch decodes its prompts "
             f"together: pass keep='prompt' or drop batch"
         )
-    for i, entry in enumerate(entries):
+    check_single_turns(entries, "drop batch, or ")
+
+
+def check_single_turns(entries: Sequence[Record], remedy: str = "") -> None:
+    """Refuse conversations (`PromptError`); `remedy` comes before the advice to give them one turn."""
+    for number, entry in enumerate(entries, 1):
         if len(entry.get("turns", ())) > 1:
             raise PromptError(
-                f"prompt {i + 1} is a conversation, whose turns follow one another: drop batch, or give it "
-                f"one turn"
+                f"prompt {number} is a conversation, whose turns follow one another: {remedy}give it one turn"
             )
 
 

@@ -76,19 +76,19 @@ class SavedRun:
         saved, number, ended = self.run["prompts"] or [], 0, self._ended()
         # Turns that were left out because their conversation had filled the context.
         ended |= {i for i, each in enumerate(saved) if each.get("turn") and each.get("tokens") == []}
-        for prompt, texts in enumerate(records):
+        for i, texts in enumerate(records):
             there = saved[number : number + len(texts)]
             for old, new in zip(there, json.loads(dump(texts))):
                 if "tokens" not in new:  # a later turn, whose prompt includes the earlier answers
                     new["tokens"] = old.get("tokens")
                 if old != new:
-                    raise ParameterError(f"prompt {prompt} is not the one that {self.path} holds{_OTHERWISE}")
+                    raise ParameterError(f"prompt {i + 1} is not the one that {self.path} holds{_OTHERWISE}")
             numbers = range(number, number + len(texts))
-            listed, whole = sources[prompt], True
+            listed, whole = sources[i], True
             if listed is not None:
                 arrived = self._sources(number)
                 if arrived != listed[: len(arrived)]:
-                    raise ParameterError(f"stream {prompt} is not the one that {self.path} holds{_OTHERWISE}")
+                    raise ParameterError(f"stream {i} is not the one that {self.path} holds{_OTHERWISE}")
                 whole = len(arrived) == len(listed)  # otherwise it has grown: decode it anew
             if whole and ended.issuperset(numbers):
                 self.finished += numbers

@@ -27,6 +27,7 @@ from ..methods.sampling import Sampling, check_drawing
 from ..methods.unmasking import Unmasking
 from ..models.ranks import COMMAND, holding
 from ..models.template import Template
+from ..paths import expanded
 from ..trace import Recorder, Trace
 from ..trace.files import Record
 from ..trace.recorder import check_absent
@@ -56,7 +57,7 @@ class RunOptions:
         If an option has the wrong type or is out of range.
     """
 
-    max_new_tokens: Annotated[int, Range(1)] = 128
+    max_new_tokens: Annotated[int, Range(1, 2**63 - 1)] = 128
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -145,7 +146,8 @@ class Run:
                 f"with a sample; leave temperature at 0 (speculative can sample)"
             )
         checks.check_record(self.options.record, self.sampling.greedy, self.method)
-        out = Path(self.options.out) if self.options.out is not None else None
+        given = self.options.out
+        out = self.out = None if given is None else expanded(given, ParameterError)
         if out is not None and out.suffix == ".parquet" and out.exists():
             check_absent(out, self.options.force or self.options.resume)
         self.prompts = (
@@ -166,8 +168,8 @@ class Run:
         """Load the target and the drafter; refuse models that do not fit each other or the method."""
         options, method = self.options, self.method
         how: Record = {"dtype": options.dtype, "kernels": options.kernels}
-        if options.resume:
-            how |= saved_options(Path(str(options.out)), model, **how)
+        if options.resume and self.out is not None:
+            how |= saved_options(self.out, model, **how)
         self.model = load_if_needed(model, options.device, **how)
         checks.check_alone(self.model)
         checks.check_writes(self.model, method)
@@ -269,7 +271,7 @@ class Run:
         self.clock = clock_for(self.model.device) if options.record else None
         record = "judged" if options.record == "dense" else options.record  # `densify` adds the rest
         name = f"{self.method.name}-{uuid.uuid4().hex[:8]}"
-        path = Path(options.out) if options.out is not None and self.ranks.leads else None
+        path = self.out if self.ranks.leads else None
         if path is not None and path.suffix != ".parquet":
             path = path / f"{name}.parquet"
         metadata = self._metadata(name)
@@ -330,7 +332,7 @@ class Run:
         """Stop here and keep the trace so far, with `stopped` as the reason."""
         self._stopped = stopped
         self._cycles.close()
-        if self.trace is None:  # decoding had not started
+        if not self.recorder.closed:  # decoding had not started
             self._end(stopped)
 
     def _decode(self) -> Generator[Cycle, None, None]:
@@ -339,11 +341,11 @@ class Run:
                 yield from self._batches()
             else:
                 number = 0
-                for entry, ids in zip(self.prompts, self.ids):
+                for prompt, (entry, ids) in enumerate(zip(self.prompts, self.ids), 1):
                     texts = range(number, number + len(entry.get("turns", [0])))
                     number = texts.stop
                     if not self._finished.issuperset(texts):
-                        yield from self._texts(entry, ids, texts)
+                        yield from self._texts(entry, ids, texts, prompt)
             self.ranks.check(self._digest.hexdigest(), "text")  # before the file says that it is complete
         except KeyboardInterrupt:
             self._end("interrupted")
@@ -358,10 +360,11 @@ class Run:
         else:
             self._end(None)
 
-    def _texts(self, entry: Record, ids: list[int], texts: range) -> Iterator[Cycle]:
+    def _texts(self, entry: Record, ids: list[int], texts: range, prompt: int) -> Iterator[Cycle]:
         """Decode the texts of one prompt, one per turn; a turn's answer is part of the next turn's prompt.
 
-        A turn that leaves no room ends its conversation with a warning, but not the run.
+        A turn that leaves no room ends its conversation with a warning that names `prompt`, the prompt's
+        number from 1, but not the run.
         """
         if self.template is not None:
             yield from self._stream(entry, ids, texts[0])
@@ -376,7 +379,7 @@ class Run:
             cells: list[int] = []
             try:
                 tokens = (
-                    self._ids(messages, True, f"turn {turn} of prompt {entry.get('id', number)}")
+                    self._ids(messages, True, f"turn {turn + 1} of prompt {entry.get('id', prompt)}")
                     if turn
                     else ids
                 )
@@ -478,13 +481,14 @@ class Run:
     def _densify(self, trace: Trace) -> None:
         """Add the dense record; until it is complete, the trace and its file stay those of ``judged``."""
         try:
-            self.trace = densify(trace, self.model, self.drafter)
+            dense = densify(trace, self.model, self.drafter)
+            if self.recorder.path is not None:
+                dense.save(self.recorder.path, force=True)
         except KeyboardInterrupt:
             self.recorder.run["stopped"] = "interrupted"  # the command's exit status depends on it
             print("specviz: interrupted: the trace is whole, without its dense record", file=sys.stderr)
             return
-        if self.recorder.path is not None:
-            self.trace.save(self.recorder.path, force=True)
+        self.trace = dense
 
     # -- prompts and metadata ----------------------------------------------------------------------
 

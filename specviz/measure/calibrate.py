@@ -31,7 +31,7 @@ from specviz.arguments import check_int
 from specviz.calibration import Calibration, Point
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
 from specviz.loop import Run, decode
-from specviz.loop.checks import check_processors
+from specviz.loop.checks import check_alone, check_processors, check_served
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import choose_drafter, load_if_needed
 from specviz.loop.machine import calibration_setting
@@ -126,9 +126,11 @@ def calibrate(
     kind = _sized(method, parameters)
     built = kind(**parameters)
     draft_sizes = check_sizes(kind, sizes)
-    check_int("rounds", rounds, 1)
-    check_int("max_new_tokens", max_new_tokens, 2)
+    rounds = check_int("rounds", rounds, 1)
+    max_new_tokens = check_int("max_new_tokens", max_new_tokens, 2)
     model = load_if_needed(model, device, dtype)
+    check_alone(model)
+    check_served(model, built)
     drafter = choose_drafter(model, built, draft, device, dtype)
     check_processors(model)
     if drafter is not None:
@@ -193,6 +195,11 @@ def _completed(
                     return asdict(stored)
         return asdict(empty)
 
+    def try_writing() -> None:  # an unwritable folder is an error now, not after minutes of work
+        if not partial.exists():
+            result.save(partial)
+            partial.unlink()
+
     def keep() -> None:
         result.save(path)
         partial.unlink(missing_ok=True)
@@ -200,6 +207,7 @@ def _completed(
     result = Calibration.of(ranks.from_leader(look))
     if result.complete:
         return result
+    ranks.from_leader(try_writing)
     shown = bar() if tick is None else nullcontext(tick)
     with shown if ranks.leads else nullcontext(lambda *_: None) as progress:
         try:

@@ -34,6 +34,7 @@ from specviz.methods.hooks import ADDITIONS
 from specviz.methods.sampling import Sampling, check_drawing
 from specviz.models.loading import find as find_model
 from specviz.models.protocols import Model
+from specviz.rules.parameters import Value
 from specviz.streams import Stream
 from specviz.suites import Suite as Prompts
 from specviz.suites import spread, suite
@@ -125,6 +126,7 @@ class Plan:
         if "models" not in keys:
             _refuse_two(plan_keys.get("models"), keys)
         plan_keys = KEYS | plan_keys
+        plan_keys |= {name: plain_numbers(plan_keys[name]) for name in PlanKeys.__annotations__}
         checked(PlanKeys, plan_keys, "the plan", error=ParameterError)
         if plan_keys["methods"] is None:
             raise ParameterError("a plan needs methods, such as methods = ['prompt_lookup', 'unispec']")
@@ -144,9 +146,9 @@ class Plan:
         objects: dict[str, Model] = {}
         models, drafts = read_models(plan_keys, objects)
         contenders = read_methods(plan_keys["methods"], objects)
-        options = {"max_new_tokens": check_int("max_new_tokens", plan_keys["max_new_tokens"], 1)} | top
+        longest = check_int("max_new_tokens", plan_keys["max_new_tokens"], 1, 2**63 - 1)
         plan = cls(
-            models, [], suites, seeds, options,
+            models, [], suites, seeds, {"max_new_tokens": longest} | top,
             number, warm_up, check_int("threads", plan_keys["threads"], 1), plan_keys["timed"],
             plan_keys["traces"], objects,
         )  # fmt: skip
@@ -238,6 +240,13 @@ def read(given: str | Path | Values | None) -> Settings:
         raise ParameterError(f"the plan {path} is not TOML: {error}") from None
 
 
+def plain_numbers(value: Value) -> Value:
+    """NumPy's numbers and arrays, and ranges, as Python's numbers and lists, which JSON can hold."""
+    if isinstance(value, range | list | tuple):
+        return [plain_numbers(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def several(name: str, value: Any) -> list[Any]:
     """A list with at least one value; a single value becomes a list of one."""
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
@@ -323,7 +332,7 @@ def read_methods(given: Any, objects: dict[str, Model]) -> list[Settings]:
         kind = methods.find(name)
         if kinds.setdefault(name, kind) is not kind:
             raise ParameterError(f"methods holds two classes named {name!r}: give each its own name")
-        choices = [several(parameter, value) for parameter, value in entry.items()]
+        choices = [several(parameter, plain_numbers(value)) for parameter, value in entry.items()]
         for values in product(*choices):
             parameters = dict(zip(entry, values))
             kind(**parameters)  # refuses unknown and wrong parameters

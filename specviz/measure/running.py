@@ -27,10 +27,10 @@ from datetime import UTC, datetime
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from specviz import methods
-from specviz.arguments import check_threads
+from specviz.arguments import Range, check_threads
 from specviz.errors import ParameterError, SpecvizError
 from specviz.files import checked, write_bytes
 from specviz.measure import work
@@ -41,6 +41,7 @@ from specviz.measure.rows import AGAIN, Results, begin, key_of, locked, write_js
 from specviz.measure.schema import ResumedEnvironment
 from specviz.measure.timing import settled
 from specviz.models import ranks
+from specviz.paths import expanded
 
 AHEAD = 3  # jobs submitted per worker, so that none waits
 LOOK = 5.0  # seconds between two checks whether workers are left
@@ -52,7 +53,7 @@ def run(
     *,
     out: str | Path | None = None,
     executor: Executor | None = None,
-    workers: int | None = None,
+    workers: Annotated[int, Range(1)] | None = None,
     retry: bool = False,
     tick: Tick | None = None,
     **keys: Any,
@@ -70,7 +71,8 @@ def run(
         Default: this process. Each worker loads a model once and decodes one text at a time.
     workers : int, optional
         Without an executor: the number of processes on this machine. With one: its number of workers, if it
-        does not report it.
+        does not report it. Each process imports the script that calls this: a script must make the call under
+        ``if __name__ == "__main__":``.
     retry : bool
         Decode failed rows again.
     tick : callable
@@ -122,7 +124,7 @@ def run(
         at_once = int(os.environ.get("LOCAL_WORLD_SIZE", all_ranks.size))
     places = [(at_once, work.cores())] if executor is None else machines(executor, workers)
     refuse_sharing(settled, places)
-    path = Path(out) if out is not None else Path("specviz-runs") / settled.digest
+    path = expanded(out, ParameterError) if out is not None else Path("specviz-runs") / settled.digest
     prompts = {name: list(map(plain, suite.entries)) for name, suite in settled.suites.items()}
     warm = {name: len(suite.warm) for name, suite in settled.suites.items()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -338,7 +340,10 @@ def spread_out(
         again = "give the same command again"
         what = f"the executor stopped working (has its scheduler ended?): start it, then {again}"
         if isinstance(error, BrokenExecutor):
-            what = f"a worker died (killed, or out of memory): {again}, with fewer workers if memory ran out"
+            what = (
+                f"a worker died (killed, or out of memory): {again}, with fewer workers if memory ran out; a "
+                'script must make the call under if __name__ == "__main__"'
+            )
         raise SpecvizError(what) from error
     finally:
         for future in () if ours else running:

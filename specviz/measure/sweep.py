@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from specviz.arguments import checked
+from specviz.arguments import Range, checked
 from specviz.errors import ParameterError
 from specviz.loop import Run
+from specviz.loop.checks import check_prompts, check_single_turns
+from specviz.loop.drafters import load_if_needed
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.measure.phases import phases_of
+from specviz.measure.plan import once
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.timing import BASELINE, clock_of, closing, finish, paired
 from specviz.methods import Method, find, settings_of
@@ -144,7 +147,7 @@ def sweep(
     entries: list[Entry],
     *,
     max_new_tokens: int = 128,
-    rounds: int = 1,
+    rounds: Annotated[int, Range(1)] = 1,
     seed: int = 0,
     tick: Callable[[str], None] = lambda label: None,
 ) -> dict[str, Measured]:
@@ -153,8 +156,9 @@ def sweep(
     Parameters
     ----------
     points : sequence of Point
+        Their labels differ. A model given by name is loaded once.
     entries : list of dict
-        Entries of one task (`specviz.measure.pairs.suite`).
+        Entries of one task (`specviz.measure.pairs.suite`), of one turn each.
     rounds, seed : int
         Counts and texts come from the first round; each round samples with its own seed.
     tick : callable
@@ -162,12 +166,17 @@ def sweep(
 
     Raises
     ------
-    ParameterError
-        For an impossible setting, no settings or no texts, before anything runs.
+    ParameterError, PromptError
+        For an impossible setting, equal labels, a conversation, no settings or no texts, before anything
+        runs.
     """
     if not points or not entries:
         raise ParameterError("a sweep needs points (settings) and entries (texts), at least one of each")
+    once("points", (point.label for point in points))
+    check_single_turns(check_prompts(entries))
     points = [_named(point) for point in points]
+    models = {each: load_if_needed(each, None, None) for each in dict.fromkeys(p.model for p in points)}
+    points = [replace(point, model=models[point.model]) for point in points]
     device = points[0].model.device
     clock, _ = clock_of(points[0].model)
     score = Score(entries)

@@ -26,7 +26,8 @@ class SizedMethod(Method):
     """
 
     def __init__(self, **values: Value) -> None:
-        self.calibrated = self.unsized = values.get(self.size) == CALIBRATED
+        given = values.get(self.size)
+        self.calibrated = self.unsized = isinstance(given, str) and given == CALIBRATED  # not an array
         if self.unsized:
             del values[self.size]
         super().__init__(**values)

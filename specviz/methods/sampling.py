@@ -61,7 +61,7 @@ class Sampling:
     """
 
     temperature: float = 0.0
-    top_k: Annotated[int, Range(0)] = 0
+    top_k: Annotated[int, Range(0, 2**63 - 1)] = 0
     top_p: float = 1.0
 
     def __post_init__(self) -> None:

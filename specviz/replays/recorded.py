@@ -22,7 +22,7 @@ from specviz.files import checked, parsed, write_bytes
 from specviz.measure.report import Entry, Row, Settings
 from specviz.measure.rows import Results
 from specviz.measure.schema import FailedRow, Plain, RowEnvironment, RunFile, Text, TimedRow, UntimedRow
-from specviz.paths import folder
+from specviz.paths import expanded, folder
 from specviz.replays.cells import Provenance
 from specviz.replays.replays import Replays, of_content
 
@@ -247,7 +247,7 @@ def results(path: str | Path) -> Results | Replays:
     TraceError
         If it is none of these or is damaged.
     """
-    path = Path(path)
+    path = expanded(path, TraceError)
     if path.suffix != SUFFIX:
         return Results(path)
     table, about = read(path)

@@ -15,6 +15,7 @@ import numpy as np
 
 from specviz import schema
 from specviz.errors import TraceError
+from specviz.paths import expanded
 from specviz.trace.checks import check_lengths, plain_run
 from specviz.trace.files import (
     TOKEN_COLUMNS,
@@ -126,7 +127,7 @@ class Recorder:
         if unknown or not isinstance(run.get("run"), str) or not isinstance(run.get("method"), str):
             raise TraceError(f"run metadata needs 'run' and 'method' and no unknown fields {sorted(unknown)}")
         self.run = {**dict.fromkeys(schema.RUN_FIELDS), **run, "schema": schema.VERSION, "record": record}
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else expanded(path, TraceError)
         self.cycles = 0
         self._rows: list[Record] = []
         self._piece = piece
@@ -138,7 +139,7 @@ class Recorder:
         self._batches: list[pa.RecordBatch] = []
         self._failed: TraceError | None = None
         self._file: BinaryIO | None = None
-        self._closed = False
+        self.closed = False
         self._lock: FileLock | None = None
         if self.path is not None:
             self._open(force, saved)
@@ -343,9 +344,9 @@ class Recorder:
         TraceError
             If the file cannot be written; the cycles written so far stay in ``_<name>.partial``.
         """
-        if self._closed:
+        if self.closed:
             raise TraceError("the recorder is closed")
-        self._closed = True
+        self.closed = True
         try:
             return self._close(complete, stopped)
         finally:

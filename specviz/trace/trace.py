@@ -18,6 +18,7 @@ from specviz import schema
 from specviz.draft import depths
 from specviz.errors import TraceError
 from specviz.files import write_text
+from specviz.paths import expanded
 from specviz.trace.checks import check_lengths, check_values, flattened, index_within, list_sizes
 from specviz.trace.display import hook
 from specviz.trace.files import (
@@ -63,7 +64,7 @@ class Trace:
         TraceError
             If there is no trace, or a file is truncated, foreign, inconsistent or of an unsupported schema.
         """
-        path = Path(path)
+        path = expanded(path, TraceError)
         if path.is_dir():
             files = _traces(path) or _traces(path / "traces")
             if not files:
@@ -91,7 +92,7 @@ class Trace:
         TraceError
             If the file exists (unless `force`) or cannot be written, or two runs have the same name.
         """
-        path = Path(path)
+        path = expanded(path, TraceError)
         single = path.suffix == ".parquet"
         if single and len(self._stores) != 1:
             raise TraceError(f"{len(self._stores)} runs need a folder, not the file {path}")

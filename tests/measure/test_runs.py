@@ -656,7 +656,7 @@ class Doomed(Executor):
 
 
 def test_a_worker_that_dies_for_good(plan, tmp_path):
-    with pytest.raises(SpecvizError, match=r"a worker died .* \(.*run keeps 4 of 12 rows\)$") as caught:
+    with pytest.raises(SpecvizError, match=r"a worker died .*__main__.*run keeps 4 of 12 rows\)$") as caught:
         specviz.run(plan, out=tmp_path / "run", executor=Doomed(BrokenProcessPool("gone"), 1))
     assert "\n" not in str(caught.value)
     assert len(specviz.results(tmp_path / "run").records()) == 4
@@ -907,6 +907,34 @@ def test_plans_cross_their_lists():
     )
     assert (len(measured), len(warm)) == (2, 5) and not measured & warm
     assert Plan.of(plan.settled and {"methods": ["unispec"]}).digest != plan.digest
+
+
+def test_numbers_of_numpy_and_ranges_are_pythons(monkeypatch, tmp_path):
+    method = {"method": "unispec", "draft_size": [np.int64(8), np.int64(16)], "depth": np.arange(2, 4)}
+    one = np.int64(1)
+    numbers = {"max_new_tokens": np.int64(64), "warm_up": one, "number": one, "top_k": np.int32(5),
+               "temperature": np.array([0.5, 1])}  # fmt: skip
+    plan = Plan.of(methods=[method], seeds=range(3), **numbers)
+    plain = {"max_new_tokens": 64, "warm_up": 1, "number": 1, "top_k": 5, "temperature": [0.5, 1.0]}
+    method = {"method": "unispec", "draft_size": [8, 16], "depth": [2, 3]}
+    assert plan.digest == Plan.of(methods=[method], seeds=[0, 1, 2], **plain).digest
+    assert Plan.of(methods=["unispec"], seeds=[one]).digest == Plan.of(methods=["unispec"], seeds=1).digest
+    with pytest.raises(ParameterError, match="draft_size must be a whole number"):
+        specviz.method("unispec", draft_size=np.array([8, 16]))
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_a_run_needs_a_worker(plan, tmp_path, workers):
+    with pytest.raises(ParameterError, match="workers must be a whole number of at least 1 or None"):
+        specviz.run(plan, out=tmp_path / "run", workers=workers)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_in_the_home_folder(plan, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    specviz.run(plan, out="~/run", number=1, methods=["prompt_lookup"])
+    assert specviz.results("~/run").path == tmp_path / "home" / "run"
 
 
 # ---------------------------------------------------------------- the command

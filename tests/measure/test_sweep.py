@@ -6,7 +6,7 @@ import pytest
 from benchmarks import bild, confidence
 
 import specviz
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, PromptError
 from specviz.measure import claims
 from specviz.measure.pairs import TASKS, Score, suite
 from specviz.measure.sweep import BEAM, Point, sweep
@@ -90,6 +90,22 @@ def test_settings_are_checked_before_anything_runs(models):
     points = [Point(BASELINE, BASELINE, model=target), Point("a", "bild", {"fallback": 2.0}, target, draft)]
     with pytest.raises(ParameterError, match="fallback must lie in"):
         sweep(points, suite("de-en", 1), tick=lambda label: pytest.fail("it ran"))
+
+
+def test_labels_entries_and_rounds_are_checked_before_anything_is_loaded():
+    point, entries = Point("a", BASELINE, model="no such model"), suite("de-en", 1)
+    with pytest.raises(ParameterError, match="points holds 'a' twice"):
+        sweep([point, point], entries)
+    with pytest.raises(PromptError, match=r"prompt 2 is a conversation, .* another: give it one turn"):
+        sweep([point], [*entries, {"turns": ["One", "Two"]}])
+    with pytest.raises(ParameterError, match="rounds must be a whole number of at least 1"):
+        sweep([point], entries, rounds=0)
+
+
+def test_a_model_given_by_name_is_loaded_once():
+    points = [Point(label, BASELINE, model="town") for label in "ab"]
+    found = sweep(points, suite("de-en", 1), max_new_tokens=4)
+    assert found["a"].texts == found["b"].texts and found["a"].point.model is found["b"].point.model
 
 
 # -- the benches built on them -------------------------------------------------------------------------
