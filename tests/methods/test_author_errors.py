@@ -55,6 +55,12 @@ def test_a_parameter_has_a_name_and_a_legal_default(name: str, default: object, 
         sv.Parameter(name, default, 1, 4)
 
 
+@pytest.mark.parametrize(("default", "choices"), [(3, (3, 4)), (True, ("a",)), ("a", ("a", 1))])
+def test_choices_are_strings(default: object, choices: tuple[object, ...]):
+    with pytest.raises(ParameterError, match="size: choices are strings, for a default that is one"):
+        sv.Parameter("size", default, choices=choices)
+
+
 @pytest.mark.parametrize("name", ["seed", "temperature", "batch", "out"])
 def test_a_parameter_does_not_take_the_name_of_an_option(name: str):
     kind = method(parameters=(sv.Parameter(name, 1),), draft=lambda self, left: sv.Draft.empty())

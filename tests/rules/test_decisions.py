@@ -273,6 +273,14 @@ def test_a_text_that_is_not_taken_is_answered_with_what_is():
         Parameter("x", "a").check(1)
 
 
+def test_a_number_that_is_refused_is_written_as_it_is():
+    with pytest.raises(ParameterError, match=r"x must lie in \[0, 1\], got 1\.0000001$"):
+        Parameter("x", 0.5, 0, 1).check(1.0000001)
+    for parameter in (Parameter("x", 1, 0, 9), Parameter("x", 0.5, 0)):  # no float is as large
+        with pytest.raises(ParameterError, match=r"^x must .*, got 10{39}$"):
+            parameter.check(10**400)
+
+
 def test_every_rules_parameter_is_legal():
     for parameters in (
         speculative.SPECULATIVE, bild.BILD, gap.SPECDEC, gap.CM_ASD, ngrams.PROMPT_LOOKUP, cells.SSD,
