@@ -13,6 +13,7 @@ from ..errors import ParameterError
 
 Value: TypeAlias = Any  # of a parameter: bool, int, float or str
 Settings: TypeAlias = Mapping[str, Value]  # the parameters of a method, by name
+LARGE = 1e6  # an upper limit that only keeps numbers finite: no useful value is near it
 
 
 @dataclass(frozen=True)
