@@ -117,8 +117,10 @@ def variance_share(variance: Number, vocabulary: int) -> Number:
 
 
 def blend(signals: Iterable[tuple[float, Array]]) -> Array:
-    """C_t, the weighted sum of signals, clipped to [0, 1] (section III (1), "Unified confidence score")."""
-    return sum(weight * signal for weight, signal in signals).clip(0, 1)  # type: ignore[union-attr]
+    """C_t, the weighted mean of signals, clipped to [0, 1] (section III (1), "Unified confidence score")."""
+    weighted = list(signals)
+    total = sum(weight for weight, _ in weighted)  # 1, except for `ROUNDING`
+    return sum(weight / total * signal for weight, signal in weighted).clip(0, 1)  # type: ignore[union-attr]
 
 
 def confidence(signals: np.ndarray, vocabulary: int, values: Settings) -> np.ndarray:
