@@ -13,12 +13,13 @@ import torch
 
 import specviz as sv
 from specviz.errors import ParameterError
+from specviz.methods.kinds import SizedMethod
 
 SIZE = sv.Parameter("size", 3, 1, 4)
 
 
-def method(**body: object) -> type[sv.Method]:
-    return type("Mine", (sv.Method,), body)
+def method(base: type[sv.Method] = sv.Method, **body: object) -> type[sv.Method]:
+    return type("Mine", (base,), body)
 
 
 def decode(kind: type[sv.Method]) -> sv.Trace:
@@ -31,6 +32,10 @@ def decode(kind: type[sv.Method]) -> sv.Trace:
         ({"parameters": SIZE}, r"Mine\.parameters is a tuple of Parameter.*ends in a comma"),
         ({"parameters": (SIZE, SIZE)}, r"has 'size' twice"),
         ({"parameters": (sv.Parameter("draft", 3),)}, r"would hide Method\.draft"),
+        ({"parameters": (sv.Parameter("memory", 3),)}, r"would hide Hooks\.memory"),
+        ({"parameters": (sv.Parameter("session", 3),)}, r"would hide Method\.session"),
+        ({"parameters": (sv.Parameter("resize", 3),), "base": SizedMethod}, r"hide SizedMethod\.resize"),
+        ({"parameters": (sv.Parameter("unsized", 3),), "base": SizedMethod}, r"hide SizedMethod\.unsized"),
         ({"signals": sv.Signal("x")}, r"Mine\.signals is a tuple of Signal"),
         ({"signals": ("x",)}, r"Mine\.signals is a tuple of Signal"),
         ({"name": "two words"}, r"cannot be called 'two words'"),
