@@ -223,7 +223,7 @@ def _sized(method: str, parameters: Values) -> type[Method]:
     """The method's class, if it has a draft size that is still to be chosen."""
     kind = methods.find(method)
     if not kind.size:
-        able = ", ".join(name for name in methods.names() if methods.find(name).size)
+        able = ", ".join(name for name in methods.names("prompt") if methods.find(name).size)
         raise ParameterError(f"{method} has no draft size to calibrate; {able} have one")
     if kind.size in parameters:
         raise ParameterError(f"calibration determines {kind.size}: drop it")

@@ -11,7 +11,8 @@ installed method is refused. A package registers its method by name in its own e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from importlib import metadata
 from typing import Any, TypeAlias
@@ -50,13 +51,20 @@ def names(writes: str | None = None) -> list[str]:
     ----------
     writes : {"prompt", "stream", "canvas"}, optional
         Only methods that continue prompts, that decode sources arriving in updates, or that write the
-        canvases of a diffusion model. Default: all.
+        canvases of a diffusion model; those that cannot be imported are reported on stderr. Default: all.
     """
 
-    def kind(method: type[Method]) -> str:
+    def kind(name: str) -> str:
+        try:
+            method = find(name)
+        except ModelError:  # torch is missing, which every method needs
+            raise
+        except SpecvizError as error:
+            print(f"specviz: {error}", file=sys.stderr)
+            return ""
         return "stream" if method.streams else "canvas" if method.canvas else "prompt"
 
-    return sorted(name for name in _points() if writes is None or kind(find(name)) == writes)
+    return sorted(name for name in _points() if writes is None or kind(name) == writes)
 
 
 def make(name: str | type[Method], **parameters: Any) -> Method:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from importlib import metadata
@@ -10,9 +11,10 @@ import pytest
 from tiny import TableModel
 
 import specviz
-from specviz import methods
+from specviz import cli, methods
 from specviz.draft import Draft
 from specviz.errors import ParameterError, SpecvizError
+from specviz.loop.choices import Choices
 from specviz.methods import Method, Parameter
 from specviz.methods.kinds import SampledTreeMethod, StreamMethod
 
@@ -70,6 +72,20 @@ def test_a_broken_package_does_not_break_the_others(installed):
         methods.find("foreign")
     with pytest.raises(SpecvizError, match="calls itself 'bild'"):
         methods.find("other")
+
+
+def test_a_broken_package_is_left_out_of_the_lists(installed, capsys):
+    everything = methods.names("prompt")
+    installed(broken="no_such_package_here:Mine")
+    assert methods.names("prompt") == everything
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("specviz: method 'broken' (no_such") and err.count("\n") == 1
+    choices = Choices("town", "speculative", None, None, {}, {})
+    choices._target = TableModel(vocabulary=3, seed=1)
+    assert not choices._serves("broken")
+    assert cli.run(["models"]) == 0
+    out, _ = capsys.readouterr()
+    assert re.search(r"broken:\s+method 'broken' .* cannot be imported", out) and "unispec: UniSpec" in out
 
 
 def test_an_unknown_parameter_is_answered_with_near_ones():
