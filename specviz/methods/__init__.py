@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from ..errors import ModelError, ParameterError, SpecvizError, loading, near
 from ..schema import Signal
 from .base import Method, Parameter, Session, Unsent, Verdict
-from .kinds import CALIBRATED
+from .kinds import CALIBRATED, SizedMethod
 
 __all__ = [
     "GROUP", "Given", "Make", "Method", "Parameter", "Session", "Signal", "Unsent", "Verdict", "as_list",
@@ -85,8 +85,12 @@ def make(name: str | type[Method], **parameters: Any) -> Method:
 
 
 def as_list(given: Any) -> list[Any]:
-    """Methods as a list; a single name, class or instance becomes a list of one."""
-    return [given] if isinstance(given, str | type | Method) else list(given)
+    """Methods as a list; a single name, class, instance or function that makes one becomes a list of one."""
+    if isinstance(given, str | Method) or callable(given):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise ParameterError(NO_METHOD.format(given))
+    return list(given)
 
 
 def name_of(given: str | type[Method]) -> str:
@@ -97,7 +101,7 @@ def name_of(given: str | type[Method]) -> str:
 def settings_of(
     given: str | Method | type[Method], parameters: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """A method's name and parameters; for an instance, those that differ from the default.
+    """A method's name and parameters; for an instance, those that were set.
 
     Raises
     ------
@@ -108,8 +112,10 @@ def settings_of(
         return name_of(given), dict(parameters)
     if parameters:
         raise ParameterError(f"the method already has its parameters; drop {', '.join(parameters)}")
-    own = {p.name: p.default for p in given.parameters}
-    return name_of(type(given)), {name: v for name, v in given.values.items() if v != own[name]}
+    own = {name: value for name, value in given.values.items() if name in given.chosen}
+    if isinstance(given, SizedMethod) and given.calibrated:
+        own[given.size] = CALIBRATED
+    return name_of(type(given)), own
 
 
 def factory(given: Given) -> Make:
