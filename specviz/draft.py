@@ -170,33 +170,6 @@ class Draft:
         """Number of nodes on the broadest level."""
         return min(len(self), 1) if self.is_chain else int(np.bincount(self.depths).max())
 
-    def take(self, nodes: Sequence[int] | np.ndarray) -> Draft:
-        """The subtree of `nodes`, in their original order.
-
-        Raises
-        ------
-        ValueError
-            If a node is kept without its parent.
-        """
-        keep = np.unique(np.asarray(nodes, np.int64))
-        index = np.full(len(self) + 1, -2)
-        index[keep] = np.arange(len(keep))
-        index[ROOT] = ROOT
-        parents = index[self.parents[keep]]
-        if (parents == -2).any():
-            raise ValueError("a node was kept without its parent")
-
-        def pick(values: Any) -> Any:
-            return None if values is None else values[keep]
-
-        source = self.source if isinstance(self.source, str) else [self.source[i] for i in keep]
-        signals = {name: pick(values) for name, values in self.signals.items()}
-        logits = [self.logits[i] for i in keep] if isinstance(self.logits, list) else pick(self.logits)
-        return Draft(
-            self.tokens[keep], parents, pick(self.positions), pick(self.judge), pick(self.q), signals, source,
-            self.stop, logits, self.read,
-        )  # fmt: skip
-
 
 def depths(parents: np.ndarray) -> np.ndarray:
     """Depth of every node of a forest given by parents (-1: none), shape [n]; the first level is 1.

@@ -33,6 +33,7 @@ from ..methods.base import Method, Parameter
 from ..models import available, kernels, load
 from ..models.llamacpp.library import library
 from ..models.protocols import Model
+from ..rules.parameters import LARGE
 from ..streams import fixed_lag
 from ..suites.frozen import frozen
 from . import setup
@@ -334,7 +335,7 @@ def _value(random: Random, parameter: Parameter) -> str | float:
     low = parameter.low if parameter.low is not None else 0
     if isinstance(parameter.default, int):
         return random.randint(int(low), int(min(parameter.high or WIDEST, max(WIDEST, low))))
-    high = parameter.high if parameter.high is not None else low + 2
+    high = low + 2 if parameter.high is None or parameter.high >= LARGE else parameter.high
     return round(random.uniform(low, high), 3)
 
 

@@ -13,7 +13,7 @@ import typer
 from specviz.cli.arguments import entries_of, hint, listed, on_threads, writable
 from specviz.cli.options import FILE, Device, Dtype, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ModelError, ParameterError, PromptError, TraceError, loading, plural
+from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError, loading, plural
 from specviz.files import checked, parsed, read_json
 
 if TYPE_CHECKING:
@@ -46,9 +46,15 @@ def models(context: typer.Context) -> None:
     with loading():
         from specviz import methods
 
-        kinds = {name: methods.find(name) for name in methods.names()}
     columns = [Column("parameter"), Column("default"), Column("range"), Column("meaning", folds=30)]
-    for name, kind in kinds.items():
+    for name in methods.names():
+        try:
+            kind = methods.find(name)
+        except ModelError:
+            raise
+        except SpecvizError as error:  # in another package
+            console.print(Text(f"\n{name}:\n  {error}"), soft_wrap=not console.is_terminal)
+            continue
         paper = f" ({kind.paper})" if kind.paper else ""
         title = f"\n{name}: {kind.title}{paper}{', needs a draft' * kind.needs_draft}"
         console.print(Text(title), soft_wrap=not console.is_terminal)

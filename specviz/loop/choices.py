@@ -94,8 +94,8 @@ class Choices:
 
     def _serves(self, name: str) -> bool:
         assert self._target is not None
-        kind = methods.find(name)
         try:
+            kind = methods.find(name)
             checks.check_served(self._target, kind())
         except SpecvizError:
             return False

@@ -41,6 +41,7 @@ from specviz.measure.prompts import check_room, first_turns
 from specviz.measure.report import Entry, Settings, Tick, Values
 from specviz.measure.timing import clock_of, finish, settled, synchroniser
 from specviz.methods import Method
+from specviz.methods.kinds import CALIBRATED
 from specviz.models.protocols import Model
 from specviz.models.ranks import holding
 from specviz.suites import spread
@@ -231,9 +232,9 @@ def _sized(method: str, parameters: Values) -> type[Method]:
     """The method's class, if it has a draft size that is still to be chosen."""
     kind = methods.find(method)
     if not kind.size:
-        able = ", ".join(name for name in methods.names() if methods.find(name).size)
+        able = ", ".join(name for name in methods.names("prompt") if methods.find(name).size)
         raise ParameterError(f"{method} has no draft size to calibrate; {able} have one")
-    if kind.size in parameters:
+    if parameters.get(kind.size, CALIBRATED) != CALIBRATED:  # an instance may ask for the calibrated size
         raise ParameterError(f"calibration determines {kind.size}: drop it")
     return kind
 

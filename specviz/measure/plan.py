@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -336,6 +337,9 @@ def read_methods(given: Any, objects: dict[str, Model]) -> list[Settings]:
         for values in product(*choices):
             parameters = dict(zip(entry, values))
             kind(**parameters)  # refuses unknown and wrong parameters
+            for key, value in parameters.items():
+                if value in (math.inf, -math.inf):  # JSON has none
+                    raise ParameterError(f"{key} must be finite in a plan, got {value}: write 1e6, say")
             one = {"method": name, "parameters": parameters, "draft": drafts}
             if one in contenders:
                 raise ParameterError(f"methods holds {f'{name} {words(parameters)}'.rstrip()} twice")

@@ -11,7 +11,8 @@ installed method is refused. A package registers its method by name in its own e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from importlib import metadata
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 from ..errors import ModelError, ParameterError, SpecvizError, loading, near
 from ..schema import Signal
 from .base import Method, Parameter, Session, Unsent, Verdict
-from .kinds import CALIBRATED
+from .kinds import CALIBRATED, SizedMethod
 
 __all__ = [
     "GROUP", "Given", "Make", "Method", "Parameter", "Session", "Signal", "Unsent", "Verdict", "as_list",
@@ -50,13 +51,20 @@ def names(writes: str | None = None) -> list[str]:
     ----------
     writes : {"prompt", "stream", "canvas"}, optional
         Only methods that continue prompts, that decode sources arriving in updates, or that write the
-        canvases of a diffusion model. Default: all.
+        canvases of a diffusion model; those that cannot be imported are reported on stderr. Default: all.
     """
 
-    def kind(method: type[Method]) -> str:
+    def kind(name: str) -> str:
+        try:
+            method = find(name)
+        except ModelError:  # torch is missing, which every method needs
+            raise
+        except SpecvizError as error:
+            print(f"specviz: {error}", file=sys.stderr)
+            return ""
         return "stream" if method.streams else "canvas" if method.canvas else "prompt"
 
-    return sorted(name for name in _points() if writes is None or kind(find(name)) == writes)
+    return sorted(name for name in _points() if writes is None or kind(name) == writes)
 
 
 def make(name: str | type[Method], **parameters: Any) -> Method:
@@ -77,8 +85,12 @@ def make(name: str | type[Method], **parameters: Any) -> Method:
 
 
 def as_list(given: Any) -> list[Any]:
-    """Methods as a list; a single name, class or instance becomes a list of one."""
-    return [given] if isinstance(given, str | type | Method) else list(given)
+    """Methods as a list; a single name, class, instance or function that makes one becomes a list of one."""
+    if isinstance(given, str | Method) or callable(given):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise ParameterError(NO_METHOD.format(given))
+    return list(given)
 
 
 def name_of(given: str | type[Method]) -> str:
@@ -89,7 +101,7 @@ def name_of(given: str | type[Method]) -> str:
 def settings_of(
     given: str | Method | type[Method], parameters: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """A method's name and parameters; for an instance, those that differ from the default.
+    """A method's name and parameters; for an instance, those that were set.
 
     Raises
     ------
@@ -100,8 +112,10 @@ def settings_of(
         return name_of(given), dict(parameters)
     if parameters:
         raise ParameterError(f"the method already has its parameters; drop {', '.join(parameters)}")
-    own = {p.name: p.default for p in given.parameters}
-    return name_of(type(given)), {name: v for name, v in given.values.items() if v != own[name]}
+    own = {name: value for name, value in given.values.items() if name in given.chosen}
+    if isinstance(given, SizedMethod) and given.calibrated:
+        own[given.size] = CALIBRATED
+    return name_of(type(given)), own
 
 
 def factory(given: Given) -> Make:

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 Request: TypeAlias = "Context | tuple[Context, Draft]"  # for a pass over pending tokens and a draft
 Drafting: TypeAlias = "Generator[Request, Pass, Draft]"  # yields requests and receives their passes
 Signals: TypeAlias = "dict[str, Tensor | np.ndarray]"  # one number per node, by name
+INSTANCE = {  # attributes that the base classes set on instances
+    "Method": ("session", "chosen", "lowered"),
+    "SizedMethod": ("calibrated", "unsized"),
+    "DraftModelMethod": ("drafter",),
+}
 
 
 @dataclass
@@ -189,7 +194,7 @@ class Method(Hooks):
         ------
         TypeError
             If the class overrides `exactness`, its name cannot be used in a command, or its parameters or
-            signals are not a tuple, repeat a name, or would hide a method of the class.
+            signals are not a tuple, repeat a name, or would hide an attribute of a base class.
         """
         super().__init_subclass__(**options)
         if "name" not in cls.__dict__:
@@ -203,7 +208,7 @@ class Method(Hooks):
             raise TypeError(f"{cls.__name__} cannot be called {cls.name!r}: take letters, digits, - and _")
         for declared, kind in (("parameters", Parameter), ("signals", Signal)):
             if declared in cls.__dict__:
-                _check_declared(cls.__name__, declared, cls.__dict__[declared], kind)
+                _check_declared(cls, declared, cls.__dict__[declared], kind)
 
     def __init__(self, **values: Value) -> None:
         declared = {p.name: p for p in self.parameters}
@@ -306,9 +311,11 @@ class Method(Hooks):
 
 
 def _check_declared(
-    owner: str, attribute: str, declared: Sequence[Parameter | Signal], kind: type[Parameter] | type[Signal]
-) -> None:
-    """Refuse an attribute that is not a tuple of `kind`, repeats a name, or would hide one of `Method`."""
+    cls: type[Method], attribute: str, declared: Sequence[Parameter | Signal],
+    kind: type[Parameter] | type[Signal],
+) -> None:  # fmt: skip
+    """Refuse an attribute that is no tuple of `kind`, repeats a name, or would hide one of a base class."""
+    owner = cls.__name__
     if not isinstance(declared, tuple | list) or not all(isinstance(one, kind) for one in declared):
         raise TypeError(
             f"{owner}.{attribute} is a tuple of {kind.__name__}, got {declared!r:.60}: a tuple of one ends "
@@ -318,5 +325,7 @@ def _check_declared(
     for name in names:
         if names.count(name) > 1:
             raise TypeError(f"{owner}.{attribute} has {name!r} twice: give each its own name")
-        if kind is Parameter and hasattr(Method, name):
-            raise TypeError(f"{owner}: a parameter {name!r} would hide Method.{name}: choose another name")
+        for base in cls.__mro__[1:] if kind is Parameter else ():
+            if name in base.__dict__ or name in INSTANCE.get(base.__name__, ()):
+                hides = f"would hide {base.__name__}.{name}"
+                raise TypeError(f"{owner}: a parameter {name!r} {hides}: choose another name")

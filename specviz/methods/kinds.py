@@ -44,7 +44,7 @@ class SizedMethod(Method):
         """Set another draft size and everything derived from it; keep the memory."""
         calibrated, chosen = self.calibrated, self.chosen
         type(self).__init__(self, **(self.values | {self.size: nodes}))
-        self.calibrated, self.chosen = calibrated, chosen
+        self.calibrated, self.chosen = calibrated, chosen if calibrated else chosen | {self.size}
 
 
 class SampledTreeMethod(SizedMethod):

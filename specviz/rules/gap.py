@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from .arrays import Array, Number
-from .parameters import Parameter, Settings
+from .parameters import LARGE, Parameter, Settings
 
 TOP_BETA = Parameter(
     "top_beta",
     3,
     1,
-    None,
+    LARGE,
     "tokens",
     "An accepted token must be among this many most likely tokens of the target.",
     "β",
@@ -41,13 +41,13 @@ CM_ASD = (
     Parameter("alpha", 1.0, 0, 1, "share", "Scales the window: this times the mean confidence times "
         "k_max.", "α"),
     Parameter("tau_base", 0.1, 0, None, "nats", "The gap that is always allowed.", "τ_base"),
-    Parameter("gamma", 0.5, 0, None, "nats", "How strongly confidence changes the allowed gap.", "γ"),
+    Parameter("gamma", 0.5, 0, LARGE, "nats", "How strongly confidence changes the allowed gap.", "γ"),
     TOP_BETA,
     Parameter("w_entropy", 1 / 3, 0, 1, "share", "Weight of the entropy signal.", "λ_1"),
     Parameter("w_margin", 1 / 3, 0, 1, "share", "Weight of the logit margin's sigmoid.", "λ_2"),
     Parameter("w_softmax", 1 / 3, 0, 1, "share", "Weight of the softmax margin.", "λ_3"),
     Parameter("w_variance", 0.0, 0, 1, "share", "Weight of the logits' variance.", "λ_4"),
-    Parameter("margin_scale", 1.0, 0, None, "1 / logit", "Sharpness of that sigmoid.", "β_m"),
+    Parameter("margin_scale", 1.0, 0, LARGE, "1 / logit", "Sharpness of that sigmoid.", "β_m"),
     Parameter(
         "entropy", "complement", choices=("complement", "as_written"),
         meaning="complement: 1 − H / log |V|, which rises with confidence; as_written: H / log |V|.",
@@ -117,8 +117,10 @@ def variance_share(variance: Number, vocabulary: int) -> Number:
 
 
 def blend(signals: Iterable[tuple[float, Array]]) -> Array:
-    """C_t, the weighted sum of signals, clipped to [0, 1] (section III (1), "Unified confidence score")."""
-    return sum(weight * signal for weight, signal in signals).clip(0, 1)  # type: ignore[union-attr]
+    """C_t, the weighted mean of signals, clipped to [0, 1] (section III (1), "Unified confidence score")."""
+    weighted = list(signals)
+    total = sum(weight for weight, _ in weighted)  # 1, except for `ROUNDING`
+    return sum(weight / total * signal for weight, signal in weighted).clip(0, 1)  # type: ignore[union-attr]
 
 
 def confidence(signals: np.ndarray, vocabulary: int, values: Settings) -> np.ndarray:

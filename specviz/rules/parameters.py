@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ from ..errors import ParameterError
 
 Value: TypeAlias = Any  # of a parameter: bool, int, float or str
 Settings: TypeAlias = Mapping[str, Value]  # the parameters of a method, by name
+LARGE = 1e6  # an upper limit that only keeps numbers finite: no useful value is near it
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Parameter:
     Raises
     ------
     ParameterError
-        If the name is not an identifier, or the default is not a legal value.
+        If the name is not an identifier, the default is not a legal value, or a number has choices.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Parameter:
             raise ParameterError(
                 f"{self.name}: a default is True, False, a number or a string, got {self.default!r:.60}"
             )
+        if self.choices and not all(isinstance(each, str) for each in (self.default, *self.choices)):
+            raise ParameterError(f"{self.name}: choices are strings, for a default that is one")
         self.check(self.default)
 
     def check(self, value: Value) -> Value:
@@ -85,9 +89,10 @@ class Parameter:
             )
         low = -float("inf") if self.low is None else self.low
         high = float("inf") if self.high is None else self.high
-        if not low <= value <= high:
-            raise ParameterError(f"{self.name} must {self.range}, got {value:g}")
-        return kind(value)
+        with suppress(OverflowError):  # of an integer beyond all floats
+            if low <= value <= high:
+                return kind(value)
+        raise ParameterError(f"{self.name} must {self.range}, got {value!s:.40}")
 
     @property
     def any_string(self) -> bool:

@@ -46,8 +46,8 @@ UNISPEC = (
     ),
     Parameter(
         "root_token", "drop", choices=("drop", "keep"),
-        meaning="Whether the root's own token, always a neighbour, is a candidate; the paper leaves this "
-            "open.",
+        meaning="Whether the root's own token is a candidate if it is a neighbour, as always when greedy; "
+            "the paper leaves this open.",
     ),
 )  # fmt: skip
 

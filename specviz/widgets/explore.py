@@ -22,6 +22,7 @@ from traitlets import Bunch
 from specviz import metrics
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.files import plain_data
+from specviz.rules.parameters import LARGE
 from specviz.trace import Trace
 from specviz.whatifs import BADGES, WhatIf, whatif
 from specviz.widgets.assets import script, style
@@ -127,11 +128,11 @@ def slider(parameter: Parameter) -> Json:
         low, high = parameter.low, parameter.high
         if low is None:
             low = min(0, 4 * parameter.default)
-        if high is None:  # four times the default covers the useful range; larger values can be typed
+        if high is None or high >= LARGE:  # four times the default is useful; larger values can be typed
             high = max(4 * abs(parameter.default), low + 10)
         step = 1 if kind == "int" else (high - low) / STEPS
         control |= {"low": low, "high": high, "step": step}
-        control["open"] = parameter.low is None or parameter.high is None
+        control["open"] = (low, high) != (parameter.low, parameter.high)
     return control
 
 

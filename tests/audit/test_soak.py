@@ -12,9 +12,10 @@ import pytest
 from checkpoints import write
 
 from specviz import audit, cli
-from specviz.audit.soak import COUNTS, _audited, draw, read_ledger, repeat, sums
+from specviz.audit.soak import COUNTS, _audited, _value, draw, read_ledger, repeat, sums
 from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.methods.speculative import Speculative
+from specviz.rules.gap import CM_ASD
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,11 @@ def test_an_entry_follows_from_seed_and_number(folders):
     first, again, other = setting(folders), setting(folders), setting(folders, 1)
     assert first == again != other
     assert json.loads(json.dumps(first)) == first
+
+
+def test_a_limit_that_only_keeps_a_value_finite_is_not_drawn_up_to():
+    gamma = next(p for p in CM_ASD if p.name == "gamma")
+    assert all(0 <= _value(Random(seed), gamma) <= 2 for seed in range(5))
 
 
 @pytest.mark.parametrize("number", range(12))

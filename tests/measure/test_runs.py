@@ -735,6 +735,7 @@ def test_two_models_are_two_environments_that_mix_nothing(plan, folders, tmp_pat
         ("methods = ['unispek']", "unknown method 'unispek'; did you mean unispec"),
         ("methods = [{method = 'unispec', draft_sise = 3}]", "'draft_sise'; did you mean draft_size"),
         ("methods = [{method = 'unispec', draft_size = [8, 0]}]", "draft_size must .*, got 0"),
+        ("methods = [{method = 'bild', rollback = [1, inf]}]", "rollback must be finite in a plan, got inf"),
         ("methods = [{draft_size = 3}]", r"methods\[0\] lacks its method"),
         ("methods = ['unispec', 'unispec']", "methods holds unispec twice"),
         ("methods = []", "methods is an empty list"),

@@ -13,12 +13,13 @@ import torch
 
 import specviz as sv
 from specviz.errors import ParameterError
+from specviz.methods.kinds import SizedMethod
 
 SIZE = sv.Parameter("size", 3, 1, 4)
 
 
-def method(**body: object) -> type[sv.Method]:
-    return type("Mine", (sv.Method,), body)
+def method(base: type[sv.Method] = sv.Method, **body: object) -> type[sv.Method]:
+    return type("Mine", (base,), body)
 
 
 def decode(kind: type[sv.Method]) -> sv.Trace:
@@ -31,6 +32,10 @@ def decode(kind: type[sv.Method]) -> sv.Trace:
         ({"parameters": SIZE}, r"Mine\.parameters is a tuple of Parameter.*ends in a comma"),
         ({"parameters": (SIZE, SIZE)}, r"has 'size' twice"),
         ({"parameters": (sv.Parameter("draft", 3),)}, r"would hide Method\.draft"),
+        ({"parameters": (sv.Parameter("memory", 3),)}, r"would hide Hooks\.memory"),
+        ({"parameters": (sv.Parameter("session", 3),)}, r"would hide Method\.session"),
+        ({"parameters": (sv.Parameter("resize", 3),), "base": SizedMethod}, r"hide SizedMethod\.resize"),
+        ({"parameters": (sv.Parameter("unsized", 3),), "base": SizedMethod}, r"hide SizedMethod\.unsized"),
         ({"signals": sv.Signal("x")}, r"Mine\.signals is a tuple of Signal"),
         ({"signals": ("x",)}, r"Mine\.signals is a tuple of Signal"),
         ({"name": "two words"}, r"cannot be called 'two words'"),
@@ -53,6 +58,12 @@ def test_a_class_that_declares_wrongly_is_refused(body: dict[str, object], messa
 def test_a_parameter_has_a_name_and_a_legal_default(name: str, default: object, message: str):
     with pytest.raises(ParameterError, match=message):
         sv.Parameter(name, default, 1, 4)
+
+
+@pytest.mark.parametrize(("default", "choices"), [(3, (3, 4)), (True, ("a",)), ("a", ("a", 1))])
+def test_choices_are_strings(default: object, choices: tuple[object, ...]):
+    with pytest.raises(ParameterError, match="size: choices are strings, for a default that is one"):
+        sv.Parameter("size", default, choices=choices)
 
 
 @pytest.mark.parametrize("name", ["seed", "temperature", "batch", "out"])

@@ -98,6 +98,8 @@ def test_an_instance_stands_for_its_class_with_its_parameters(tmp_path):
         sv.calibrate("town", Copies(most=2))
     with pytest.raises(ParameterError, match="calibration determines draft_size"):
         sv.calibrate("town", sv.method("unispec", draft_size=16))
+    with pytest.raises(ParameterError, match="rounds must be a whole number of at least 1"):
+        sv.calibrate("town", sv.method("unispec", draft_size="calibrated"), rounds=0)
     with pytest.raises(ParameterError, match="is an instance: pass its class, and its parameters by"):
         lineup([], [Copies(most=2)])
 

@@ -371,6 +371,9 @@ def test_labels():
         ({"k_min": 0}, "k_min"),
         ({"adaptive_drafting": 1}, "adaptive_drafting must be True or False"),
         ({"margin_scale": -1}, "margin_scale"),
+        ({"margin_scale": math.inf}, "margin_scale"),
+        ({"gamma": math.inf}, "gamma"),
+        ({"top_beta": 10**30}, "top_beta"),
     ],
 )
 def test_what_cannot_be_is_refused(given, said):

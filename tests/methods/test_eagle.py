@@ -296,9 +296,9 @@ def test_siblings_that_forget_each_other_have_another_law(monkeypatch):
     judged = tree.judge_drawn
 
     def unmoved(draft, scores, sampling, u, last):
-        first = [i for i, parent in enumerate(draft.parents) if parent not in draft.parents[:i]]
         verdict = judged(draft, scores, sampling, u, last)
-        verdict.token = judged(draft.take(first[:1]), scores[:2], sampling, u[:1], last).token
+        first = specviz.Draft.chain(draft.tokens[:1], q=draft.q[:1])
+        verdict.token = judged(first, scores[:2], sampling, u[:1], last).token
         return verdict
 
     monkeypatch.setattr(eagle, "judge_drawn", unmoved)

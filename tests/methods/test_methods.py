@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
+from functools import partial
 from importlib import metadata
 
 import pytest
 from tiny import TableModel
 
 import specviz
-from specviz import methods
+from specviz import cli, methods
 from specviz.draft import Draft
 from specviz.errors import ParameterError, SpecvizError
+from specviz.loop.choices import Choices
 from specviz.methods import Method, Parameter
 from specviz.methods.kinds import SampledTreeMethod, StreamMethod
 
@@ -70,6 +73,20 @@ def test_a_broken_package_does_not_break_the_others(installed):
         methods.find("foreign")
     with pytest.raises(SpecvizError, match="calls itself 'bild'"):
         methods.find("other")
+
+
+def test_a_broken_package_is_left_out_of_the_lists(installed, capsys):
+    everything = methods.names("prompt")
+    installed(broken="no_such_package_here:Mine")
+    assert methods.names("prompt") == everything
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("specviz: method 'broken' (no_such") and err.count("\n") == 1
+    choices = Choices("town", "speculative", None, None, {}, {})
+    choices._target = TableModel(vocabulary=3, seed=1)
+    assert not choices._serves("broken")
+    assert cli.run(["models"]) == 0
+    out, _ = capsys.readouterr()
+    assert re.search(r"broken:\s+method 'broken' .* cannot be imported", out) and "unispec: UniSpec" in out
 
 
 def test_an_unknown_parameter_is_answered_with_near_ones():
@@ -151,3 +168,24 @@ def test_another_instance_keeps_what_was_left_open():
         sized.resize(7)  # as a run does when it finds a calibration
     assert sized.again().draft_size == 7
     assert open_.again().chosen == {"beta"} and open_.again().values == open_.values
+
+
+def test_the_settings_of_an_instance_are_those_that_were_set():
+    sized, fixed = (methods.find("unispec")(depth=10, **more) for more in ({"draft_size": "calibrated"}, {}))
+    for method in (sized, fixed):
+        method.resize(7)
+    assert methods.settings_of(sized, {}) == ("unispec", {"depth": 10, "draft_size": "calibrated"})
+    assert methods.settings_of(fixed, {}) == ("unispec", {"depth": 10, "draft_size": 7})
+    static = methods.find("eagle")(tree="static", draft_size=24)
+    name, values = methods.settings_of(static, {})
+    assert methods.make(name, **values).values == static.values
+    used = methods.find("retranslate")()
+    used.prepare(types.SimpleNamespace(kind="encoder-decoder", template="task"))
+    assert used.template == "task" and methods.settings_of(used, {}) == ("retranslate", {})
+
+
+def test_a_function_that_makes_a_method_is_one_method():
+    make = partial(methods.find("bild"), fallback=0.3)
+    assert methods.as_list(make) == [make] and methods.as_list((make, "bild")) == [make, "bild"]
+    with pytest.raises(ParameterError, match="a method must be a name, a class or an instance, got 5"):
+        methods.as_list(5)

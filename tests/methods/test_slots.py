@@ -160,6 +160,7 @@ def test_a_lowered_block_is_whole_again_with_another_drafter(model) -> None:
         assert trace.run["parameters"]["draft_length"] == length
         if length == 7:
             copy = method.again()
+    assert specviz.methods.settings_of(copy, {}) == ("specdec", {})
     trace = specviz.generate(model, PROMPTS[:1], copy, draft=model, max_new_tokens=4)
     assert trace.run["parameters"]["draft_length"] == 10
 

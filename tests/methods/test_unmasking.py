@@ -214,6 +214,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny(0)
     with pytest.raises(ParameterError, match="draft_length of 9 is more than the canvas' 8 cells"):
         specviz.generate(model, PROMPT, "ssd", draft_length=9, max_new_tokens=8)
+    specviz.generate(model, PROMPT, "ssd", draft_length=9, tail="shorter", max_new_tokens=8)
     with pytest.raises(
         ParameterError, match="continues a text token by token, and tiny is a masked-diffusion"
     ):

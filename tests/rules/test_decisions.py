@@ -160,6 +160,16 @@ def test_the_confidence_is_cut_to_0_and_1():
     assert gap.blend(signals).tolist() == [0, 0.375, 1]
 
 
+def test_weights_that_sum_to_1_but_for_rounding_give_a_sure_drafter_its_whole_window():
+    values = CM_ASD | dict.fromkeys(gap.WEIGHTS[:3], 0.33333)
+    assert not gap.problem(values)
+    sure = gap.confidence(np.array([0.0, 1000.0, 1.0, 1.0]), 40, values)
+    assert gap.window(float(sure), values) == values["k_max"]
+    logits = 1000 * torch.eye(1, 40)
+    sure = signals.ensemble(logits, tuple(values[name] for name in gap.WEIGHTS))
+    assert gap.window(float(sure), values) == values["k_max"]
+
+
 @pytest.mark.parametrize("reading", ["as_written", "as_described"])
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_thresholds_of_numbers_arrays_and_tensors(reading, adaptive):
@@ -271,6 +281,14 @@ def test_a_text_that_is_not_taken_is_answered_with_what_is():
         Parameter("x", "a", choices=("a", "b")).check("c")
     with pytest.raises(ParameterError, match="x must be a string, got 1"):
         Parameter("x", "a").check(1)
+
+
+def test_a_number_that_is_refused_is_written_as_it_is():
+    with pytest.raises(ParameterError, match=r"x must lie in \[0, 1\], got 1\.0000001$"):
+        Parameter("x", 0.5, 0, 1).check(1.0000001)
+    for parameter in (Parameter("x", 1, 0, 9), Parameter("x", 0.5, 0)):  # no float is as large
+        with pytest.raises(ParameterError, match=r"^x must .*, got 10{39}$"):
+            parameter.check(10**400)
 
 
 def test_every_rules_parameter_is_legal():

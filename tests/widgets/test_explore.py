@@ -10,6 +10,7 @@ from pretended import PARAMETERS, Decoder
 import specviz
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.methods.base import Parameter
+from specviz.rules.gap import CM_ASD
 from specviz.widgets import explore
 from specviz.widgets.explore import Explorer, positions, slider
 from specviz.widgets.job import Job, decoding
@@ -34,6 +35,8 @@ def test_a_slider_without_bounds_still_holds_its_default():
     for default in (0.0, -3.0, 5.0):
         control = slider(Parameter("x", default))
         assert control["low"] <= default <= control["high"] and control["open"]
+    gamma = slider(next(p for p in CM_ASD if p.name == "gamma"))
+    assert (gamma["high"], gamma["open"]) == (10, True)  # its own limit only keeps it finite
 
 
 def test_the_code_line_evaluates_to_the_same_settings():
