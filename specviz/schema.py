@@ -97,7 +97,7 @@ class Signal:
         return self.name.replace("_", " ") + (f", {self.unit}" if self.unit else "")
 
 
-def is_word(text: Any) -> bool:
+def is_word(text: str) -> bool:
     """Whether a run's metadata can hold a text as a unit, a meaning or a line of pseudocode."""
     return isinstance(text, str) and len(text) <= WORD_LIMIT
 

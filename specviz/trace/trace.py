@@ -800,7 +800,7 @@ def _file_names(runs: Sequence[str]) -> list[str]:
     return names
 
 
-def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
+def with_column(table: pa.Table, name: str, values: np.ndarray | list[str] | pa.Array) -> pa.Table:
     """The table with new values in a column, in the column's type."""
     import pyarrow as pa
 
