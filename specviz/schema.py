@@ -46,6 +46,8 @@ RESERVED = frozenset((
 ))  # fmt: skip
 LEVELS = ("node", "cycle")
 NAME_LIMIT = 64  # maximum characters of a signal's name
+WORD_LIMIT = 256  # maximum characters of a unit, a meaning, a line of pseudocode ...
+LINES_LIMIT = 64  # ... and maximum lines of pseudocode
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Signal:
     Raises
     ------
     ParameterError
-        If the name is not an identifier or is that of another column, or the level is neither.
+        If the name is not an identifier or is that of another column, the level is neither, or the unit or
+        the meaning is no text or too long for the record.
     """
 
     name: str
@@ -81,11 +84,22 @@ class Signal:
                 f"a {self.level} signal cannot be called {self.name!r}: take an identifier of at most "
                 f"{NAME_LIMIT} characters that no other column of the record has"
             )
+        for field, text in (("unit", self.unit), ("meaning", self.meaning)):
+            if not is_word(text):
+                raise ParameterError(
+                    f"signal {self.name!r}: {field} is a text of at most {WORD_LIMIT} characters, "
+                    f"got {text!r:.60}"
+                )
 
     @property
     def heading(self) -> str:
         """Name and unit, as a label shows them."""
         return self.name.replace("_", " ") + (f", {self.unit}" if self.unit else "")
+
+
+def is_word(text: str) -> bool:
+    """Whether a run's metadata can hold a text as a unit, a meaning or a line of pseudocode."""
+    return isinstance(text, str) and len(text) <= WORD_LIMIT
 
 
 def is_name(name: Any) -> bool:
@@ -256,7 +270,7 @@ RUN_FIELDS: dict[str, str] = {
     "calibration": "Where the draft size was measured to be the best: {parameter, value, device, created}; null where it was given.",
     "tokenizer": "Name of the tokenizer.",
     "eos": "Ids that end a text.",
-    "prompts": "For each prompt {tokens} (its ids) and, where it had them, id, turn, kind, language and reference.",
+    "prompts": "For each prompt {tokens} (its ids) and, where it had them, id, turn, kind, language, reference and segmented (whether, or by what, its text is split into words). A redacted one has length, its number of tokens, in place of tokens, id and reference; {selected: false} stands for one that a saved selection leaves out.",
     "pieces": "Bytes (base64) of every token id that occurs in the run; the recorder fills it.",
     "machine": "{processor, device, system}.",
     "threads": "Threads that the backend used.",

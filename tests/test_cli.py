@@ -531,6 +531,25 @@ def test_a_broken_pipe_is_quiet(here, say, folders):
     assert done.returncode == 1
 
 
+def test_files_are_written_although_the_output_is_closed(here, monkeypatch):
+    path = specviz.example("prompt_lookup")
+
+    class Closed(StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    for words in (
+        ["show", path, "--html", "a.html", "--png", "a.png", "--perfetto", "a.json"],
+        ["metrics", path, "--aiperf", "a.jsonl"],
+        ["import", "a.jsonl", "--from", "aiperf", "--aiperf", "b.jsonl"],
+        ["explain", path, "--png", "b.png", "--html", "b.html", "--json", "b.json"],
+    ):
+        monkeypatch.setattr(sys, "stdout", Closed())
+        assert cli.run([str(word) for word in words]) == 1
+    for name in ("a.html", "a.png", "a.json", "a.jsonl", "b.jsonl", "b.png", "b.html", "b.json"):
+        assert Path(name).exists(), name
+
+
 def test_an_ascii_terminal_is_no_error(here, say, folders):
     say("generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
     done = process("show", "o", env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})

@@ -232,7 +232,8 @@ def test_what_a_later_step_took_back_is_no_output():
 
 
 def test_canvases_and_streams_have_metrics_of_their_own():
-    recorder = Recorder({"run": "c", "method": "ssd", "prompts": [{"tokens": [7]}], "canvas": {"cells": 4}})
+    canvas = {"length": 4, "block": 4, "cache": "none", "refresh": None}
+    recorder = Recorder({"run": "c", "method": "ssd", "prompts": [{"tokens": [7]}], "canvas": canvas})
     recorder.add({"cycle": 0, "prompt": 0})
     with pytest.raises(TraceError, match="writes canvases: acceptance is defined only for texts that grow"):
         metrics.rosetta(recorder.close())

@@ -220,3 +220,17 @@ def test_a_run_without_its_dense_record_is_whole(error, step, monkeypatch, tmp_p
     made = specviz.generate(TARGET, [[1, 2]], resume=True, **options)
     assert made.run["record"] == "dense" == Trace.open(path).run["record"]
     assert made.texts == texts
+
+
+def test_a_turn_without_room_stays_among_the_prompts(tmp_path, capsys):
+    market = "Tell me about the market."
+    prompts = [{"turns": [market, market * 200]}, {"prompt": "The cook saw"}]
+    path = tmp_path / "run.parquet"
+    options = {"max_new_tokens": 8, "out": path, "record": "dense"}
+    trace = specviz.generate("town", prompts, "prompt_lookup", **options)
+    assert "the conversation ends before it" in capsys.readouterr().err
+    for each in (trace, Trace.open(path)):
+        assert each.cycles["prompt"].unique().tolist() == [0, 2]
+        assert each.prompts["turn"].tolist()[:2] == [0, 1] and len(each.prompts) == 3
+    part = densify(trace.select(prompt=2), "town")
+    assert part.prompts["prompt"].tolist() == [2]

@@ -130,6 +130,26 @@ def test_a_streamed_answer_has_its_counts_in_the_last_chunk(file):
         origin_of(write(file, {"error": {"code": 500}}, chunk))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_streamed_answer_is_read_as_curl_saves_it(file, end):
+    part = {"index": 0, "content": "a", "stop": False}
+    last = part | {"stop": True, "timings": ENGINES["llama.cpp"]["timings"]}
+    events = [
+        f"data: {json.dumps(part)}",
+        "",
+        ": ping",
+        "event: end",
+        f"data:{json.dumps(last)}",
+        "data: [DONE]",
+    ]
+    file.write_text(end.join([*events, ""]), newline="")
+    assert origin_of(file) == "llama.cpp"
+    counts = read_counts(file, "llama.cpp")
+    assert counts.total("accepted") == 167 and counts.requests["id"].tolist() == ["line 5"]
+    file.write_text("data: {", newline="")
+    assert "line 1 is not JSON" in refused(file, "llama.cpp")
+
+
 def test_older_names_and_shapes_are_read_too(file):
     meta = ENGINES["sglang"]["meta_info"]
     older = {k: v for k, v in meta.items() if "correct" not in k and "proposed" not in k}
@@ -409,6 +429,14 @@ def test_sglang_may_accept_more_than_the_answer_kept(file):
 def test_a_log_that_begins_with_a_bracket_is_a_log(file):
     file.write_text("[INFO] loaded\n" + LOG)
     assert origin_of(file) == "llama.cpp-log"
+
+
+def test_a_byte_of_a_log_may_be_no_text(file):
+    file.write_bytes(b"I prompt: caf\xe9\n" + LOG.encode())
+    assert origin_of(file) == "llama.cpp-log"
+    assert read_counts(file, "llama.cpp-log").total("accepted") == 167
+    file.write_bytes(json.dumps(ENGINES["llama.cpp"]).encode() + b'\n{"a": "\xe9"}')
+    assert origin_of(file) == "llama.cpp" and "is not UTF-8 text" in refused(file, "llama.cpp")
 
 
 def test_a_damaged_rate_in_a_log_names_its_line(file):

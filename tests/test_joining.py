@@ -141,3 +141,22 @@ def test_another_round_is_no_further_text(tmp_path):
     ):
         both.join()
     assert len(both.select(run="first").join().prompts) == 1
+
+
+def test_redacted_runs_are_not_joined_as_different_texts(tmp_path):
+    for name in ("first", "second"):
+        traces.build("speculative", path=tmp_path / f"{name}.parquet", run=name)
+    both = Trace.open(tmp_path).redact()
+    with pytest.raises(TraceError, match=r"prompts of speculative were redacted.* its 2 runs .*select\(run="):
+        both.join()
+    assert len(both.select(run="first", prompt=0).join().prompts) == 1
+
+
+def test_a_joined_run_keeps_why_the_first_incomplete_one_stopped(tmp_path):
+    for seed, stopped in enumerate([None, "interrupted", "a bug"]):
+        recorder = Recorder(traces.metadata(seed=seed), tmp_path / f"{seed}.parquet", piece=traces.piece)
+        for cycle in traces.cycles(seed=seed):
+            recorder.add(cycle)
+        recorder.close(stopped is None, stopped)
+    run = Trace.open(tmp_path).join().run
+    assert (run["complete"], run["stopped"]) == (False, "interrupted")

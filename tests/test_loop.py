@@ -390,7 +390,7 @@ def test_prompts_that_are_none(table, bad):
 # -- refused before any work -----------------------------------------------------------------------
 
 
-def test_refusals(table, tmp_path):
+def test_refusals(table, tmp_path, monkeypatch):
     target, drafter = table
 
     def refused(error, match, model=target, prompt=(1, 2), method="speculative", **options):
@@ -426,6 +426,10 @@ def test_refusals(table, tmp_path):
     (tmp_path / "there.parquet").write_bytes(b"")
     with pytest.raises(TraceError, match="exists"):
         specviz.generate(target, [1], draft=drafter, out=tmp_path / "there.parquet")
+    monkeypatch.setattr("specviz.trace.files.RUN_LIMIT", 10_000)
+    with pytest.raises(TraceError, match="decode the prompts in several runs"):
+        specviz.generate(target, [[1] * 60] * 99, draft=drafter, out=tmp_path / "long.parquet")
+    assert target.opened == drafter.opened == 0 and not list(tmp_path.glob("*long*"))
 
 
 def test_a_loaded_drafter_may_be_on_another_device_of_the_same_kind():

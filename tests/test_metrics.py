@@ -313,7 +313,12 @@ def grown(**run) -> Trace:
     first = tree([A, R, A, R, U, R, "unsent"], [10, 11, 12, 13, 12, 15, 77], [10, 12, 99], keep=0)
     second = tree([R, A, U, U, C, U], [20, 21, 22, 23, 24, 25], [21], keep=3, end="eos")
     return record(
-        PREFILL, first, second, prompts=prompts, memory={"start": {"state": "cold", "keep": "run"}}, **run
+        PREFILL,
+        first,
+        second,
+        prompts=prompts,
+        memory={"start": {"state": "cold", "keep": "run", "known": 0}},
+        **run,
     )
 
 

@@ -108,6 +108,34 @@ def test_a_signal_of_another_length_is_refused_where_the_draft_is_made():
         Signal("age", level="text")
 
 
+@pytest.mark.parametrize("words", [{"unit": "x" * 257}, {"meaning": "x" * 257}, {"meaning": 3}])
+def test_a_description_that_no_record_holds_is_refused_where_it_is_declared(words):
+    with pytest.raises(ParameterError, match=r"'age': (unit|meaning) is a text of at most 256 characters"):
+        Signal("age", **words)
+
+
+def test_more_signals_than_a_trace_holds_are_refused_while_it_is_recorded(tmp_path, monkeypatch):
+    names = [f"s{i}" for i in range(65)]
+    controls = [{"control_name": [n], "control_value": [1.0]} for n in names]
+    for level, cycles in (
+        ("node", [{"node_token": [1], f"signal:{n}": [1.0]} for n in names]),
+        ("cycle", controls),
+    ):
+        recorder = Recorder({"run": "r", "method": "m"})
+        for number, cycle in enumerate(cycles[:64], 1):
+            recorder.add({"cycle": number, **cycle})
+        recorder.flush()
+        recorder.add({"cycle": 65, **cycles[64]})
+        with pytest.raises(TraceError, match=f"at most 64 {level} signals"):
+            recorder.flush()
+    monkeypatch.setattr("specviz.trace.recorder.DISTINCT", 100)
+    recorder = Recorder({"run": "r", "method": "m"}, tmp_path / "r.parquet")
+    for number, cycle in enumerate(controls):
+        recorder.add({"cycle": number, **cycle})
+    with pytest.raises(TraceError, match="'control_name' has more than 64 names"):
+        _ = recorder.close().cycles
+
+
 @pytest.mark.parametrize("name", ["token", "confidence", "<b>", "x" * 65, "a.b"])
 def test_a_file_whose_signals_are_called_like_columns_is_refused(tmp_path, name):
     recorded(tmp_path / "own.parquet")

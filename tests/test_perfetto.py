@@ -10,7 +10,8 @@ import pytest
 
 import specviz as sv
 from specviz.errors import TraceError
-from traces import build
+from specviz.trace import Recorder
+from traces import build, metadata
 
 
 def events_of(trace, folder):
@@ -101,3 +102,14 @@ def test_what_has_no_times_is_refused(tmp_path):
     build("tree").to_perfetto(tmp_path / "t.json")
     with pytest.raises(TraceError, match="exists"):
         build("tree").to_perfetto(tmp_path / "t.json")
+
+
+def test_a_character_of_several_tokens_is_one_character(tmp_path):
+    cat = "猫".encode()
+    recorder = Recorder(metadata("autoregressive"), piece=lambda token: cat[token : token + 1])
+    recorder.add(
+        {"cycle": 1, "start": 0.0, "duration": 1.0, "out_token": [0, 1, 2], "out_position": [0, 1, 2]}
+    )
+    recorder.add({"cycle": 2, "start": 1.0, "duration": 1.0, "out_token": [0], "out_position": [3]})
+    cycles = [e for e in events_of(recorder.close(), tmp_path) if e["name"].startswith("cycle")]
+    assert [e["args"]["text"] for e in cycles if e["ph"] == "X"] == ["猫", r"\xe7"]

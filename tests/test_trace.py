@@ -172,6 +172,9 @@ def test_a_cycle_with_a_wrong_column_or_length_is_refused():
         close({"node_token": ["a"]})
     with pytest.raises(TraceError, match="column node_token cannot hold"):
         close({"node_token": np.array([2**40])})
+    for column, value in (("stop", "x" * 300), ("node_source", ["é" * 129])):
+        with pytest.raises(TraceError, match=f"column '{column}' has words longer than 256 bytes"):
+            close({column: value})
 
 
 def test_record_none_keeps_the_text_alone(tmp_path):
@@ -188,6 +191,55 @@ def test_an_empty_run_opens(tmp_path):
     assert trace.text == ""
     assert trace.run["complete"] is False
     assert trace.run["stopped"] == "nothing to do"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"pseudocode": [["draft", "x" * 257]]}, {"pseudocode": [["", "x"]] * 65}, {"prompts": [{"turn": "1"}]}],
+)
+def test_metadata_that_no_reader_accepts_is_refused_before_the_first_cycle(tmp_path, change):
+    with pytest.raises(TraceError, match=rf"the run's metadata, {next(iter(change))}.* (long|not '1')"):
+        Recorder(traces.metadata() | change, tmp_path / "run.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_prompts_that_no_file_holds_are_refused_or_stay_in_the_partial(tmp_path, monkeypatch):
+    path, run = tmp_path / "run.parquet", traces.metadata()
+    long = [{"tokens": [7] * 10_000}]
+    traces.build(path=path)
+    monkeypatch.setattr("specviz.trace.files.RUN_LIMIT", 20_000)
+    with pytest.raises(TraceError, match="decode the prompts in several runs"):
+        Recorder(run | {"prompts": long}, tmp_path / "long.parquet")
+    recorder = Recorder(run | {"prompts": []}, tmp_path / "long.parquet", piece=traces.piece)
+    for cycle in traces.cycles():
+        recorder.add(cycle)
+    recorder.run["prompts"] += long
+    with pytest.raises(TraceError, match=r"cannot write .*several runs; the run is in .*partial, which can"):
+        recorder.close()
+    assert len(Trace.open(tmp_path / "_long.parquet.partial").cycles) == len(Trace.open(path).cycles)
+    assert not (tmp_path / "long.parquet").exists()
+    memory = Recorder(run | {"prompts": long}).close()
+    with pytest.raises(TraceError, match="several runs"):
+        memory.save(tmp_path / "long.parquet")
+
+
+def test_a_file_holds_its_metadata_once(tmp_path):
+    path = tmp_path / "run.parquet"
+    Recorder(traces.metadata() | {"prompts": [{"tokens": [7] * 50_000}]}, path).close()
+    metadata = pq.read_metadata(path).metadata
+    assert list(metadata) == [KEY] and len(metadata[KEY]) > 150_000
+    assert pq.read_schema(path).metadata == metadata
+
+
+def test_the_partial_stays_until_the_file_opens(tmp_path, monkeypatch):
+    def broken(path):
+        raise TraceError("damaged")
+
+    recorder = Recorder(traces.metadata(), tmp_path / "run.parquet")
+    monkeypatch.setattr("specviz.trace.trace.open_file", broken)
+    with pytest.raises(TraceError, match=r"damaged; the run is in .*partial"):
+        recorder.close()
+    assert recorder.partial.exists()
 
 
 def test_late_fields_are_saved(tmp_path):
@@ -540,6 +592,9 @@ def test_redacting_drops_prompts_paths_and_machines(tmp_path):
         "tokenizer": "C:\\ada\\town",
         "machine": {"processor": "ada-pc", "device": "cpu", "system": "ada-host"},
         "parameters": {"length": 4, "store": "/home/ada/store.bin"},
+        "run": "/home/ada/one",
+        "calibration": {"parameter": "length", "value": 4, "device": "ada-pc, 2 threads"},
+        "backend": {"name": "llama.cpp", "system": "ada", "threads": 2},
     }
     only = 500  # a token that occurs in a prompt alone
     prompts = traces.metadata(prompts=2)["prompts"]
@@ -561,12 +616,16 @@ def test_redacting_drops_prompts_paths_and_machines(tmp_path):
     assert all("tokens" not in p and "reference" not in p for p in shared.run["prompts"])
     assert shared.run["model"]["name"] == "town"
     assert shared.run["machine"] == {"device": "cpu"}
+    assert shared.run["run"] == "one" and set(shared.cycles["run"]) == {"one"}
+    assert shared.run["calibration"] == {"parameter": "length", "value": 4, "device": None}
+    assert shared.run["backend"] == {"name": "llama.cpp", "threads": 2}
     assert shared.prompts["tokens"].tolist() == [7, 7]
     used = set(trace.nodes["token"]) | set(trace.outputs["token"])
     used |= set(trace.tops("pred")["token"]) | set(trace.tops("node")["token"])
     assert set(shared.pieces) == used
-    assert shared.nodes.equals(trace.nodes)
+    assert shared.nodes.drop(columns="run").equals(trace.nodes.drop(columns="run"))
     assert shared.texts == trace.texts
+    assert shared.redact().run == shared.run
 
 
 # ------------------------------------------------------------ hostile files
@@ -704,6 +763,8 @@ def test_an_older_version_s_words_are_read_as_today_s(tmp_path):
         ({"prompts": [{"tokens": [1], "kind": {"a": 1}}]}, "metadata, prompts"),
         ({"prompts": [{"tokens": [1], "reference": ["a", 3]}]}, "metadata, prompts"),
         ({"prompts": [{"tokens": [1], "segmented": 3}]}, "metadata, prompts"),
+        ({"prompts": [{"tokens": [1], "length": "7"}]}, "metadata, prompts"),
+        ({"prompts": [{"tokens": [1], "turn": "1"}]}, "metadata, prompts"),
         ({"pieces": {"1": "!!"}}, "metadata, pieces holds"),
         ({"pieces": {"x": "AA=="}}, "pieces"),
         ({"pieces": [1]}, "metadata, pieces"),
@@ -761,6 +822,8 @@ def changed(table: pa.Table, name: str, change) -> pa.Table:
         ("tail_token", lambda v: [-7], "negative"),
         ("prompt", lambda v: None, "empty cells"),
         ("prompt", lambda v: -1, "negative"),
+        ("prompt", lambda v: 1, r"more prompts than the metadata \(1\)"),
+        ("pass_rows", lambda v: v and [None] * len(v), "empty"),
         ("cycle", lambda v: -3, "negative"),
         ("keep", lambda v: -1, "negative"),
         ("keep", lambda v: 1_000_000, "keeps"),

@@ -112,6 +112,8 @@ def test_lines_add_up_and_an_older_order_of_the_fields_is_read(file):
     assert (counts.total("drafts"), counts.total("drafted"), counts.total("accepted")) == (118, 590, 524)
     assert metrics.by_position(counts)["accepted"].tolist() == [116, 112, 108, 104, 84]
     assert "exact counts: the log rounds" in explain(file).text()
+    file.write_bytes(b"INFO prompt: caf\xe9\n" + OLDER.encode())
+    assert origin_of(file) == "vllm-log" and read_counts(file, "vllm-log").total("accepted") == 262
 
 
 BROKEN = [

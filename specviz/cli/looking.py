@@ -56,20 +56,23 @@ def show(
         trace = trace.select(prompt=prompt - 1)
         if not len(trace.cycles):
             raise TraceError(f"{path} holds no cycles of prompt {prompt}")
+    written = []  # before anything is printed, because the output's reader may close it early
+    if html is not None:
+        written.append(f"page: {trace.to_html(html, force=force)}")
+    if png is not None:
+        from specviz import view
+
+        written.append(f"picture: {write_bytes(png, view.png(trace.split()[0]), force=True)}")
+    if gif is not None:
+        written.append(f"film: {trace.to_gif(gif, force=True)}")
+    if perfetto is not None:
+        written.append(f"Perfetto's trace: {trace.to_perfetto(perfetto, force=True)}")
     if csv:
         print(escape.csv(trace.summary()), end="")
     else:
         show_trace(trace, path if prompt is None else None)
-    if html is not None:
-        print(f"page: {trace.to_html(html, force=force)}")
-    if png is not None:
-        from specviz import view
-
-        print(f"picture: {write_bytes(png, view.png(trace.split()[0]), force=True)}")
-    if gif is not None:
-        print(f"film: {trace.to_gif(gif, force=True)}")
-    if perfetto is not None:
-        print(f"Perfetto's trace: {trace.to_perfetto(perfetto, force=True)}")
+    for line in written:
+        print(line)
 
 
 def metrics(
@@ -94,6 +97,9 @@ def metrics(
         raise ParameterError(f"{path} holds {len(parts)} contenders, and --aiperf takes one: give its file")
     if several and base is None:
         base = _baseline_among(parts)
+    if aiperf is not None:
+        (part,) = parts.values()
+        counts(part).to_aiperf(aiperf, force=force)
     if csv:
         tables = {name: rosetta(part, base) for name, part in parts.items()}
         print(escape.csv(_joined(tables) if several else tables.popitem()[1]), end="")
@@ -105,8 +111,7 @@ def metrics(
                 print(f"\n{runs} runs of the same settings, counted together")
             _print_definitions(part, base)
     if aiperf is not None:
-        (part,) = parts.values()
-        print(f"AIPerf's records: {counts(part).to_aiperf(aiperf, force=force)}")
+        print(f"AIPerf's records: {aiperf}")
 
 
 def _baseline_among(parts: dict[str, Trace]) -> Trace | None:
@@ -167,13 +172,15 @@ def explain(
     from specviz.explanations import explain as explained
 
     result = explained(source, plain, origin=origin, since=since)
-    print(result.text())
+    written = []
     if png is not None:
-        print(f"picture: {result.to_png(png, force=True)}")
+        written.append(f"picture: {result.to_png(png, force=True)}")
     if page is not None:
-        print(f"page: {result.to_html(page, force=force)}")
+        written.append(f"page: {result.to_html(page, force=force)}")
     if json is not None:
         write_text(json, result.to_json() + "\n", force)
+    for line in (result.text(), *written):
+        print(line)
 
 
 def import_counts(
@@ -208,6 +215,8 @@ def import_counts(
 
     counts = read_counts(path, origin, since=since)
     base = None if baseline is None else read_counts(baseline, origin, plain=True)
+    if aiperf is not None:
+        counts.to_aiperf(aiperf, force=force)
     print(visible(repr(counts).strip("<>")))
     if counts.pooled:
         rates = " ".join(f"{rate:.3f}" for rate in by_position(counts)["rate"])
@@ -223,7 +232,7 @@ def import_counts(
         for line, why in side.left_out.to_numpy():
             print(visible(f"skipped: {side.where}, line {line}: {why}"))
     if aiperf is not None:
-        print(f"AIPerf's records: {counts.to_aiperf(aiperf, force=force)}")
+        print(f"AIPerf's records: {aiperf}")
 
 
 def _print_definitions(counts: Trace | Counts, baseline: Trace | Counts | None) -> None:

@@ -58,7 +58,7 @@ def contexts(trace: Trace) -> pd.DataFrame:
 
     from specviz.explanations.costs import steps_of
 
-    steps = draft_counts(trace)
+    steps = draft_counts(trace).dropna(subset="context")
     columns = ["low", "high", "cycles", "first", "accepted", "forward"]
     if len(steps) < BINS * LEAST:
         return pd.DataFrame(columns=columns)

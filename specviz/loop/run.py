@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -29,7 +30,7 @@ from ..models.ranks import COMMAND, holding
 from ..models.template import Template
 from ..paths import expanded
 from ..trace import Recorder, Trace
-from ..trace.files import Record
+from ..trace.files import Record, check_fits
 from ..trace.recorder import check_absent
 from . import checks, machine
 from .batch import check_rows, decode_batch
@@ -275,6 +276,8 @@ class Run:
         if path is not None and path.suffix != ".parquet":
             path = path / f"{name}.parquet"
         metadata = self._metadata(name)
+        if path is not None:  # the recorder gets the prompts one by one
+            check_fits(metadata | {"prompts": [*chain.from_iterable(self._records())]})
         saved = SavedRun()
         if options.resume:
             saved = load_saved(path) if path is not None else saved

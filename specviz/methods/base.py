@@ -14,7 +14,7 @@ from ..errors import ParameterError, near
 from ..models.protocols import Context, Pass
 from ..rules.parameters import Parameter as Parameter
 from ..rules.parameters import Value
-from ..schema import EXACTNESS, Signal, check_signals
+from ..schema import EXACTNESS, LINES_LIMIT, WORD_LIMIT, Signal, check_signals, is_word
 from .hooks import Hooks
 
 if TYPE_CHECKING:
@@ -193,8 +193,9 @@ class Method(Hooks):
         Raises
         ------
         TypeError
-            If the class overrides `exactness`, its name cannot be used in a command, or its parameters or
-            signals are not a tuple, repeat a name, or would hide an attribute of a base class.
+            If the class overrides `exactness`, its name cannot be used in a command, its parameters or
+            signals are not a tuple, repeat a name, or would hide an attribute of a base class, or no record
+            can hold its pseudocode.
         """
         super().__init_subclass__(**options)
         if "name" not in cls.__dict__:
@@ -209,6 +210,12 @@ class Method(Hooks):
         for declared, kind in (("parameters", Parameter), ("signals", Signal)):
             if declared in cls.__dict__:
                 _check_declared(cls, declared, cls.__dict__[declared], kind)
+        lines = cls.pseudocode
+        if len(lines) > LINES_LIMIT or any(len(pair) != 2 or not all(map(is_word, pair)) for pair in lines):
+            raise TypeError(
+                f"{cls.__name__}.pseudocode is at most {LINES_LIMIT} pairs (when, line) of texts of at most "
+                f"{WORD_LIMIT} characters"
+            )
 
     def __init__(self, **values: Value) -> None:
         declared = {p.name: p for p in self.parameters}

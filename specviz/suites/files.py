@@ -12,7 +12,8 @@ import io
 import json
 import sys
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -101,6 +102,16 @@ def _ending(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
+@contextmanager
+def long_fields() -> Iterator[None]:
+    """Let a table's field be as long as a file; otherwise the module csv refuses 131,072 characters."""
+    before = csv.field_size_limit(LIMIT)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def _table(path: Path, content: bytes) -> list[Prompt]:
     """Read the rows of a table whose first line names its columns, one of them ``prompt``."""
     try:
@@ -109,7 +120,8 @@ def _table(path: Path, content: bytes) -> list[Prompt]:
         raise PromptError(f"{path} is not UTF-8 text") from None
     mark = TABLES[_ending(path)]
     try:  # strict: otherwise a quote that opens a field would swallow the rows below it
-        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True))
+        with long_fields():
+            rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True))
     except csv.Error as error:
         raise PromptError(
             f"{path} is not a table ({error}): a field that begins with a quote needs quotes around it, and "
@@ -217,11 +229,13 @@ def entry(line: object, where: str) -> Prompt:
                 fields["reference"] = answer
         fields["messages"] = chat(messages, f" ({where})")
     entry: Prompt = {"turns" if form == "turns" else "prompt": fields[form]}
+    bench = "category" in fields and "question_id" in fields  # Spec-Bench's form
+    if bench and fields.get("kind") is None:
+        fields["kind"] = KINDS.get(fields["category"], fields["category"])
     other = {"kind": "category", "reference": "references"}
     fields = {name: fields.get(theirs) for name, theirs in other.items()} | fields
     fields.setdefault("id", fields.get("question_id", fields.get("custom_id")))
-    if "category" in fields:  # Spec-Bench's form, in which every turn has its reference
-        fields["kind"] = KINDS.get(fields["kind"], fields["kind"])
+    if bench:  # every turn has its reference
         answers = fields["reference"]
         nested = isinstance(answers, list) and any(isinstance(each, list) for each in answers)
         if isinstance(answers, list) and (nested or len(entry.get("turns", ())) > 1):

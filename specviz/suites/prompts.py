@@ -41,7 +41,7 @@ class Suite(Sequence[Prompt]):
 
     def __init__(self, prompts: Iterable[Prompt], name: str, licence: str = "") -> None:
         self.name, self.licence = name, licence
-        given = [*prompts]
+        given = [{k: v for k, v in p.items() if k != "id" or v is not None} for p in prompts]
         taken = {str(prompt["id"]) for prompt in given if "id" in prompt}
         own = (str(i) if str(i) not in taken else f"#{i}" for i in range(1, len(given) + 1))
         self.prompts = [{"id": name, **prompt} for name, prompt in zip(own, given)]

@@ -142,10 +142,12 @@ def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[
     )
     try:
         names = list(columns) if columns is not None else next(lines, [])
-        for values in lines:
+        with files.long_fields():
+            numbered = [(lines.line_num, values) for values in lines]
+        for number, values in numbered:
             if not any(values):
                 continue
-            where = f"{path}, line {lines.line_num}"
+            where = f"{path}, line {number}"
             if len(values) != len(names):
                 raise PromptError(
                     f"{where}: {len(names)} fields are needed ({', '.join(names)}), not {len(values)}"

@@ -42,11 +42,11 @@ def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
     lines = []
     for i, given in enumerate(table.to_dict("records")):
         row = {str(name): None if pd.isna(value) else value for name, value in given.items()}
-        lines.append(json.dumps(_record(i, row, by.get(i), counts.most), ensure_ascii=False))
+        lines.append(json.dumps(_record(i, row, by.get(i), counts), ensure_ascii=False))
     return write_text(path, "\n".join(lines) + "\n", force)
 
 
-def _record(number: int, row: Record, steps: Any, most: int | None) -> Record:
+def _record(number: int, row: Record, steps: Any, counts: Counts) -> Record:
     metadata: Record = {
         "session_num": number, "conversation_id": row["id"], "turn_index": 0, "worker_id": "specviz",
         "record_processor_id": "specviz", "benchmark_phase": "profiling", "was_cancelled": False,
@@ -69,12 +69,12 @@ def _record(number: int, row: Record, steps: Any, most: int | None) -> Record:
         some = steps[steps["depth"].fillna(steps["drafted"]).fillna(1) > 0]
         histogram = some["accepted"].value_counts().sort_index()
         record = {
-            "engine": "specviz", "mean_acceptance_length": 1 + accepted / n,
+            "engine": counts.origin.removesuffix("-log"), "mean_acceptance_length": 1 + accepted / n,
             "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
             "acceptance_histogram": {str(j): int(count) for j, count in histogram.items()},
             "num_accepted_draft_tokens": accepted, "num_draft_tokens": drafted, "num_spec_steps": n,
         }  # fmt: skip
-        for name, value in (("num_spec_tokens", most), ("completion_tokens", row["output"])):
+        for name, value in (("num_spec_tokens", counts.most), ("completion_tokens", row["output"])):
             if value is not None:
                 record[name] = value
         # Lookahead's window is read in steps without a draft too; then the list does not add up.

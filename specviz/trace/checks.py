@@ -15,13 +15,12 @@ import numpy as np
 
 from specviz import files, schema
 from specviz.errors import TraceError
-from specviz.trace.files import KEY, KEYS, TOKEN_COLUMNS, Record, arrow_schema, dump
+from specviz.trace.files import KEY, KEYS, METADATA_LIMIT, TOKEN_COLUMNS, Record, arrow_schema, dump
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-METADATA_LIMIT = 64 << 20  # maximum bytes of a file's footer or header
 DATA_LIMIT = 4 << 30  # maximum bytes of a file in memory, by its own account ...
 SMALL, SWELL = 256 << 20, 1000  # ... and above SMALL, at most SWELL times its length
 ROW = ["prompt", "row", "update", "cycle"]  # the key: no two rows may be equal in these
@@ -199,6 +198,15 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
             raise TraceError(f"{where}: cycle {i} has only one of {name} and {other}")
 
 
+def check_words(name: str, words: pa.Array, where: str) -> None:
+    """Check that no text of a column is longer than readers allow."""
+    import pyarrow.compute as pc
+
+    limit = TEXT_LIMIT if name == "source" else WORD_LIMIT
+    if (pc.max(pc.binary_length(words)).as_py() or 0) > limit:
+        raise TraceError(f"{where}: column '{name}' has words longer than {limit} bytes")
+
+
 def check_values(table: pa.Table, where: str) -> None:
     """Check what the readers of a table rely on: no index is out of range, no count is negative."""
     import pyarrow as pa
@@ -221,10 +229,8 @@ def check_values(table: pa.Table, where: str) -> None:
         words = column.type.value_type if pa.types.is_list(column.type) else column.type
         if isinstance(words, pa.DictionaryType):
             flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
-            longest = (pc.max(pc.binary_length(chunk.dictionary)).as_py() for chunk in flat.chunks)
-            limit = TEXT_LIMIT if name == "source" else WORD_LIMIT
-            if max((n or 0 for n in longest), default=0) > limit:
-                fail(name, f"has words longer than {limit} bytes")
+            for chunk in flat.chunks:
+                check_words(name, chunk.dictionary, where)
         if column.type == pa.int32() and pc.any(pc.less(column, 0)).as_py():
             fail(name, "has negative numbers")
         if name == "top_k" and (pc.max(column).as_py() or 0) > 1_000_000:
@@ -232,7 +238,8 @@ def check_values(table: pa.Table, where: str) -> None:
     for name in ("control_name", "signal_name"):
         if name in names and pc.list_flatten(table.column(name)).null_count:
             fail(name, "has empty entries")
-    indices = (*TOKEN_COLUMNS, "node_parent", "pred_node", "out_position", "tail_position", "pass_tokens")
+    indices = (*TOKEN_COLUMNS, "node_parent", "pred_node", "out_position", "tail_position", "pass_tokens",
+               "pass_rows")  # fmt: skip
     for name in (n for n in names if n in indices):
         flat = pc.list_flatten(table.column(name))
         least = -1 if name in ("node_parent", "pred_node") else 0

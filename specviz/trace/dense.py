@@ -69,8 +69,7 @@ def attach(
     pieces |= {token: piece(token) for token in new if token not in pieces}
     record = run["record"] if run["record"] == "all" else "dense"
     run |= {"dense": about, "record": record, "pieces": encode_pieces(pieces)}
-    made = Trace([StoredRun(plain_run(run), table=table)])
-    return made.select(prompt=trace.cycles["prompt"].unique().tolist())
+    return Trace([StoredRun(plain_run(run), table=table)], trace._prompts)
 
 
 def _spread(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:

@@ -50,6 +50,7 @@ from specviz.trace.foreign import (
     json_of,
     lines_of,
     text_of,
+    unframed,
     word_of,
 )
 from specviz.trace.vllm_log import NUMBER, SIGN, VLLM_LOG
@@ -340,7 +341,7 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
     blocks: list[tuple[Line, Record]] = []
     sums: dict[tuple[str, str], list[tuple[list[int], float]]] = {}  # of each drafter and slot
     version, slot = None, ""
-    for number, text in enumerate(text_of(path).split("\n"), 1):
+    for number, text in enumerate(text_of(path, "replace").split("\n"), 1):
         text, line = text[:LONGEST], Line(path, number, {})
         if build := BUILD.search(text):
             version = f"llama.cpp build {build[1]}"
@@ -471,7 +472,7 @@ def origin_of(path: Path) -> str:
     TraceError
         If it cannot be read or is not supported; unsupported formats that are known are named.
     """
-    text = text_of(path)
+    text = unframed(text_of(path, "replace"))  # one byte of a log may be no text
     lines = [line for line in text.split("\n") if line.strip()]
     if not lines:
         raise TraceError(f"{path} is empty")

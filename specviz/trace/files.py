@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz import schema
+from specviz.errors import TraceError
 from specviz.files import replacing
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ Record: TypeAlias = dict[str, Plain]  # a JSON object: the metadata of a run, a 
 PARTIAL = ".partial"  # suffix of a run's stream until the run has ended; see `partial_of`
 KEY = b"specviz"  # key of the run's metadata in the file
 GROUP_BYTES = 64 << 20  # approximate size of a row group of the finished file
+METADATA_LIMIT = 64 << 20  # maximum bytes of a file's footer or header that is read ...
+RUN_LIMIT = 60 << 20  # ... and of the run's metadata that is written in it, next to Parquet's own
 KEYS = ("run", "method", "prompt", "row", "update", "cycle")
 TOKEN_COLUMNS: tuple[str, ...] = ("node_token", "node_top_token", "pred_top_token", "out_token")
 TOKEN_COLUMNS += ("out_top_token", "out_draft_token", "tail_token")
@@ -71,14 +74,38 @@ def reason(error: BaseException) -> str:
     return os.strerror(number) if number else str(error).splitlines()[0][:200]
 
 
+def check_fits(run: Record) -> bytes:
+    """Return the run's metadata as JSON, if a file can hold it.
+
+    Raises
+    ------
+    TraceError
+        If it is longer than `RUN_LIMIT`.
+    """
+    text = dump(run)
+    if len(text) > RUN_LIMIT:
+        raise TraceError(
+            f"the run's metadata takes {len(text) >> 20} MiB, and a file holds {RUN_LIMIT >> 20} MiB of it "
+            "(the ids of all prompts count): decode the prompts in several runs"
+        )
+    return text
+
+
 def write_parquet(path: Path, run: Record, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write a run's file under another name, then rename it, so that there is never half a file."""
+    """Write a run's file under another name, then rename it, so that there is never half a file.
+
+    Raises
+    ------
+    TraceError
+        If the run's metadata is too long; see `check_fits`.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = arrow_schema(run)
+    text, names = check_fits(run), arrow_schema()
     with replacing(path) as part, open(part, "xb") as file:
-        with pq.ParquetWriter(file, names, compression="zstd") as writer:
+        # Without Arrow's copy of the schema, which would hold the metadata again or hide it from its readers.
+        with pq.ParquetWriter(file, names, compression="zstd", store_schema=False) as writer:
             held: list[pa.RecordBatch] = []
             size = 0
             for batch in batches:
@@ -88,5 +115,6 @@ def write_parquet(path: Path, run: Record, batches: Iterable[pa.RecordBatch]) ->
                     writer.write_table(pa.Table.from_batches(held, names))
                     held, size = [], 0
             writer.write_table(pa.Table.from_batches(held, names))
+            writer.add_key_value_metadata({KEY: text})
         file.flush()
         os.fsync(file.fileno())

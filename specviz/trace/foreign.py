@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -211,12 +212,21 @@ class Line:
         return checked(kind, data, f"{self.where}{place and f', {place}'}")
 
 
-def text_of(path: Path) -> str:
-    """Read the whole text of a file of at most `FILE_LIMIT` bytes."""
+# What frames the objects of a streamed answer (server-sent events), which ``curl -N`` saves.
+FRAME = re.compile(r"^(?:data:[ \t]*(?:\[DONE\][ \t\r]*$)?|(?:event|id|retry)?:.*$)", re.MULTILINE)
+
+
+def unframed(text: str) -> str:
+    """The text without the frame of server-sent events, if it begins with one; lines keep their numbers."""
+    return FRAME.sub("", text) if FRAME.match(text[:4096].lstrip()) else text
+
+
+def text_of(path: Path, errors: str = "strict") -> str:
+    """Read the whole text of a file of at most `FILE_LIMIT` bytes; `errors` as of `bytes.decode`."""
     try:
         if (size := path.stat().st_size) > FILE_LIMIT:
             raise TraceError(f"{path} is {size >> 20} MiB; the limit is {FILE_LIMIT >> 20} MiB")
-        return path.read_text("utf-8-sig")
+        return path.read_text("utf-8-sig", errors)
     except OSError as error:
         raise TraceError(f"cannot read {path}: {reason(error)}") from error
     except UnicodeDecodeError:
@@ -225,7 +235,7 @@ def text_of(path: Path) -> str:
 
 def lines_of(path: Path) -> Iterator[Line]:
     """Yield the objects of a file: one per line, a single one, or a list of them."""
-    text = text_of(path)
+    text = unframed(text_of(path))
     numbered = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
         raise TraceError(f"{path} is empty")
@@ -492,13 +502,13 @@ def _acceptance(
         )
     request |= {"drafts": steps, "drafted": drafted, "accepted": accepted}
     # Steps without a draft are not counted. Each wrote one token; the answer's first token is the prefill's,
-    # but not in this package's own records, whose answers may also hold tokens that no step verified.
-    follows = counted_there and spec.get("engine") != "specviz"
+    # but not in records that this package wrote of its own runs, whose answers may also hold tokens that no
+    # step verified, or of another file of AIPerf's.
     undrafted = max((output or 0) - 1 - emitted, 0)
-    if not follows and (undrafted or short):
+    if spec.get("engine") in ("specviz", "aiperf") or (not counted_there and (undrafted or short)):
         return Request(request, each, of, chain, most, span)
     request |= {"steps": steps + undrafted, "emitted": emitted + undrafted}
-    unsure = undrafted > 0 or (output is None and spec.get("engine") != "specviz")
+    unsure = undrafted > 0 or output is None
     return Request(request, each, of, chain, most, span, undrafted=undrafted, least_steps=unsure)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,14 +13,10 @@ from specviz import schema
 from specviz.errors import TraceError
 from specviz.trace.files import Record, encode_pieces
 from specviz.trace.reading import StoredRun
-from specviz.trace.trace import pieces_in
+from specviz.trace.trace import pieces_in, with_column
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from specviz.trace.trace import Trace
-
-Column: TypeAlias = "np.ndarray | list[str] | pa.Array"
 
 # Fields in which runs of one method, models, settings and machine may differ.
 OWN = ("run", "prompts", "pieces", "created", "memory", "peak_memory", "complete", "stopped")
@@ -52,21 +48,27 @@ def join(runs: Sequence[Trace]) -> StoredRun:
         own = sorted(set(run.cycles["prompt"].tolist()))
         table = run.arrow([column.name for column in schema.COLUMNS])
         numbers = np.searchsorted(own, table.column("prompt").to_numpy()) + len(prompts)
-        table = _set(table, "prompt", numbers)
-        table = _set(table, "run", [name] * len(table))
+        table = with_column(table, "prompt", numbers)
+        table = with_column(table, "run", [name] * len(table))
         start, duration = (table.column(each).to_numpy() for each in ("start", "duration"))
         passes = table.column("pass_start").combine_chunks()
         begun = pa.ListArray.from_arrays(passes.offsets, pc.add(passes.values, clock), mask=passes.is_null())
-        tables.append(_set(_set(table, "start", start + clock), "pass_start", begun))
+        tables.append(with_column(with_column(table, "start", start + clock), "pass_start", begun))
         clock += max(0.0, float(np.nanmax(start + duration, initial=0.0)))
         pieces |= run.pieces
         first_only &= own == [0]
         every = run.run["prompts"] or [{}] * (1 + max(own, default=0))
         prompts += [every[number] for number in own]
+    if len(runs) > 1 and any(p.get("length") and not p.get("tokens") for p in prompts):
+        raise TraceError(
+            f"the prompts of {first['method']} were redacted, so nothing shows whether its {len(runs)} runs "
+            "decoded the same ones: take one with select(run=...), or join before redacting"
+        )
     _check_once(prompts, first["method"])
     about = dict(first) | {
         "run": name, "prompts": prompts, "pieces": encode_pieces(pieces),
         "complete": all(run.run["complete"] for run in runs), "peak_memory": None,
+        "stopped": next((run.run["stopped"] for run in runs if not run.run["complete"]), None),
     }  # fmt: skip
     if len(runs) > 1 or own != list(range(len(own))):  # otherwise it is one run from its start
         about["memory"] = _memory(runs, first_only)
@@ -80,15 +82,6 @@ def _memory(runs: Sequence[Trace], first_only: bool) -> Record | None:
     if not start or any(other != start for other in others):
         return None
     return {"start": start | {"keep": "prompt"}} if first_only or start.get("keep") == "prompt" else None
-
-
-def _set(table: pa.Table, name: str, values: Column) -> pa.Table:
-    """The table with new values in a column, in the column's type."""
-    import pyarrow as pa
-
-    at = table.schema.get_field_index(name)
-    field = table.schema.field(at)
-    return table.set_column(at, field, pa.array(values, field.type, from_pandas=True))
 
 
 def _check_once(prompts: Sequence[Record], method: str) -> None:

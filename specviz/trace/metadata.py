@@ -16,15 +16,12 @@ from typing_extensions import TypedDict
 from specviz import schema
 from specviz.trace.files import Record
 
-WORD_LIMIT = 256  # maximum characters of a word ...
-LINES_LIMIT = 64  # ... and maximum lines of pseudocode
-
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Cells = Annotated[int, Field(ge=1, le=2**24)]  # number of cells
 Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Text = Annotated[str, Field(max_length=1 << 20)]
-Word = Annotated[str, Field(max_length=WORD_LIMIT)]
+Word = Annotated[str, Field(max_length=schema.WORD_LIMIT)]
 Facts = dict[str, Text | Number | None]
 
 
@@ -87,8 +84,8 @@ class Prompt(TypedDict, total=False):
     id: Text | int | None
     kind: Text | int | None
     language: Text | int | None
-    length: Text | int | None
-    turn: Text | int | None
+    length: Count | None
+    turn: Count | None
     reference: Text | list[Text] | None
     segmented: Word | bool | None  # of a stream, how it is split into words
 
@@ -158,7 +155,7 @@ class Run(TypedDict):
     sampling: NotRequired[Sampling | None]
     exactness: NotRequired[Text | None]
     signals: NotRequired[list[Annotated[Signal, AfterValidator(_named)]] | None]
-    pseudocode: NotRequired[Annotated[list[Line], Field(max_length=LINES_LIMIT)] | None]
+    pseudocode: NotRequired[Annotated[list[Line], Field(max_length=schema.LINES_LIMIT)] | None]
     model: NotRequired[Model | None]
     draft: NotRequired[Model | None]
     dense: NotRequired[Model | None]

@@ -16,6 +16,7 @@ from specviz.errors import TraceError
 from specviz.escape import visible
 from specviz.schema import PHASES
 from specviz.trace.files import Record
+from specviz.trace.text import token_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,10 @@ def _run(run: Trace, pid: int) -> Iterator[Record]:
     cycles, passes = run.cycles, run.passes
     timed = cycles[np.isfinite(cycles["start"]) & np.isfinite(cycles["duration"])]
     yield _event("M", "process_name", pid, 0, args={"name": visible(f"{pid}: {run.run['method']}")})
-    words = run.outputs.groupby(["prompt", "update", "cycle"], observed=True)["text"].agg("".join)
+    pieces = run.pieces
+    words = run.outputs.groupby(["prompt", "update", "cycle"], observed=True)["token"].agg(
+        lambda ids: b"".join(b for _, b in token_bytes(pieces, ids)).decode("utf8", "backslashreplace")
+    )
     for row, of_row in timed.groupby("row"):
         tracks = {name: 1 + len(TRACKS) * int(row) + k for k, name in enumerate(TRACKS)}
         for name, tid in tracks.items():

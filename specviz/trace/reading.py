@@ -14,14 +14,13 @@ from specviz.errors import TraceError
 from specviz.files import checked, parsed
 from specviz.trace.checks import (
     DATA_LIMIT,
-    METADATA_LIMIT,
     check_run,
     check_schema,
     check_size,
     load_metadata,
     plain_message,
 )
-from specviz.trace.files import Record, arrow_schema, reason
+from specviz.trace.files import METADATA_LIMIT, Record, arrow_schema, reason
 
 if TYPE_CHECKING:
     import pyarrow as pa

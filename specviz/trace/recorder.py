@@ -15,13 +15,15 @@ import numpy as np
 
 from specviz import schema
 from specviz.errors import TraceError
+from specviz.files import checked
 from specviz.paths import expanded
-from specviz.trace.checks import check_lengths, plain_run
+from specviz.trace.checks import check_lengths, check_words, plain_run
 from specviz.trace.files import (
     TOKEN_COLUMNS,
     Record,
     arrow_schema,
     arrow_type,
+    check_fits,
     dump,
     encode_pieces,
     partial_of,
@@ -29,7 +31,7 @@ from specviz.trace.files import (
     write_parquet,
 )
 from specviz.trace.reading import StoredRun
-from specviz.trace.signals import pack
+from specviz.trace.signals import DISTINCT, pack
 from specviz.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -110,7 +112,8 @@ class Recorder:
     Raises
     ------
     TraceError
-        If the file exists, another run is writing it, or it cannot be written.
+        If the file exists, another run is writing it, or it cannot be written; or if no reader would accept
+        the run's metadata.
     """
 
     def __init__(
@@ -123,10 +126,13 @@ class Recorder:
         force: bool = False,
         saved: pa.Table | None = None,
     ) -> None:
+        from specviz.trace.metadata import Run
+
         unknown = set(run) - set(schema.RUN_FIELDS)
         if unknown or not isinstance(run.get("run"), str) or not isinstance(run.get("method"), str):
             raise TraceError(f"run metadata needs 'run' and 'method' and no unknown fields {sorted(unknown)}")
         self.run = {**dict.fromkeys(schema.RUN_FIELDS), **run, "schema": schema.VERSION, "record": record}
+        checked(Run, plain_run(self.run), "the run's metadata")
         self.path = None if path is None else expanded(path, TraceError)
         self.cycles = 0
         self._rows: list[Record] = []
@@ -136,12 +142,14 @@ class Recorder:
         self._schema = arrow_schema()
         self._names = {c.name for c in schema.COLUMNS}
         self._kept = self._names if record is not None else set(TEXT_COLUMNS)
+        self._signals: dict[str, set[str]] = {"node": set(), "cycle": set()}  # names that have occurred
         self._batches: list[pa.RecordBatch] = []
         self._failed: TraceError | None = None
         self._file: BinaryIO | None = None
         self.closed = False
         self._lock: FileLock | None = None
         if self.path is not None:
+            check_fits(self.run)
             self._open(force, saved)
         # Load what the conversion needs now, rather than in the middle of a run.
         _lists(np.zeros(1), np.ones(1, np.int64), arrow_type("list<float>"))
@@ -295,6 +303,11 @@ class Recorder:
         if "" in signals:
             wrong = sorted(name for name in unknown if schema.signal_of(name) is None)
             raise TraceError(f"a cycle has no columns {wrong}; see specviz.schema.COLUMNS")
+        new = {"node": set(signals), "cycle": set(columns.get("control_name", ((), ()))[0]) - {None}}
+        for level, names in new.items():
+            self._signals[level] |= names
+            if len(self._signals[level]) > DISTINCT:
+                raise TraceError(f"a run holds at most {DISTINCT} {level} signals besides the fixed columns")
         if signals:
             columns = {n: v for n, v in columns.items() if n not in unknown} | pack(signals, cycles)
         fixed = self._fixed()
@@ -313,6 +326,9 @@ class Recorder:
                     array = _array(columns[name], field.type)
             except (pa.ArrowException, TypeError, ValueError) as error:
                 raise TraceError(f"column {name} cannot hold the value of a cycle: {error}") from error
+            words = array.values if pa.types.is_list(field.type) else array
+            if words.type == pa.string():
+                check_words(name, words, "the record")
             arrays.append(array)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         check_lengths(counts, batch.column("top_k"), "the record")
@@ -371,13 +387,14 @@ class Recorder:
         try:
             with pa.OSFile(str(self.partial)) as file, pa.ipc.open_stream(file) as stream:
                 write_parquet(self.path, self.run, stream)
+            trace = Trace.open(self.path)
             self.partial.unlink(missing_ok=True)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, TraceError) as error:
             raise TraceError(
                 f"cannot write {self.path}: {reason(error)}; the run is in {self.partial}, which can also "
                 f"be opened"
             ) from error
-        return Trace.open(self.path)
+        return trace
 
 
 def check_absent(path: Path, force: bool) -> None:

@@ -33,7 +33,7 @@ from specviz.trace.files import (
 )
 from specviz.trace.perfetto import perfetto
 from specviz.trace.reading import StoredRun, as_trace_error, open_file, open_partial
-from specviz.trace.signals import unpack
+from specviz.trace.signals import DISTINCT, unpack
 from specviz.trace.text import begun_text, text_of, token_bytes, whole_characters
 
 if TYPE_CHECKING:
@@ -120,9 +120,10 @@ class Trace:
 
         Dropped: every prompt's tokens, name and reference (its kind, language and length stay), pieces
         of tokens that occur only in prompts, the sources of a stream's updates, folders in front of model
-        and tokenizer names, the machine (its kind of device stays), why a run stopped, and text in parameters
-        that looks like a path or is a prompt's wording. What remains: the generated, drafted and predicted
-        text, which can repeat a prompt's words; numbers, times, parameters and versions.
+        and tokenizer names and of the run's, the machine (the kind of its device stays), how llama.cpp was
+        built, why a run stopped, and text in parameters that looks like a path or is a prompt's wording.
+        What remains: the generated, drafted and predicted text, which can repeat a prompt's words; numbers,
+        times, parameters and versions.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -130,11 +131,12 @@ class Trace:
         stores = []
         for store in self._stores:
             table = Trace([store], self._prompts)._table([c.name for c in schema.COLUMNS])
-            at, source = table.schema.get_field_index("source"), table.column("source").cast(pa.string())
+            source = table.column("source").cast(pa.string())
             hidden = pc.if_else(pc.is_null(source), source, "")  # still shows that there was an update
-            table = table.set_column(at, "source", hidden)
-            run = _chosen(store.run, self._prompts, table)
-            stores.append(StoredRun(_redact(run, table), table=table))
+            table = with_column(table, "source", hidden.to_pylist())
+            run = _redact(_chosen(store.run, self._prompts, table), table)
+            table = with_column(table, "run", [run["run"]] * len(table))
+            stores.append(StoredRun(run, table=table))
         return Trace(stores)
 
     # ------------------------------------------------------------ parts
@@ -224,7 +226,8 @@ class Trace:
         Raises
         ------
         TraceError
-            If such runs decoded a prompt more than once, as in several rounds.
+            If such runs decoded a prompt more than once, as in several rounds, or were redacted, so that
+            this cannot be seen.
 
         Examples
         --------
@@ -260,6 +263,9 @@ class Trace:
                 for name in ("run", "method"):
                     if not set(pc.unique(table.column(name)).to_pylist()) <= {store.run[name]}:
                         raise TraceError(f"{store.where}: rows have a different {name} than the file")
+                count = len(store.run["prompts"] or [])
+                if count and (pc.max(table.column("prompt")).as_py() or 0) >= count:
+                    raise TraceError(f"{store.where}: rows have more prompts than the metadata ({count})")
                 if self._prompts is not None:
                     chosen = pa.array(sorted(self._prompts), pa.int32())
                     table = table.filter(pc.is_in(table.column("prompt"), chosen))
@@ -366,7 +372,10 @@ class Trace:
         row = np.repeat(np.arange(len(table)), size)
         control = pc.list_flatten(table.column("control_name")).to_numpy(zero_copy_only=False)
         value = _flat(table.column("control_value"), size)
-        for name in sorted(set(control) - {None})[:64]:
+        names = sorted(set(control) - {None})
+        if len(names) > DISTINCT:
+            raise TraceError(f"the trace: column 'control_name' has more than {DISTINCT} names")
+        for name in names:
             column = np.full(len(table), np.nan)
             chosen = control == name
             column[row[chosen]] = value[chosen]
@@ -792,6 +801,15 @@ def _file_names(runs: Sequence[str]) -> list[str]:
     return names
 
 
+def with_column(table: pa.Table, name: str, values: np.ndarray | list[str] | pa.Array) -> pa.Table:
+    """The table with new values in a column, in the column's type."""
+    import pyarrow as pa
+
+    at = table.schema.get_field_index(name)
+    field = table.schema.field(at)
+    return table.set_column(at, field, pa.array(values, field.type, from_pandas=True))
+
+
 def _used(table: pa.Table) -> set[int]:
     """Tokens that occur in the cycles."""
     import pyarrow.compute as pc
@@ -837,14 +855,21 @@ def _redact(run: Record, table: pa.Table) -> Record:
     for name in ("pseudocode", "signals"):  # the method's own text, in which p/q is not a path
         kept[name] = run[name]
     kept["stopped"] = None if run["stopped"] is None else "stopped"
-    device = (run["machine"] or {}).get("device")
-    plain = isinstance(device, str) and re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device)
-    kept["machine"] = {"device": device} if plain else None
+    devices = {}  # only their kind: a name can be the processor's
+    for name in ("machine", "calibration"):
+        device = (run[name] or {}).get("device")
+        plain = isinstance(device, str) and re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device)
+        devices[name] = {"device": device} if plain else None
+    kept["machine"] = devices["machine"]
+    if kept["calibration"]:
+        kept["calibration"] |= devices["calibration"] or {"device": None}
+    if kept["backend"]:
+        kept["backend"].pop("system", None)
     kept["prompts"] = [
         p
         if p == UNSELECTED
         else {name: p.get(name) for name in ("kind", "language", "turn")}
-        | {"length": len(p.get("tokens") or [])}
+        | {"length": p.get("length") or len(p.get("tokens") or [])}
         for p in run["prompts"] or []
     ]
     used = _used(table)

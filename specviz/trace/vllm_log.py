@@ -50,7 +50,7 @@ def read_vllm_log(path: Path, plain: bool = False) -> Counts:
     unknown: list[tuple[int, int]] = []  # lines whose number of drafts is unknown, and their drafted tokens
     nothing: list[tuple[int, int, int]] = []  # lines without accepted tokens: number, full drafts, tokens
     version, full = None, True
-    for number, text in enumerate(text_of(path).split("\n"), 1):
+    for number, text in enumerate(text_of(path, "replace").split("\n"), 1):
         text, line = text[:LONGEST], Line(path, number, {})
         if match := VERSION.search(text):
             version = f"vLLM {match[1]}"

@@ -40,6 +40,9 @@ def decode(kind: type[sv.Method]) -> sv.Trace:
         ({"signals": ("x",)}, r"Mine\.signals is a tuple of Signal"),
         ({"name": "two words"}, r"cannot be called 'two words'"),
         ({"name": 3}, r"cannot be called 3"),
+        ({"pseudocode": (("draft", "x" * 257),)}, r"Mine\.pseudocode is at most 64 pairs \(when, line\)"),
+        ({"pseudocode": (("", "x"),) * 65}, r"Mine\.pseudocode is at most 64 pairs"),
+        ({"pseudocode": (("draft", "x", "y"),)}, r"Mine\.pseudocode is at most 64 pairs"),
     ],
 )
 def test_a_class_that_declares_wrongly_is_refused(body: dict[str, object], message: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 
@@ -61,6 +62,7 @@ def test_spec_bench_form(tmp_path):
         json.dumps({"question_id": 401, "category": "rag", "turns": ["a"], "reference": [["b", "c"]]}),
         json.dumps({"question_id": 82, "category": "math", "turns": ["a", "b"], "reference": ["c", ""]}),
         json.dumps({"question_id": 83, "category": "math", "turns": ["a", "b"], "reference": []}),
+        json.dumps({"question_id": 84, "category": "math", "kind": "arithmetic", "turns": ["a"]}),
     )
     assert read(path) == [
         {"turns": ["a", "b"], "id": 81, "kind": "conversation"},
@@ -68,6 +70,21 @@ def test_spec_bench_form(tmp_path):
         {"turns": ["a"], "id": 401, "kind": "rag", "reference": ["b", "c"]},
         {"turns": ["a", "b"], "id": 82, "kind": "conversation"},
         {"turns": ["a", "b"], "id": 83, "kind": "conversation"},
+        {"turns": ["a"], "id": 84, "kind": "arithmetic"},
+    ]
+
+
+def test_a_category_of_another_file_is_the_kind_as_it_is(tmp_path):
+    path = file(
+        tmp_path,
+        json.dumps({"prompt": "a", "category": "math"}),
+        json.dumps({"turns": ["a", "b"], "category": "coding", "reference": ["c", "d"]}),
+        json.dumps({"prompt": "a", "category": "math", "kind": "arithmetic"}),
+    )
+    assert read(path) == [
+        {"prompt": "a", "kind": "math"},
+        {"turns": ["a", "b"], "kind": "coding", "reference": ["c", "d"]},
+        {"prompt": "a", "kind": "arithmetic"},
     ]
 
 
@@ -132,6 +149,12 @@ def test_a_table_has_a_column_of_prompts(tmp_path, ending, mark):
     assert read(path) == [
         {"prompt": "Name one, two", "id": "0", "kind": "qa"}, {"prompt": "Two\nlines", "id": "1"},
     ]  # fmt: skip
+
+
+def test_a_field_of_a_table_may_be_as_long_as_a_file(tmp_path):
+    limit = csv.field_size_limit()
+    (prompt,) = read(file(tmp_path, "prompt", "a" * 200_000, name="p.csv"))
+    assert len(prompt["prompt"]) == 200_000 and csv.field_size_limit() == limit
 
 
 @pytest.mark.parametrize("row", ['"Hello" he said', '"unbalanced quote'])

@@ -708,5 +708,4 @@ def test_a_quoted_field_keeps_its_line_breaks(tmp_path):
     (row,) = rows.rows(path)
     assert row.values == {"article": "A.", "highlights": "One.\nTwo."}
     path.write_text('article\n"' + "x" * 200_000 + '"\n')
-    with pytest.raises(PromptError, match=r"a\.csv, line 2 is not a table's: field larger"):
-        list(rows.rows(path))
+    assert [len(row.values["article"]) for row in rows.rows(path)] == [200_000]

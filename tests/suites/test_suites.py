@@ -186,6 +186,8 @@ def test_two_prompts_of_one_id(tmp_path):
         sv.suite(write(tmp_path / "p.jsonl", {"prompt": "a", "id": "1"}, {"prompt": "b", "id": 1}))
     mixed = sv.suite(write(tmp_path / "q.jsonl", {"prompt": "a"}, {"prompt": "b", "id": 1}, {"prompt": "c"}))
     assert [prompt["id"] for prompt in mixed] == ["#1", "1", "3"]
+    blank = Suite([{"prompt": "a", "id": None}, {"prompt": "b", "id": None}], "s")
+    assert [prompt["id"] for prompt in blank] == ["1", "2"]
 
 
 def test_a_broken_line_is_named(tmp_path):
