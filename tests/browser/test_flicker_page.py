@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from bridge import AGAIN, stop_clock
 from ribbons import FLICKERS, C, H, W, stream
 
 import specviz as sv
@@ -108,10 +109,26 @@ def test_keys_work_where_the_focus_is(show):
 
 def test_it_plays_at_the_stream_s_own_pace(show):
     page = show("live")
+    stop_clock(page)
     press(page, "Home", " ")
     page.wait_for_selector("button[aria-label='pause (space)']")
+    page.clock.run_for(1500)
+    assert page.evaluate("[specviz.get('update'), specviz.get('playing')]") == [3, True]
+    page.clock.run_for(1000)
     page.wait_for_selector("button[aria-label='play (space)']")
     assert page.evaluate("[specviz.get('update'), specviz.get('playing')]") == [3, False]
+
+
+def test_two_views_play_at_the_pace_of_one(show):
+    page = show("long")
+    page.evaluate(AGAIN, "flicker")
+    stop_clock(page)
+    page.evaluate("specviz.set('update', 0), specviz.set('playing', true)")
+    page.clock.run_for(3000)
+    assert page.evaluate("specviz.get('update')") == 6
+    page.get_by_role("button", name="pause (space)").nth(1).click()
+    page.clock.run_for(3000)
+    assert page.evaluate("[specviz.get('update'), specviz.get('playing')]") == [6, False]
 
 
 def test_hostile_text_stays_text(show):
