@@ -30,6 +30,8 @@ def pages(tmp_path_factory) -> Path:
     sv.flicker([stream(grown, mode=mode) for mode in ("rt", "ssbd")], live=True).to_html(folder / "long.html")
     stream(FLICKERS, k=1).to_html(folder / "player.html")
     stream(FLICKERS, mode="cd").to_html(folder / "carried.html")
+    sources = [f"{'😀' * 60}a{' b' * n}" for n in range(4)]
+    stream(FLICKERS, sources=sources).to_html(folder / "emoji.html")
     return folder
 
 
@@ -38,7 +40,7 @@ def show(open_page, pages):
     def opened(name, dark=False, **more):
         page = open_page(dark, offline=True, reduced_motion="reduce", **more)
         page.goto((pages / f"{name}.html").as_uri())
-        root = ".player" if name in ("player", "carried") else ".specviz" if name == "still" else ".flicker"
+        root = ".player" if name in ("player", "carried", "emoji") else ".specviz" if name == "still" else ".flicker"
         page.wait_for_selector(root)
         if name != "still":
             page.locator(root).focus()
@@ -195,6 +197,14 @@ def test_the_player_steps_over_updates(show):
     assert line.inner_text().startswith("Update 3, cycle 0: the source continues with")
     press(page, "End", "PageUp")
     assert line.inner_text().startswith("Update 2, cycle 0")
+
+
+def test_the_player_cuts_no_character_of_a_source(show):
+    page = show("emoji")
+    press(page, "Home", "PageDown")
+    line = page.locator(".prompt summary")
+    assert line.text_content() == f"Source so far: … {'😀' * 49}a b"
+    assert line.locator("b").text_content() == " b"
 
 
 def test_the_player_says_that_nobody_judged_what_was_carried_on(show):
