@@ -34,7 +34,7 @@ def test_a_finger_scrolls_the_page_and_drags_the_bars(open_page, tmp_path):
     grip.scroll_into_view_if_needed()
     before = page.evaluate("scrollY")
     swipe(page, grip.bounding_box(), -40)
-    page.wait_for_function("globalThis.specviz.get('q')[0] > 0.3")
+    page.wait_for_function("() => globalThis.specviz.get('q')[0] > 0.3")
     page.wait_for_timeout(300)  # a page that scrolls has done so by then
     assert page.evaluate("scrollY") == before
     name = page.locator(".acceptance .name").first

@@ -98,7 +98,8 @@ def test_a_page_is_for_everyone(view, pages, open_page, axe, shoot):
         page.emulate_media(color_scheme=theme)
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")  # plotly redraws
+            # plotly redraws; a function, because the page may not evaluate a text later
+            page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
             shoot(page, f"everyone-{name}-{theme}-{width}")
         assert not axe(page, "body"), theme
     stops = dict(walked(page))
@@ -223,7 +224,7 @@ def test_a_trace_that_is_saved_keeps_the_focus_and_one_not_read_yet_its_mark(ope
     rows = table.panel.rows
     for later, marked in ((True, True), (False, False)):  # whether more rows follow
         table.panel.reading, table.panel.rows = later, rows[:1]
-        table.panel.reading, table.panel.rows = False, rows
+        table.panel.rows, table.panel.reading = rows, False
         bridge.carry()
         assert mark.is_checked() == marked
 

@@ -40,7 +40,8 @@ def show(open_page, pages):
     def opened(name, dark=False, **more):
         page = open_page(dark, offline=True, reduced_motion="reduce", **more)
         page.goto((pages / f"{name}.html").as_uri())
-        root = ".player" if name in ("player", "carried", "emoji") else ".specviz" if name == "still" else ".flicker"
+        root = {"still": ".specviz"} | dict.fromkeys(("player", "carried", "emoji"), ".player")
+        root = root.get(name, ".flicker")
         page.wait_for_selector(root)
         if name != "still":
             page.locator(root).focus()
