@@ -98,9 +98,7 @@ function render({ model, el }) {
 		h("div.legend", key("p", "p"), key("q", "q"), key("kept", "accepted; on the left: min(p, q)"), key("drawn", "drawn after a rejection")),
 		figures);
 	el.append(root);
-	const undo = followTheme(root, model);
-	for (const name of ["p", "q", "rule"]) model.on(`change:${name}`, draw);
 	draw();
-	return () => { undo(); for (const name of ["p", "q", "rule"]) model.off(`change:${name}`, draw); };
+	return listen(root, model, ["p", "q", "rule"].map((name) => [`change:${name}`, draw]));
 }
 export default { render };

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from specviz.errors import ParameterError, loading
+from specviz.errors import loading
 from specviz.widgets.assets import script, style
 
 with loading():
@@ -53,13 +53,18 @@ class Acceptance(Stateful):
     rule = t.Enum(RULES, "right").tag(sync=True)
 
     def __init__(self, p: Iterable[float] = P, q: Iterable[float] = Q, rule: str = "right") -> None:
-        both = [np.array([float(value) for value in each]) for each in (p, q)]
+        super().__init__(b"", {"p": [float(x) for x in p], "q": [float(x) for x in q], "rule": rule})
+
+    @t.validate("p", "q")
+    def _legal_value(self, proposal: t.Bunch) -> list[float]:
+        values = {"p": self.p, "q": self.q} | {proposal["trait"].name: proposal["value"]}
+        both = [np.array(each) for each in values.values()]
         fine = [len(each) >= 2 and (each >= 0).all() and abs(each.sum() - 1) < 1e-6 for each in both]
         if not all(fine) or len(both[0]) != len(both[1]) or len(both[0]) > 8:
-            raise ParameterError(
+            raise t.TraitError(
                 "p and q must be probabilities of the same two to eight tokens, and each must sum to 1"
             )
-        super().__init__(b"", {"p": both[0].tolist(), "q": both[1].tolist(), "rule": rule})
+        return list(proposal["value"])
 
     @property
     def law(self) -> np.ndarray:

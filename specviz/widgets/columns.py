@@ -521,16 +521,16 @@ def _updates(cycles: pd.DataFrame, first: int) -> list[Json]:
         if isinstance(each["source"], str):
             now = updates.words(each["source"])
             common = "".join(now[: updates.same(before, now)])
-            source, old = visible(each["source"]), len(visible(common))
+            source, old = visible(each["source"]), visible(common)
             reused = int(each["reused"]) if each["reused"] == each["reused"] else 0
-            fresh = source[old:].strip()
+            fresh = source[len(old) :].strip()
             line = (
                 f"the source continues with ‘\u2068{fresh}\u2069’"
                 if fresh
                 else "the source brings nothing new"
             )
             line += f"; {reused} of {int(each['context'])} rows of its prompt stay in the cache"
-            facts = {"source": source, "new": old, "reused": reused, "said": line, "shown": None}
+            facts = {"source": source, "new": js_length(old), "reused": reused, "said": line, "shown": None}
             entries.append({"update": int(each["update"]), "first": row} | facts)
             before = now
         if entries:
@@ -541,6 +541,11 @@ def _updates(cycles: pd.DataFrame, first: int) -> list[Json]:
 
 
 # ---------------------------------------------------------------- bytes
+
+
+def js_length(text: str) -> int:
+    """Length of a text in JavaScript, where a character beyond U+FFFF, for example an emoji, counts twice."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def pack(header: Json, arrays: Mapping[str, np.ndarray]) -> bytes:

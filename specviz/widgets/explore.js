@@ -11,9 +11,6 @@ function symbol(text) {
 	return text ? h("i", ` ${letter}`, below ? h("sub", below) : "") : "";
 }
 
-// Formats a number for its column: digits, then unit.
-const shape = (v, [digits, unit]) => v.toFixed(digits) + unit;
-
 const OPENS = 8000; // ms within which a requested view appears
 const LAID_OUT = 400; // ms until its layout is final
 // Scrolls to the view that Python opens below this one, once it appears.
@@ -223,7 +220,7 @@ function render({ model, el }) {
 			return h("tr", row.run === model.get("chosen") ? { class: "chosen", "aria-current": "true" } : {},
 				h("td.n", `${row.run}${row.complete ? "" : " ✂"}`), h("th", { scope: "row" }, row.method), h("td.acts", open, save, use),
 				...names.map((name) => h("td.n", shown(row[name]))),
-				...columns.map(([key, , form]) => h("td.n", row[key] === null || row[key] === undefined ? "–" : shape(row[key], form))),
+				...columns.map(([key, , [digits, unit]]) => h("td.n", row[key] === null || row[key] === undefined ? "–" : row[key].toFixed(digits) + unit)),
 				h("td.is", exactness(row.exactness), same, row.complete ? "" : h("small", " cut off")));
 		});
 		meanings.textContent = columns.filter(([key]) => SIGNS.includes(key)).map(([, sign, , words]) => `${sign}: ${words}`).join("; ");

@@ -342,7 +342,6 @@ class Explorer(Decoding):
             self._refusals[method] = str(error)
         self.panel.lookup = {}
         self._say_badges()
-        self._answer()
 
     def _say_badges(self) -> None:
         """Show how certain each slider's answer is, given the chosen method's newest result."""
@@ -407,14 +406,15 @@ class Explorer(Decoding):
             if trace is not None and len(trace.cycles):
                 own = values or trace.run["parameters"] or {}
                 self._append(Result(len(self.results) + 1, trace.run["method"], own, trace))
+            self._changed()  # names a bad value that was typed meanwhile
         except Exception as error:
             state, message = "error", error_line(error)
-        self.panel.error = message
+        self.panel.error = message or self.panel.error
         self.panel.state = state
 
     def _follow(self, run: Run, stopped: threading.Event) -> None:
         """Run the decode to its end, or until stopped, while a feed sends its cycles to the page."""
-        feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), [run])
+        feed = self._feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), [run])
         seconds = 0.0
         try:
             for cycle in run:
@@ -424,6 +424,7 @@ class Explorer(Decoding):
                     run.close()
                     break
         finally:
+            self._feed = None
             feed.close()
             self.panel.shown = feed.sent
 
@@ -535,6 +536,7 @@ class Explorer(Decoding):
         """Start the first decode when the panel is first shown."""
         if self._job is None and not self.results:
             self.run()
+        self._catch_up()
 
     def _run_as(self, content: Json, method: str | None = None) -> None:
         """Decode the prompt in the message, because the trait may lag behind the last keystrokes."""

@@ -98,11 +98,12 @@ class Feed:
 
     Notes
     -----
-    `sent` holds all cycles sent so far.
+    `sent` holds all cycles sent so far. They neither grow nor are sent while another thread holds `lock`.
     """
 
     def __init__(self, send: Callable[[list[Json]], None], runs: Sequence[Run]) -> None:
         self.sent: list[Json] = []
+        self.lock = threading.Lock()
         self._send = send
         self._writings = [Writing(run) for run in runs]
         self._queue: deque[tuple[int, Cycle, float]] = deque()
@@ -143,8 +144,9 @@ class Feed:
             lane, cycle, seconds = self._queue.popleft()
             cycles.append(self._writings[lane].cycle(cycle) | {"lane": lane, "seconds": round(seconds, 4)})
         if cycles:
-            self.sent += cycles
-            self._send(cycles)
+            with self.lock:
+                self.sent += cycles
+                self._send(cycles)
 
 
 def cycle_seconds(run: Run, cycle: Cycle) -> float:

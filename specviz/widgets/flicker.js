@@ -7,9 +7,9 @@ const TAGS = { erased: "s", kept: "span", hidden: "i" };
 const AROUND = 7; // rows around the cursor that are drawn for a long stream
 
 function render({ model, el }) {
-	const { header } = unpack(model.get("data")), { sources, columns, unit } = header, last = sources.length - 1;
+	const data = model.get("data"), { header } = unpack(data), { sources, columns, unit } = header, last = sources.length - 1;
 	const state = {}; // update, beta, k
-	let playing = false, timer = 0;
+	let playing = false, ours = false, timer = 0;
 	const root = h("div", { class: "sv ribbon flicker", tabindex: "-1", role: "group", "aria-label": "flicker ribbon of a stream" });
 	// Builds a slider over the values of one state variable.
 	const slider = (name, title, values, say) => {
@@ -131,6 +131,7 @@ function render({ model, el }) {
 		clearTimeout(timer);
 		if (playing === on) return;
 		playing = on;
+		ours = claim(data, on); // before the other views hear of it
 		playSign(play, on);
 		tell({ playing });
 	}
@@ -139,7 +140,7 @@ function render({ model, el }) {
 		run(!playing);
 		if (!playing) return;
 		if (state.update === last) set("update", 0);
-		beat();
+		if (ours) beat();
 	}
 	// The delay until the next update arrived; one second for a stream without a clock.
 	function beat() {
@@ -168,7 +169,7 @@ function render({ model, el }) {
 	root.classList.toggle("projector", model.get("projector"));
 	follow();
 	if (model.get("playing")) toggle();
-	return () => { clearTimeout(timer); deaf(); root.remove(); };
+	return () => { if (ours) stop(); deaf(); root.remove(); };
 }
 
 export default { render };

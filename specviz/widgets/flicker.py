@@ -22,7 +22,7 @@ from specviz.view.picture import badge
 from specviz.view.updates import FATES, Ribbon, Row, Traces, alike, distinct, name, named, ribbon
 from specviz.whatifs import whatif
 from specviz.widgets.assets import script, style
-from specviz.widgets.columns import Json, pack
+from specviz.widgets.columns import Json, js_length, pack
 from specviz.widgets.stateful import Stateful, Value
 
 MOST_K = 10
@@ -238,16 +238,16 @@ def _cuts(masked: Ribbon) -> Json:
     dict
         ``erased``: the erasure metric as text; ``rows``: for each update, one ``[fate, origin, characters,
         words]`` per span, fate being an index into `FATED`. Erased text is ``[0, from, to, words]``, from and
-        to being character offsets into the text displayed by the previous update.
+        to being offsets into the text displayed by the previous update. Both count as `js_length` does.
     """
     cuts: list[list[list[int]]] = []
     before = ""
     for row in masked.rows:
-        runs = [[FATED.index(r.fate), REUSES.index(r.reuse), len(r.text), r.words] for r in row.runs]
+        runs = [[FATED.index(r.fate), REUSES.index(r.reuse), js_length(r.text), r.words] for r in row.runs]
         if row.erased:
             at = sum(r.fate == "kept" for r in row.runs)
-            gone = len("".join(row.erased))
-            runs.insert(at, [0, len(before) - gone, len(before), len(row.erased)])
+            end = js_length(before)
+            runs.insert(at, [0, end - js_length("".join(row.erased)), end, len(row.erased)])
         cuts.append(runs)
         before = "".join(row.words[: row.shown])
     erased = next((f"{value} {n}" for n, value, _ in masked.numbers if n == "erased a word"), "")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from specviz.loop.run import Run
     from specviz.methods import Given
     from specviz.rules.parameters import Parameter
+    from specviz.widgets.feed import Feed
 
 Value: TypeAlias = bool | float | str  # a parameter's value
 Values: TypeAlias = dict[str, Value]
@@ -77,6 +78,13 @@ class Decoding(ipywidgets.VBox):
     panel: DecodingPanel
     children: tuple[ipywidgets.DOMWidget, ...]
     _job: Job | None = None
+    _feed: Feed | None = None  # of a decode in progress
+
+    def _catch_up(self) -> None:
+        """Send a view that opens during a decode the text so far."""
+        if (feed := self._feed) is not None:
+            with feed.lock:
+                self.panel.shown = list(feed.sent)
 
     @property
     def busy(self) -> bool:

@@ -12,7 +12,7 @@ function render({ model, el }) {
 	const gone = h("p.gone", { dir: "auto" });
 	const figures = h("dl.figures");
 	const error = h("p.error", { role: "alert" });
-	const spoken = h("p.unseen", { "aria-live": "polite" });
+	const spoken = h("p.unseen", { "aria-live": "polite" }), waits = h("p.soft", { role: "status" });
 	const sure = h("span");
 	let timer = 0, typing = 0, sayer = 0, whole = "";
 
@@ -30,7 +30,7 @@ function render({ model, el }) {
 		if (text.slice(0, begun).trim()) send(text.slice(0, begun));
 		timer = setTimeout(() => send(box.value), PAUSE);
 	}
-	function stop() { clearInterval(typing); typing = 0; self.textContent = "▶ Type it"; }
+	function stop() { clearInterval(typing); typing = 0; box.readOnly = false; self.textContent = "▶ Type it"; }
 	// Types the text automatically, word by word, or letter by letter in scripts without spaces.
 	function retype() {
 		if (typing) { stop(); box.value = whole; return; }
@@ -40,13 +40,14 @@ function render({ model, el }) {
 		let shown = 0;
 		send("");
 		self.textContent = "■ Stop";
+		box.readOnly = true; // typed letters would be lost, and with them the rest of the text
 		typing = setInterval(() => {
 			box.value = words.slice(0, ++shown).join("");
 			send(box.value);
 			if (shown >= words.length) { stop(); model.send({ do: "finish" }); }
 		}, TYPED);
 	}
-	hear(box, "input", (event) => { stop(); typed(event); });
+	hear(box, "input", typed);
 	hear(box, "compositionend", () => typed());
 	const self = button("▶ Type it", "the text types itself, word by word (Ctrl Enter)", retype, { class: "main" });
 	const done = button("Done", "the source is complete: show the masked tokens (Enter twice)", () => { if (typing) retype(); clearTimeout(timer); send(box.value); model.send({ do: "finish" }); });
@@ -83,7 +84,7 @@ function render({ model, el }) {
 
 	root.append(
 		h("div.head", h("strong", model.get("title")), sure), settings, box,
-		h("div.controls", self, done, clear), lane, gone, error, figures,
+		h("div.controls", self, done, clear), waits, lane, gone, error, figures,
 		h("div.legend", h("span", h("ins", "new"), " in this update"), h("span", h("del", "erased"), " by it"), h("span", h("b.mask", "▒"), " masked"), h("span", "everything else was kept")), spoken);
 	el.append(root);
 
@@ -108,6 +109,7 @@ function render({ model, el }) {
 		];
 		figures.replaceChildren(...rows.map(([name, value, more]) => h("div", h("dt", name), h("dd", h("b", value), h("small", more)))));
 	}
+	function drawWaiting() { waits.textContent = model.get("waiting") ? "waiting until another decode has ended …" : ""; }
 	function drawError() { error.textContent = model.get("error"); }
 	function drawSource() { if (!typing && document.activeElement !== box && box.value !== model.get("source")) box.value = model.get("source"); }
 
@@ -122,9 +124,10 @@ function render({ model, el }) {
 	draw();
 	drawFigures();
 	drawError();
+	drawWaiting();
 	drawSource();
 	const deaf = listen(root, model, [
-		["change:shown", draw], ["change:figures", drawFigures], ["change:error", drawError], ["change:source", drawSource],
+		["change:shown", draw], ["change:figures", drawFigures], ["change:error", drawError], ["change:waiting", drawWaiting], ["change:source", drawSource],
 		...puts.map(([name, put]) => [`change:${name}`, put]),
 	]);
 	return () => { stop(); clearTimeout(timer); clearTimeout(sayer); deaf(); };

@@ -50,7 +50,8 @@ class Interpreter(AnyWidget):
     -----
     Set ``source`` to type from Python; call `finish` once it is complete. Changing a setting or clearing the
     box ends the run; the next one starts with the text in the box. `traces` holds the finished runs,
-    ``shown`` the newest update, and ``figures`` its metrics.
+    ``shown`` the newest update, and ``figures`` its metrics. ``waiting`` says whether an update waits until
+    another decode in this process has ended.
     """
 
     _esm = script("live")
@@ -65,6 +66,7 @@ class Interpreter(AnyWidget):
     languages: t.List[str] = t.List().tag(sync=True)
     shown = t.Dict().tag(sync=True)
     figures = t.Dict().tag(sync=True)
+    waiting = t.Bool(False).tag(sync=True)
     error = t.Unicode().tag(sync=True)
     theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
 
@@ -158,7 +160,7 @@ class Interpreter(AnyWidget):
     # ------------------------------------------------------------ the thread
 
     def _work(self, live: Live, stop: threading.Event, settings: Json) -> None:
-        run, updates = None, _until(live, stop)
+        run, updates = None, self._until(live, stop)
         with self._turn, closing(updates):
             try:
                 run = self._decode(Stream(updates, live.id), **settings)
@@ -175,6 +177,20 @@ class Interpreter(AnyWidget):
             if trace is not None and len(trace.cycles):
                 self.traces.append(trace)
 
+    def _until(self, live: Live, stop: threading.Event) -> Generator[Update, None, None]:
+        for update in live:
+            while not decoding.acquire(timeout=0.05):
+                self.waiting = not stop.is_set()
+                if not self.waiting:
+                    return
+            try:  # held until the next update is requested: other decodes would distort its timing
+                self.waiting = False
+                if stop.is_set():
+                    return
+                yield update
+            finally:
+                decoding.release()
+
     def _tell(self, now: Shown, over_all: Mapping[str, int], skipped: int, exactness: str) -> None:
         self.figures = {
             "exactness": exactness,
@@ -186,13 +202,3 @@ class Interpreter(AnyWidget):
             **{f"all_{name}": over_all[name] for name in ("erased", "drafted", "accepted")},
         }
         self.shown = {name: getattr(now, name) for name in ("kept", "new", "erased", "hidden", "source")}
-
-
-def _until(live: Live, stop: threading.Event) -> Generator[Update, None, None]:
-    for update in live:
-        if stop.is_set():
-            return
-        with decoding:  # held until the next update is requested: other decodes would distort its timing
-            if stop.is_set():
-                return
-            yield update

@@ -89,7 +89,7 @@ class LiveRace(Decoding):
         self.panel.state = "loading"
         try:
             runs = [self._decoder.start(self._model, prompt, method, {}) for method in methods]
-            feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), runs)
+            feed = self._feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), runs)
             self.panel.state = "running"
             clocks = dict.fromkeys(range(len(runs)), 0.0)
             turns = dict.fromkeys(clocks, 0)
@@ -109,6 +109,7 @@ class LiveRace(Decoding):
                     state = "stopped"
                     runs[lane].close()
             finally:
+                self._feed = None
                 feed.close()
                 self.panel.shown = feed.sent
             self.traces = [run.trace for run in runs if run.trace is not None]
@@ -149,6 +150,7 @@ class LiveRace(Decoding):
         """Start the first race when the panel is first shown."""
         if self._job is None:
             self.run()
+        self._catch_up()
 
     def _run_as(self, content: Json) -> None:
         """Race with the prompt and methods in the message, because the traits may lag behind the page."""

@@ -294,11 +294,11 @@ class TextLane {
 	constructor(record, go) {
 		this.record = record;
 		this.rows = [];
-		this.earlier = h("button", { type: "button", class: "earlier", hidden: "" });
+		this.earlier = h("button.earlier", { type: "button", hidden: "" });
 		this.body = h("span");
 		this.caret = h("span.caret", { "aria-hidden": "true" });
 		this.node = h("div.text", { dir: "auto", tabindex: "0", role: "region", "aria-label": "the text so far; click a token to go to its cycle" }, this.earlier, this.body, this.caret);
-		hear(this.earlier, "click", () => { this.all = true; this.draw(this.cycle, this.phase, this.first); });
+		hear(this.earlier, "click", () => { this.all = true; this.draw(this.cycle, this.phase, this.first); this.node.focus(STAY); });
 		hear(this.body, "click", (event) => {
 			const index = [...this.body.children].indexOf(event.target.closest(".t"));
 			if (index >= 0) go(this.born[this.rows[index]]);
@@ -531,8 +531,7 @@ class CodeLane {
 			const lit = phases.includes(on) && (!event || events.has(event)) && !idle;
 			this.items[i].classList.toggle("lit", lit);
 			if (lit) first.push(i);
-			if (lit) this.items[i].setAttribute("aria-current", "step");
-			else this.items[i].removeAttribute("aria-current");
+			put(this.items[i], "aria-current", lit ? "step" : null);
 		});
 		if (!this.tops || !first.length) return; // keep the highlighted lines in view
 		const from = this.tops[first[0]], to = this.tops[first[first.length - 1]];
@@ -544,11 +543,11 @@ class CodeLane {
 // ---- the player
 
 function render({ model, el }) {
-	const record = new Record(model.get("data"));
+	const data = model.get("data"), record = new Record(data);
 	record.take(model.get("chunk"));
 	const { header, a } = record, { run } = header;
 	const root = h("div.sv.player", { tabindex: "-1", role: "group", "aria-label": "player of a decode" });
-	let prompt = header.prompts[0], row = 0, phase = 2, playing = false, predict = false, substeps = false, speed = 1, timer = 0;
+	let prompt = header.prompts[0], row = 0, phase = 2, playing = false, predict = false, substeps = false, speed = 1, timer = 0, ours = false;
 	let focus = null, looked = null, asked = -1, guesses = new Set();
 	let told = null; // the update whose source is shown in the header
 	let growth = false, grown = null; // whether drafts grow level by level, and the current stage; null: fully grown
@@ -577,8 +576,7 @@ function render({ model, el }) {
 	const text = new TextLane(record, (at) => show(at, 2, true));
 	const tree = new TreeLane(record, { look: (i) => { looked = i; ask(); }, focus: (i) => { focus = i; tree.roving(i); ask(); }, click: (i) => { focus = i; if (!mark(i)) ask(); }, grow: (k) => { stop(); grow(k); }, zoom: () => setZoom() });
 	const whys = new WhyLane(record), time = new TimeLane(record), cache = new CacheLane(record), code = new CodeLane(record);
-	const kindsUsed = header.kinds.filter((_, k) => a.out_kind.includes(k));
-	const legend = h("div.legend", ...kindsUsed.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", k.mark) : "", k.word))));
+	const legend = h("div.legend", ...header.kinds.filter((_, k) => a.out_kind.includes(k)).map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", k.mark) : "", k.word))));
 	const notes = header.notes.map((note) => h("p.soft.note", note));
 	const grid = h("div.grid", tree.node, h("div.side", whys.node, code.node)), pair = h("div.pair", time.node, cache.node);
 	cache.node.hidden = textOnly(record);
@@ -628,7 +626,8 @@ function render({ model, el }) {
 			told = update;
 			tree.first = update.first;
 			updates.value = update.first;
-			promptLine.replaceChildren("Source so far: ", ...(update.new > 60 ? ["… ", update.source.slice(update.new - 50, update.new)] : [update.source.slice(0, update.new)]), h("b", {}, update.source.slice(update.new)));
+			const old = update.source.slice(0, update.new);
+			promptLine.replaceChildren("Source so far: ", old.length > 60 ? `… ${[...old].slice(-50).join("")}` : old, h("b", update.source.slice(update.new)));
 			promptText.textContent = update.source;
 		}
 		[...steps.children].forEach((node, i) => { pressed(node, i === phase); node.disabled = waits(row) && i > 0; });
@@ -691,9 +690,7 @@ function render({ model, el }) {
 	}
 	function tell() {
 		const next = { prompt: header.prompts.indexOf(prompt), cycle: row - prompt.first, phase: PHASES[phase], playing, predict, substeps, growth, speed };
-		let changed = false;
-		for (const [name, value] of Object.entries(next)) if (model.get(name) !== value) { model.set(name, value); changed = true; }
-		if (changed) model.save_changes();
+		share(model, Object.fromEntries(Object.entries(next).filter(([name, value]) => model.get(name) !== value)));
 	}
 	function seek(at) { stop(); show(at, startPhase(at), true); }
 	// Steps by a cycle or one of its phases; in predict mode a step first reveals the verdict.
@@ -709,7 +706,7 @@ function render({ model, el }) {
 	function stop() {
 		clearTimeout(timer);
 		if (!playing) return;
-		playing = false;
+		playing = ours = claim(data, false);
 		playSign(play, false);
 		tell();
 	}
@@ -717,9 +714,10 @@ function render({ model, el }) {
 		if (playing) { stop(); return; }
 		if (row >= prompt.last - 1 && phase === 2) show(prompt.first, 2, false);
 		playing = true;
+		ours = claim(data, true); // before the other views hear of it
 		playSign(play, true);
 		tell();
-		beat();
+		if (ours) beat();
 	}
 	function beat() {
 		timer = setTimeout(() => {
@@ -885,7 +883,7 @@ function render({ model, el }) {
 	if (model.get("playing")) toggle();
 	observer.observe(el);
 	return () => {
-		clearTimeout(timer);
+		if (ours) stop();
 		observer.disconnect();
 		deaf();
 	};

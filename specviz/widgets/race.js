@@ -271,8 +271,7 @@ class Chart {
 			parts.push(s("path", { class: `line faint l${i % 6}`, d, ...dash }), s("path", { class: `line l${i % 6}`, d, "clip-path": `url(#${clip})`, ...dash }));
 			// the prefill, below the axis: one bar per lane, so that none hides another
 			const under = low + 3 + i * em * 0.5;
-			const bar = s("rect", { class: `prefill l${i % 6}`, x: x(0), y: under, width: Math.max(1, x(lane.prefill) - x(0)), height: em * 0.36 }, s("title", `${lane.name}: prefill, ${ms(lane.prefill)}`));
-			parts.push(bar);
+			parts.push(s("rect", { class: `prefill l${i % 6}`, x: x(0), y: under, width: Math.max(1, x(lane.prefill) - x(0)), height: em * 0.36 }, s("title", `${lane.name}: prefill, ${ms(lane.prefill)}`)));
 			lane.waits.forEach((k, rank) => {
 				const level = y(k ? lane.stands[k - 1] : 0);
 				parts.push(s("path", { class: `wait l${i % 6}`, d: `M${x(lane.begin[k])} ${level}H${x(lane.end_time[k])}` }, s("title", `${lane.name}: longest wait ${rank + 1}, ${ms(lane.end_time[k] - lane.begin[k])}`)));
@@ -314,14 +313,13 @@ function ticks(most, wanted) {
 function board(field, lanes, kinds, phases, seek) {
 	const head = ["", "method", "speedup, decoding", "with prefill", "finish", "text is", "tokens", "cycles", "tokens per cycle"];
 	const body = lanes.map((lane) => {
-		const ratio = (x) => (x === null ? "–" : times(x));
-		const base = lane.index === field.baseline;
+		const ratio = (x) => (field.comparable && lane.index === field.baseline ? "1 (base)" : x === null ? "–" : times(x));
 		const place = h("td.place");
-		const row = h("tr", {},
+		const row = h("tr",
 			place,
 			h("th", { scope: "row" }, h("b", { class: `l${lane.index % 6}` }, lane.glyph), " ", h("bdi", lane.name), lane.drafter ? h("small", ` ← ${lane.drafter}`) : ""),
-			h("td.n", base && field.comparable ? "1 (base)" : ratio(lane.speedup)),
-			h("td.n", base && field.comparable ? "1 (base)" : ratio(lane.speedup_with_prefill)),
+			h("td.n", ratio(lane.speedup)),
+			h("td.n", ratio(lane.speedup_with_prefill)),
 			h("td.n", lane.end ? ms(lane.finish) : `cut off at ${ms(lane.finish)}`),
 			h("td", exactness(lane.exactness), lane.parts >= 0 ? h("small", ` ≠ from token ${lane.parts}`) : ""),
 			h("td.n", String(lane.output), lane.output < (lane.stands.at(-1) ?? 0) ? h("small", ` (${lane.stands.at(-1)} cells)`) : ""),
@@ -330,11 +328,11 @@ function board(field, lanes, kinds, phases, seek) {
 		);
 		return { lane, row, place };
 	});
-	const waits = lanes.map((lane) => h("li", {},
+	const waits = lanes.map((lane) => h("li",
 		h("b", { class: `l${lane.index % 6}` }, `${lane.glyph} `), h("bdi", lane.name), ": ",
 		...lane.waits.flatMap((k, i) => [i ? "; " : "", waitButton(lane, k, i, kinds, phases, seek)]),
 	));
-	const node = h("div.board", {},
+	const node = h("div.board",
 		h("div.scroll", { tabindex: "0", role: "region", "aria-label": "results" },
 			h("table", h("caption", field.comparable ? `Speedups are tokens per second over ${lanes[field.baseline].name}'s.` : "No speedup: the clocks are not comparable."),
 				h("thead", h("tr", ...head.map((word) => h("th", { scope: "col" }, word)))), h("tbody", ...body.map((entry) => entry.row)))),
@@ -355,7 +353,7 @@ function waitButton(lane, k, i, kinds, phases, seek) {
 	const share = seconds ? Math.round((100 * lane[phase][k]) / seconds) : 0;
 	const at = k ? lane.stands[k - 1] : 0;
 	const told = lane.sent[k] ? `, ${lane.accepted[k]} of ${lane.sent[k]} drafted accepted` : "";
-	const button = h("button", { type: "button", class: "link" }, `${RANKS[i]} ${ms(seconds)} at token ${at}`);
+	const button = h("button.link", { type: "button" }, `${RANKS[i]} ${ms(seconds)} at token ${at}`);
 	hear(button, "click", () => seek(lane.end_time[k]));
 	return h("span", button, ` (cycle ${lane.cycle[k]}: ${count(lane.tokens[k], "token")}${told}; ${phase} ${share} %)`);
 }
@@ -368,7 +366,6 @@ function render({ model, el }) {
 	const root = h("div.sv.race", { tabindex: "-1", role: "group", "aria-label": "race of methods" });
 	let field, lanes, events, last, t = 0, playing = false, pace = PACES[1], frame = 0, before = 0, clockwork = 0, spoken = "", uttered = 0;
 
-	const title = h("strong", "Race");
 	const models = h("span.soft");
 	const chooser = h("select", { "aria-label": "prompt" }, ...header.fields.map((f, i) => h("option", { value: i }, `prompt ${f.number}`)));
 	const promptText = h("pre", { dir: "auto" });
@@ -382,7 +379,7 @@ function render({ model, el }) {
 	hear(scrubber, "input", () => seek((last * scrubber.value) / 1000));
 	const paces = h("select", { "aria-label": "how long the race takes on screen" }, ...PACES.map((p) => h("option", { value: p }, `${p} s`)));
 	hear(paces, "change", () => { pace = +paces.value; tellPace(); share(model, { pace }); });
-	const controls = h("div.controls", {},
+	const controls = h("div.controls",
 		press("⇤", "start (Home)", () => seek(0)), press("←", "previous cycle (←)", () => step(-1)), play,
 		press("→", "next cycle (→)", () => step(1)), press("⇥", "finish (End)", () => seek(last)),
 		scrubber, clock, h("label", "played in ", paces), slowed,
@@ -392,7 +389,7 @@ function render({ model, el }) {
 	let table = { node: h("div"), draw() {} };
 	const help = overlay(root, "Keys of the race", header.keys);
 	const legend = h("div.legend", ...phases.map((p) => h("span", h("i", { class: p }), p)), h("span", "a box is one cycle and all the tokens that it produced; ①②③ mark a lane's longest waits"));
-	root.append(h("div.head", title, models, header.fields.length > 1 ? chooser : ""),
+	root.append(h("div.head", h("strong", "Race"), models, header.fields.length > 1 ? chooser : ""),
 		h("details.prompt", h("summary", "Prompt"), promptText),
 		notes, leader, controls, strip.node, legend, chart.node, table.node, live);
 	el.append(root);
@@ -497,7 +494,7 @@ function render({ model, el }) {
 		const ends = lanes.flatMap((lane) => lane.waits.map((k) => lane.end_time[k])).sort((a, b) => a - b);
 		return ends.find((x) => x > t) ?? ends[0] ?? 0;
 	}
-	function projector() { share(model, { projector: !model.get("projector") }); enlarge(); }
+	function projector() { share(model, { projector: !model.get("projector") }); }
 	function enlarge() {
 		const on = !!model.get("projector");
 		if (root.classList.contains("projector") === on) return;
@@ -517,9 +514,9 @@ function render({ model, el }) {
 	}));
 	hear(chooser, "change", () => { stop(); open(+chooser.value); model.set("prompt", +chooser.value); tell(); });
 	const deaf = listen(root, model, [
-		["change:time", () => { if (Math.abs(model.get("time") - t) > 1e-9) { stop(); show(model.get("time"), true); } }],
+		["change:time", () => { if (Math.abs(model.get("time") - t) > 1e-9) { stop(); show(model.get("time"), true); queueMicrotask(tell); } }], // after the other traits of the message
 		["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
-		["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); choose(); queueMicrotask(tell); } }], // after the other traits of the message
+		["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); choose(); } }], // Python sets the rest, and perhaps a time after it
 		["change:projector", enlarge],
 		["change:pace", () => { takePace(); tellPace(); }],
 	]);

@@ -32,7 +32,7 @@ class Race(Stateful):
     All data is sent once, as bytes; playback happens in the browser. These traits reflect the view's state
     and can be set:
 
-    - ``prompt``: index of the field, from 0.
+    - ``prompt``: index of the field, from 0; setting it resets the time.
     - ``time``: seconds on the race's clock.
     - ``playing``, and ``pace``: how many seconds the slowest lane takes on the screen.
     - ``theme``: ``auto``, ``light`` or ``dark``; ``projector``: whether everything is larger.
@@ -49,12 +49,17 @@ class Race(Stateful):
     def __init__(self, fields: Sequence[Field], **state: Value) -> None:
         self.fields = list(fields)
         super().__init__(columns.pack(*flat(self.fields)), state)
+        self.observe(self._restart, names="prompt")  # after the initial state, which may hold a time
 
     @t.validate("prompt")
     def _legal_prompt(self, proposal: t.Bunch) -> int:
         if not 0 <= proposal["value"] < len(self.fields):
             raise t.TraitError(f"there is no prompt {proposal['value']}: the race has {len(self.fields)}")
         return int(proposal["value"])
+
+    def _restart(self, change: t.Bunch) -> None:
+        # here and not in the page: its answer could arrive after a time that is set next
+        self.time, self.playing = 0.0, False
 
     @t.validate("pace")
     def _legal_pace(self, proposal: t.Bunch) -> float:

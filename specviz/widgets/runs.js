@@ -65,7 +65,7 @@ function render({ model, el }) {
 		const keep = row.uploaded ? button("Save", `save ${row.file} into ${model.get("folder")}`, () => send("save", [row.number])) : "";
 		if (row.problem) return h("tr.broken", h("td"), h("td", { colspan: String(columns.length) }, h("div.why", h("bdi", row.file), h("bdi.problem", row.problem))));
 		const cells = columns.slice(1).map((column) => h(column.digits === null ? "td" : "td.n", column.name === "exactness" ? exactness(row.exactness) : h("bdi", text(row, column))));
-		const node = h("tr", h("td", mark), h("th", { scope: "row" }, open, keep), ...cells);
+		const node = h("tr", { "data-row": row.number }, h("td", mark), h("th", { scope: "row" }, open, keep), ...cells);
 		if (model.get("chosen").includes(row.number)) node.setAttribute("aria-current", "true");
 		return node;
 	}
@@ -76,12 +76,12 @@ function render({ model, el }) {
 		unmark.textContent = `${marked.size} marked ✕`;
 	}
 	function draw() {
-		const where = body.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") ?? document.activeElement.title : "";
+		const name = (node) => node.getAttribute("aria-label") ?? node.title, held = body.contains(document.activeElement) && document.activeElement;
 		const rows = shown(), all = model.get("rows");
 		heads.forEach((node, i) => node.setAttribute("aria-sort", columns[i].name === key ? (down ? "descending" : "ascending") : "none"));
 		body.replaceChildren(...rows.map(line));
 		told.textContent = rows.length === all.length ? count(all.length, "file") : `${rows.length} of ${count(all.length, "file")}`;
-		if (where) [...body.querySelectorAll("button,input")].find((node) => (node.getAttribute("aria-label") ?? node.title) === where)?.focus(STAY);
+		if (held) ([...body.querySelectorAll("button,input")].find((node) => name(node) === name(held)) ?? body.querySelector(`[data-row="${held.closest("tr").dataset.row}"] .open`))?.focus(STAY);
 		enable();
 	}
 	function reread() {
@@ -89,7 +89,7 @@ function render({ model, el }) {
 		methods.replaceChildren(h("option", { value: "" }, "every method"), ...names.map((name) => h("option", { value: name }, name)));
 		methods.value = names.includes(before) ? before : "";
 		const sound = new Set(model.get("rows").filter((row) => !row.problem).map((row) => row.id));
-		for (const id of [...marked]) if (!sound.has(id)) marked.delete(id);
+		for (const id of [...marked]) if (!sound.has(id) && !model.get("reading")) marked.delete(id);
 		draw();
 	}
 	function tell() {
@@ -135,7 +135,7 @@ function render({ model, el }) {
 	});
 	hear(root, "keydown", (event) => event.stopPropagation()); // the notebook has its own shortcuts
 	const deaf = listen(root, model, [
-		["change:rows", reread], ["change:chosen", draw], ["change:error", tell], ["change:note", tell],
+		["change:rows", reread], ["change:reading", reread], ["change:chosen", draw], ["change:error", tell], ["change:note", tell],
 		["msg:custom", ({ upload: answer }) => answers.shift()?.(answer)],
 	]);
 	root.append(

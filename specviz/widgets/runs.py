@@ -129,6 +129,7 @@ class Table(AnyWidget):
     folder = t.Unicode().tag(sync=True)
     columns: t.List[Json] = t.List().tag(sync=True)
     rows: t.List[Json] = t.List().tag(sync=True)
+    reading = t.Bool(False).tag(sync=True)  # whether more rows follow
     chosen = t.List(t.Int()).tag(sync=True)
     note = t.Unicode().tag(sync=True)
     error = t.Unicode().tag(sync=True)
@@ -150,6 +151,7 @@ class Runs(ipywidgets.VBox):
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._upload: Upload | None = None
         self._reading: threading.Thread | None = None
+        self._readings, self._lock = 0, threading.Lock()  # counts them: an earlier one adds no more rows
         self._uploads = count()
         super().__init__([self.panel])
         self.refresh()
@@ -161,22 +163,29 @@ class Runs(ipywidgets.VBox):
         paths = trace_files(self.folder)
         uploaded = [each for each in self._files if each.uploaded]
         files = [Listed(str(p.relative_to(self.folder)), p) for p in paths[:MOST_FILES]]
-        self._files = [*files, *uploaded]
         more = f"Only the first {MOST_FILES} files are listed." if len(paths) > MOST_FILES else ""
-        self.panel.note = more if self._files else f"{visible(str(self.folder))} holds no traces (*.parquet)."
-        self.panel.chosen = []
-        self.panel.rows = [each.row() for each in self._files[:AT_ONCE]]
+        with self._lock:
+            self._readings += 1
+            self._files = [*files, *uploaded]
+            none = f"{visible(str(self.folder))} holds no traces (*.parquet)."
+            self.panel.note = more if self._files else none
+            self.panel.chosen = []
+            self.panel.reading = len(self._files) > AT_ONCE  # before the rows: later ones keep their marks
+            self.panel.rows = [each.row() for each in self._files[:AT_ONCE]]
         if len(self._files) > AT_ONCE:
-            self._reading = threading.Thread(target=self._read, args=(list(self._files),), daemon=True)
+            arguments = list(self._files), self._readings
+            self._reading = threading.Thread(target=self._read, args=arguments, daemon=True)
             self._reading.start()
 
-    def _read(self, files: list[Listed]) -> None:
+    def _read(self, files: list[Listed], number: int) -> None:
         """Read the rows after the first `AT_ONCE`, in portions of that size."""
         for start in range(AT_ONCE, len(files), AT_ONCE):
             rows = [each.row() for each in files[start : start + AT_ONCE]]
-            if self._files[: len(files)] != files:  # the folder was read again in the meantime
-                return
-            self.panel.rows = [*self.panel.rows[:start], *rows, *self.panel.rows[start + AT_ONCE :]]
+            with self._lock:
+                if self._readings != number:  # the folder was read again in the meantime
+                    return
+                self.panel.rows = [*self.panel.rows, *rows]
+                self.panel.reading = start + AT_ONCE < len(files)
 
     def _wait(self) -> None:
         """Wait until all of the folder's rows are read."""

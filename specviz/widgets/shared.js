@@ -159,6 +159,14 @@ function keys(root, help, acts) {
 	});
 }
 
+// The data of the widgets that play. Of several views of one, only the first to play advances it.
+const PLAYED = globalThis.specvizPlayed ??= new WeakSet();
+function claim(data, on) {
+	const ours = on && !PLAYED.has(data);
+	PLAYED[on ? "add" : "delete"](data);
+	return ours;
+}
+
 // Downloads a file to the reader's computer.
 function download(blob, name) {
 	const url = URL.createObjectURL(blob), link = h("a", { href: url, download: name });

@@ -13,7 +13,7 @@ from specviz.errors import ParameterError, SpecvizError
 from specviz.view.static import Page
 from specviz.widgets.page import View, document
 
-Value: TypeAlias = bool | float | str | Sequence[int]  # value of a trait that reflects the view's state
+Value: TypeAlias = bool | float | str | Sequence[float]  # value of a trait that reflects the view's state
 
 
 class Stateful(Page, AnyWidget):

@@ -84,17 +84,17 @@ class Announcer {
 	say(words, newest = "") {
 		this.words = this.words && words ? `${this.words} ${words}` : this.words || words;
 		this.newest = newest || this.newest;
-		if (this.timer) return;
-		this.utter();
-		this.timer = setInterval(() => this.utter(), SAY);
+		if (!this.timer) this.utter();
 	}
 	utter() {
 		const words = this.words.length > 240 ? `… ${this.words.slice(-240)}` : this.words;
-		if (!words && !this.newest) { this.stop(); return; }
+		this.timer = 0;
+		if (!words && !this.newest) return;
 		this.node.textContent = [words, this.newest].filter(Boolean).join(" ");
 		this.words = this.newest = "";
+		this.timer = setTimeout(() => this.utter(), SAY); // an interval would catch up after a late tick
 	}
-	stop() { clearInterval(this.timer); this.timer = 0; }
+	stop() { clearTimeout(this.timer); this.timer = 0; }
 }
 
 // The prompt box.

@@ -42,6 +42,20 @@ LISTEN = """() => {
       .observe(node, { childList: true, characterData: true, subtree: true });
 }"""
 
+# Draw a second view of an offline page's widget.
+AGAIN = """async (view) => {
+  const source = document.getElementById(`module-${view}`).textContent, el = document.createElement("div");
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  document.body.append(el);
+  (await import(url)).default.render({ model: window.specviz, el });
+}"""
+
+
+def stop_clock(page: Any) -> None:
+    """From now on, time passes for the page only while ``page.clock.run_for`` runs."""
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)
+
 
 class Bridge:
     """Carries traits and messages between a page and a panel while a test waits for something."""

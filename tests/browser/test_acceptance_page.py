@@ -34,10 +34,12 @@ def test_a_finger_scrolls_the_page_and_drags_the_bars(open_page, tmp_path):
     grip.scroll_into_view_if_needed()
     before = page.evaluate("scrollY")
     swipe(page, grip.bounding_box(), -40)
-    assert page.evaluate("scrollY") == before and state(page, "q")[0] > 0.3
+    page.wait_for_function("() => globalThis.specviz.get('q')[0] > 0.3")
+    page.wait_for_timeout(300)  # a page that scrolls has done so by then
+    assert page.evaluate("scrollY") == before
     name = page.locator(".acceptance .name").first
     swipe(page, name.bounding_box(), -100)
-    assert page.evaluate("scrollY") > before + 30
+    page.wait_for_function("bound => scrollY > bound", arg=before + 30)
     q = state(page, "q")
     grip.dispatch_event("pointerdown")
     page.evaluate("dispatchEvent(new PointerEvent('pointercancel'))")

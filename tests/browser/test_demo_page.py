@@ -89,7 +89,7 @@ def test_method_and_prompt_are_chosen_by_key(open_page, path):
     page.wait_for_function("text => document.querySelector('#picture .text').innerText !== text", arg=before)
     assert page.evaluate("specviz.get('prompt')") == 2
     page.evaluate("specviz.set('prompt', 1)")  # as the player's own picker does
-    page.wait_for_function("document.getElementById('prompt').value === '1'")
+    page.wait_for_function("() => document.getElementById('prompt').value === '1'")
 
 
 def test_a_narrow_page_breaks_no_cell(open_page, path, shoot):

@@ -98,9 +98,9 @@ def test_a_page_is_for_everyone(view, pages, open_page, axe, shoot):
         page.emulate_media(color_scheme=theme)
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_timeout(300)  # plotly redraws
+            # plotly redraws; a function, because the page may not evaluate a text later
+            page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
             shoot(page, f"everyone-{name}-{theme}-{width}")
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (theme, width)
         assert not axe(page, "body"), theme
     stops = dict(walked(page))
     stops.pop("", None)
@@ -121,7 +121,8 @@ def reach(page: Any, name: str, key: str = "Tab") -> int:
 
 def test_a_live_race_by_keyboard_alone(open_page, axe, shoot):
     page = screen(open_page, reduced_motion="reduce")
-    one = LiveRace(Slow(cycles=60), "town", "Who is here?", ["autoregressive", "speculative"])
+    decoder = Slow(cycles=60)
+    one = LiveRace(decoder, "town", "Who is here?", ["autoregressive", "speculative"])
     bridge = Bridge(page, one.panel, "live_race")
     page.evaluate(LISTEN)
     bridge.until(lambda: one.panel.state == "done")
@@ -129,6 +130,7 @@ def test_a_live_race_by_keyboard_alone(open_page, axe, shoot):
     times = [at for at, _ in page.evaluate("window.heard")]
     assert len(times) >= 3 and all(b - a > 900 for a, b in pairwise(times)), times
     assert page.evaluate("document.getAnimations().length") == 0
+    decoder.how["cycles"] = 1000
     reach(page, "method 2")
     page.keyboard.type("bild")
     reach(page, "prompt")
@@ -206,6 +208,25 @@ def test_traces_are_found_opened_and_compared_by_keyboard_alone(open_page, folde
     stops = dict(walked(page))
     stops.pop("", None)
     assert sorted(map(int, stops)) == page.evaluate(USABLE) and all(stops.values())
+
+
+def test_a_trace_that_is_saved_keeps_the_focus_and_one_not_read_yet_its_mark(open_page, folder):
+    page = screen(open_page)
+    table = sv.runs(folder)
+    table.receive("new.parquet", (folder / "one.parquet").read_bytes())
+    bridge = Bridge(page, table.panel, "runs")
+    page.get_by_role("button", name="Save", exact=True).focus()
+    page.keyboard.press("Enter")
+    bridge.until(lambda: (folder / "new.parquet").exists() and not table.panel.rows[-1]["uploaded"])
+    assert page.evaluate("document.activeElement.textContent") == "new.parquet"
+    mark = page.get_by_role("checkbox", name="compare two.parquet")
+    mark.check()
+    rows = table.panel.rows
+    for later, marked in ((True, True), (False, False)):  # whether more rows follow
+        table.panel.reading, table.panel.rows = later, rows[:1]
+        table.panel.rows, table.panel.reading = rows, False
+        bridge.carry()
+        assert mark.is_checked() == marked
 
 
 def test_the_button_of_a_section_shows_it_again(open_page, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from bridge import AGAIN, stop_clock
 from ribbons import FLICKERS, C, H, W, stream
 
 import specviz as sv
@@ -29,6 +30,8 @@ def pages(tmp_path_factory) -> Path:
     sv.flicker([stream(grown, mode=mode) for mode in ("rt", "ssbd")], live=True).to_html(folder / "long.html")
     stream(FLICKERS, k=1).to_html(folder / "player.html")
     stream(FLICKERS, mode="cd").to_html(folder / "carried.html")
+    sources = [f"{'😀' * 60}a{' b' * n}" for n in range(4)]
+    stream(FLICKERS, sources=sources).to_html(folder / "emoji.html")
     return folder
 
 
@@ -37,7 +40,8 @@ def show(open_page, pages):
     def opened(name, dark=False, **more):
         page = open_page(dark, offline=True, reduced_motion="reduce", **more)
         page.goto((pages / f"{name}.html").as_uri())
-        root = ".player" if name in ("player", "carried") else ".specviz" if name == "still" else ".flicker"
+        root = {"still": ".specviz"} | dict.fromkeys(("player", "carried", "emoji"), ".player")
+        root = root.get(name, ".flicker")
         page.wait_for_selector(root)
         if name != "still":
             page.locator(root).focus()
@@ -108,10 +112,26 @@ def test_keys_work_where_the_focus_is(show):
 
 def test_it_plays_at_the_stream_s_own_pace(show):
     page = show("live")
+    stop_clock(page)
     press(page, "Home", " ")
     page.wait_for_selector("button[aria-label='pause (space)']")
+    page.clock.run_for(1500)
+    assert page.evaluate("[specviz.get('update'), specviz.get('playing')]") == [3, True]
+    page.clock.run_for(1000)
     page.wait_for_selector("button[aria-label='play (space)']")
     assert page.evaluate("[specviz.get('update'), specviz.get('playing')]") == [3, False]
+
+
+def test_two_views_play_at_the_pace_of_one(show):
+    page = show("long")
+    page.evaluate(AGAIN, "flicker")
+    stop_clock(page)
+    page.evaluate("specviz.set('update', 0), specviz.set('playing', true)")
+    page.clock.run_for(3000)
+    assert page.evaluate("specviz.get('update')") == 6
+    page.get_by_role("button", name="pause (space)").nth(1).click()
+    page.clock.run_for(3000)
+    assert page.evaluate("[specviz.get('update'), specviz.get('playing')]") == [6, False]
 
 
 def test_hostile_text_stays_text(show):
@@ -178,6 +198,14 @@ def test_the_player_steps_over_updates(show):
     assert line.inner_text().startswith("Update 3, cycle 0: the source continues with")
     press(page, "End", "PageUp")
     assert line.inner_text().startswith("Update 2, cycle 0")
+
+
+def test_the_player_cuts_no_character_of_a_source(show):
+    page = show("emoji")
+    press(page, "Home", "PageDown")
+    line = page.locator(".prompt summary")
+    assert line.text_content() == f"Source so far: … {'😀' * 49}a b"
+    assert line.locator("b").text_content() == " b"
 
 
 def test_the_player_says_that_nobody_judged_what_was_carried_on(show):

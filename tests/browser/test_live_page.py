@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)")
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
+from bridge import stop_clock
+
 from specviz.widgets import assets
 
 STATE = {
@@ -53,7 +55,7 @@ def stage(open_page: Any) -> Any:
     def staged(dark: bool = False, **more: Any) -> Any:
         page = open_page(dark, viewport={"width": 1000, "height": 720})
         page.goto("data:text/html,<!doctype html><html lang=en><title>live</title><body style='margin:0'>")
-        page.clock.install()  # the test controls the clock
+        stop_clock(page)
         page.evaluate(STAGE, [assets.script("live"), assets.style("live"), STATE | more])
         return page
 
@@ -108,7 +110,8 @@ def test_stopping_loses_no_text(stage):
     box.fill("Tom reads a book.")
     box.press("Control+Enter")
     page.clock.run_for(600)
-    assert box.input_value() == "Tom reads"
+    box.press_sequentially("x")
+    assert box.input_value() == "Tom reads", "one types when it has ended"
     page.get_by_role("button", name="Stop").click()
     assert box.input_value() == "Tom reads a book." and sources(page)[-1] == "Tom reads"
 
@@ -142,6 +145,7 @@ def test_kept_new_erased_and_masked_are_told_apart(stage, axe, shoot, dark):
     page.clock.run_for(1500)
     assert spoken.text_content() == "Die Bäckerin verkauft frisches Brot"
     shoot(page, f"live-{'dark' if dark else 'light'}")
+    page.clock.resume()  # for axe
     assert axe(page, ".live") == []
 
 
@@ -155,10 +159,14 @@ def test_settings_go_to_python_and_come_from_it(stage):
     page.get_by_label("into").select_option("Japanese")
     page.get_by_label("mode").select_option("cd")
     assert page.evaluate("window.saved") == [["beta", 0.5], ["target_language", "Japanese"], ["mode", "cd"]]
-    said = {"k": 40, "error": "<b>no</b> room", "target_language": "Control"}
+    said = {"k": 40, "error": "<b>no</b> room", "target_language": "Control", "waiting": True}
     page.evaluate("(said) => { for (const name in said) window.model.set(name, said[name]); }", said)
     assert k.input_value() == "40" and page.get_by_label("into").input_value() == "Control"
     assert page.get_by_role("alert").inner_text() == "<b>no</b> room"
+    status = page.get_by_role("status").filter(has_text="waiting until another decode has ended …")
+    assert status.is_visible()
+    page.evaluate("window.model.set('waiting', false)")
+    assert status.count() == 0
 
 
 def test_without_languages_it_offers_none(stage):

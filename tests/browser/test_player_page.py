@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bridge import AGAIN, stop_clock
 from town_runs import town_run
 
 import specviz as sv
@@ -92,11 +93,33 @@ def test_it_plays_and_stops(opened):
     page = opened(build("speculative", tokens=30))
     page.locator("select[aria-label='cycles per second']").select_option("16")
     page.locator(".sv.player").focus()
+    stop_clock(page)
     press(page, " ")
     expect(page.get_by_role("button", name="pause (space)")).to_have_attribute("title", "pause (space)")
-    expect(page.locator(".where")).to_have_text(re.compile(r"cycle ([4-9]|\d\d+) /"))
+    page.clock.run_for(250)
+    expect(page.locator(".where")).to_have_text(re.compile(r"cycle 5 /"))
     press(page, " ")
     expect(page.get_by_role("button", name="play (space)")).to_be_visible()
+    page.clock.run_for(250)
+    expect(page.locator(".where")).to_have_text(re.compile(r"cycle 5 /"))
+
+
+def test_two_views_play_at_the_speed_of_one(opened):
+    page = opened(build("speculative", tokens=60, hostile=False, cut=False))
+    page.evaluate(AGAIN, "player")
+    stop_clock(page)
+
+    def plays(count: int) -> None:
+        before = page.evaluate("specviz.get('cycle')")
+        page.clock.run_for(1000)
+        assert page.evaluate("specviz.get('cycle')") == before + count
+
+    page.evaluate("specviz.set('speed', 2), specviz.set('playing', true)")  # as Python does
+    plays(2)
+    for view in (1, 0):
+        for name, count in (("pause (space)", 0), ("play (space)", 2)):
+            page.get_by_role("button", name=name).nth(view).click()
+            plays(count)
 
 
 GREEDY = (
@@ -200,6 +223,11 @@ def test_the_keyboard_never_leaves_the_player(opened):
         assert focused(".sv.player"), name
     press(page, "End", "?")
     assert focused(".overlay *")
+    page = opened(build("speculative", tokens=400, hostile=False, cut=False))
+    press(page, "End")
+    page.locator(".earlier").focus()
+    press(page, "Enter")
+    assert focused(".player .text")
 
 
 def test_the_list_of_keys_opens_in_view(opened):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from traitlets import TraitError
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
@@ -42,3 +43,10 @@ def test_equal_distributions_leave_nothing_to_draw():
 def test_what_is_no_distribution_is_one_line(p, q, rule):
     with pytest.raises(ParameterError):
         Acceptance(p, q, rule)
+    widget = Acceptance([0.5, 0.5], [0.5, 0.5])
+    for values in ({"p": p, "q": q, "rule": rule}, {"p": [0.2] * 5}):
+        with pytest.raises(TraitError):
+            widget.set_state(values)
+    assert (widget.p, widget.q, widget.rule) == ([0.5, 0.5], [0.5, 0.5], "right")
+    widget.set_state({"p": [0.2] * 5, "q": [0.2] * 5})  # both at once
+    assert widget.law.tolist() == pytest.approx([0.2] * 5)

@@ -260,6 +260,37 @@ def test_a_view_that_opens_during_a_decode_shows_no_old_text():
     assert seen[-1] == ("done", 7) and all(not n for state, n in seen if state in ("waiting", "loading"))
 
 
+def test_a_view_that_opens_during_a_decode_is_sent_the_text_so_far():
+    gate = threading.Event()
+    one, sent, arrived = explorer(Decoder(gate=gate)), [], threading.Event()
+    one.panel.send = lambda message, buffers=None: (sent.extend(message["cycles"]), arrived.set())
+    one._on_message(one.panel, {"do": "open"}, [])
+    try:
+        assert arrived.wait(20) and one.panel.shown == []
+        one._on_message(one.panel, {"do": "open"}, [])
+        assert one.panel.state == "running" and one.panel.shown == sent[: len(one.panel.shown)] != []
+    finally:
+        gate.set()
+    assert one.wait(20) and one.panel.shown == sent
+
+
+def test_a_bad_value_that_is_typed_during_a_decode_is_named_and_the_decode_is_done():
+    gate = threading.Event()
+    decoder = Decoder(gate=gate)
+    one = explorer(decoder)
+    one.run()
+    try:
+        assert decoder.started.wait(20)
+        one.panel.values = one.panel.values | {"length": 999}
+        error = one.panel.error
+    finally:
+        gate.set()
+    assert one.wait(20) and len(one.panel.rows) == 1
+    assert one.panel.state == "done" and one.panel.error == error != ""
+    one.set(length=5)
+    assert one.panel.error == "" and one.panel.answer["words"] == "length = 5"
+
+
 def test_buttons_are_messages():
     one = explorer()
     one._on_message(one.panel, {"do": "run"}, [])

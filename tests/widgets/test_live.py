@@ -122,15 +122,15 @@ def test_it_waits_for_another_decode_and_drops_what_was_left_meanwhile():
     one, runs = interpreter()
     with decoding:
         one.source = "now"
-        until(lambda: runs)
+        until(lambda: runs and one.waiting)
         one.close()
         assert not runs[0].sources
     until(lambda: not one._thread.is_alive())
-    assert not runs[0].sources, "it was left while it waited"
+    assert not runs[0].sources and not one.waiting, "it was left while it waited"
     other, runs = interpreter()
     other.source = "later"
     until(lambda: runs and runs[0].sources == ["later"])
-    assert decoding.acquire(timeout=20), "between two updates other decodes may run"
+    assert not other.waiting and decoding.acquire(timeout=20), "between two updates other decodes may run"
     decoding.release()
     other.close()
 

@@ -69,6 +69,22 @@ def test_a_stopped_race_keeps_what_was_decoded():
     assert all(run.closed for run in decoder.runs)
 
 
+def test_a_view_that_opens_during_a_race_is_sent_the_texts_so_far():
+    gate = threading.Event()
+    one = contest(Clocked(gate=gate, cycles=8))
+    sent = []
+    arrived = threading.Event()
+    one.panel.send = lambda message, buffers=None: (sent.extend(message["cycles"]), arrived.set())
+    one.run()
+    try:
+        assert arrived.wait(20) and one.panel.shown == []
+        one._on_message(one.panel, {"do": "open"}, [])
+        assert one.panel.shown == sent[: len(one.panel.shown)] != []
+    finally:
+        gate.set()
+    assert one.wait(20) and one.panel.shown == sent
+
+
 def test_entrants_are_two_or_three_that_differ():
     for methods, words in (
         (["bild"], "two or three methods, got 1"),

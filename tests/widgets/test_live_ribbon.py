@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from ribbons import FLICKERS, W, stream
+from ribbons import FLICKERS, PIECES, W, stream
 
 import specviz as sv
 from specviz.errors import ParameterError, TraceError
@@ -29,18 +29,21 @@ OTHER = [[W, W + 1, W + 2], [W, W + 1, W + 2, W + 3], [W, W + 1], [W, W + 1]]
 def cut(told, k, i):
     """An update as the browser assembles it."""
     place, found = 0, []
-    text, before = told["rows"][i][0], told["rows"][i - 1][0] if i else ""
+    text, before = (told["rows"][j][0].encode("utf-16-le") for j in (i, i - 1))  # as JavaScript counts
+    part = lambda text, a, b: text[2 * a : 2 * b].decode("utf-16-le")
     for fate, a, b, _ in told["cuts"][k]["rows"][i]:
         if FATED[fate] == "erased":
-            found.append(("erased", before[a:b]))
+            found.append(("erased", part(before, a, b)))
         else:
-            found.append((FATED[fate], text[place : place + b]))
+            found.append((FATED[fate], part(text, place, place + b)))
             place += b
     return found
 
 
 @pytest.mark.parametrize("k", [0, 1, 3])
-def test_the_cuts_are_the_ribbon_at_every_k(k):
+def test_the_cuts_are_the_ribbon_at_every_k(k, monkeypatch):
+    emoji = {W: " 😀".encode(), W + 5: "😀😀".encode()}
+    monkeypatch.setattr("ribbons.PIECES", [emoji.get(token, piece) for token, piece in enumerate(PIECES)])
     trace = stream(FLICKERS)
     told = table(columns(trace))["columns"][0]["runs"][0]
     for i, row in enumerate(ribbon(trace, k=k).rows):
@@ -139,6 +142,9 @@ def test_the_player_knows_the_updates():
             12,
         ]
         assert updates[1]["source"][updates[1]["new"] :] == " src2 src3"
+    sources = [f"😀 a{' b' * n}" for n in range(4)]
+    (prompt,) = player_columns(stream(FLICKERS, sources=sources))[0]["prompts"]
+    assert prompt["updates"][1]["new"] == 4, "JavaScript counts an emoji twice"
     standing = player_columns(sv.open(sv.example("unispec")))[0]
     assert all(prompt["updates"] == [] for prompt in standing["prompts"])
 

@@ -219,6 +219,15 @@ def test_names_tell_settings_apart():
     ]
 
 
+def test_another_prompt_begins_at_its_start():
+    pytest.importorskip("anywidget", reason="needs the lab extra")
+    two = [build(name, prompts=2) for name in ("bild", "tree")]
+    one = sv.race(two, prompt=1, time=0.02, playing=True)
+    assert (one.time, one.playing) == (0.02, True)
+    one.prompt = 0
+    assert (one.time, one.playing) == (0, False)
+
+
 def test_a_pace_that_is_none(four):
     pytest.importorskip("anywidget", reason="needs the lab extra")
     for pace in (0, -5, float("nan"), float("inf")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
@@ -51,6 +53,27 @@ def test_the_rest_of_a_large_folder_follows(folder, monkeypatch):
     monkeypatch.setattr(module, "MOST_FILES", 3)
     shown = sv.runs(folder)
     assert len(shown.table) == 3 and "first 3 files" in shown.panel.note
+
+
+def test_a_folder_that_is_read_again_meanwhile_keeps_its_order(folder, monkeypatch):
+    monkeypatch.setattr(module, "AT_ONCE", 2)
+    read, gates = module.Listed.row, {}
+
+    def slow(self):
+        if (thread := threading.current_thread()) is not threading.main_thread():
+            assert gates.setdefault(thread, threading.Event()).wait(20)
+        return read(self)
+
+    monkeypatch.setattr(module.Listed, "row", slow)
+    shown = sv.runs(folder)
+    first = shown._reading
+    shown.refresh()
+    names = [each.name for each in shown._files]
+    gates.setdefault(first, threading.Event()).set()
+    first.join(20)
+    assert [row["file"] for row in shown.panel.rows] == names[:2] and shown.panel.reading
+    gates.setdefault(shown._reading, threading.Event()).set()
+    assert shown.table["file"].tolist() == names and not shown.panel.reading
 
 
 def test_rows_are_opened_and_compared(folder):
