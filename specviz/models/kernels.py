@@ -35,7 +35,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from specviz.errors import ModelError, TraceError
 from specviz.files import write_text
-from specviz.models.parked import park
 from specviz.paths import home
 
 if TYPE_CHECKING:
@@ -399,24 +398,6 @@ def lay(weights: Sequence[torch.Tensor], layout: str) -> Product:
         product = OneDNN(own, lay(weights, UNPADDED)) if layout == ONEDNN else KINDS[layout](own)
         shelf[key] = product
     return product
-
-
-def lay_and_park(groups: Iterable[Sequence[torch.nn.Linear]], layout: str) -> list[Product]:
-    """Lay out a model's matrices, and move the originals to files (`specviz.models.parked`).
-
-    Hold the result until the model's function is built: `lay` then returns the same products.
-    """
-    if layout == PLAIN:
-        return []
-    weights = [[part.weight for part in parts] for parts in groups]
-    # All originals leave memory before the first copy is made.
-    parking = park([weight for group in weights for weight in group])
-    products = []
-    for group in weights:
-        products.append(lay(group, layout))
-        if parking:
-            parking.drop(group)
-    return products
 
 
 def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]]) -> str:

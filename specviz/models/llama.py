@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from specviz.models import ordered
 from specviz.models.attention import attend
 from specviz.models.context import PassInput, States, Store
-from specviz.models.kernels import LEAST, ONEDNN, lay_and_park, padded
+from specviz.models.kernels import LEAST, ONEDNN, padded
 from specviz.models.layers import Lines, PlainFunction, Rest, RMSNorm, Rotary, activation, hooked, turn
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Net, Storage
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-PRODUCTS = 4  # of a layer; see `groups`
 ROPES = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the current length
 
 
@@ -89,8 +88,6 @@ class Llama(PlainFunction):
     """
 
     def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
-        run = islice(groups(net), PRODUCTS * layers)
-        laid = lay_and_park(((net.lm_head,), *run), layout)  # held until the lines below use it
         super().__init__(net, invariant)
         first = net.model.layers[0].self_attn
         self.embedding = net.model.embed_tokens.weight.detach()
@@ -106,14 +103,13 @@ class Llama(PlainFunction):
         products = (Lines(*group, layout=layout, invariant=invariant) for group in groups(net))
         for layer in net.model.layers[:layers]:
             before, after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
-            a, (qkv, o, gate_up, down) = layer.self_attn, islice(products, PRODUCTS)
+            a, (qkv, o, gate_up, down) = layer.self_attn, islice(products, 4)
             norms = (a.q_norm.weight.detach(), a.k_norm.weight.detach()) if hasattr(a, "q_norm") else None
             self.weights.append(LayerWeights(before.detach(), qkv, norms, o, after.detach(), gate_up, down))
         self.eps = net.config.rms_norm_eps
         self.norm = RMSNorm(self.eps, self.embedding, invariant)
         self.act = activation("silu", invariant)
         self.rotary = Rotary(net.model.rotary_emb, self.embedding)
-        del laid
 
     def __call__(self, given: PassInput, store: Storage) -> States:
         """Run a pass; see `Model.run`. If `keep` holds places, return their final states [places, size]."""
