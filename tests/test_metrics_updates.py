@@ -159,11 +159,12 @@ def test_drafts_are_those_of_each_update(two):
     assert had.to_numpy().tolist() == [[0, 1, 1, 3, 3], [0, 2, 1, 4, 4], [1, 1, 1, 3, 3]]
 
 
-def test_cache_rows_that_are_not_recorded_are_unknown(two):
+@pytest.mark.parametrize("since", [9, 1])
+def test_cache_rows_that_are_not_recorded_are_unknown(two, since):
     run = {name: two.run[name] for name in ("run", "method", "eos", "prompts", "parameters", "record")}
     recorder = Recorder(run, piece=lambda token: WORDS[token].encode())
     for row in two.arrow([column.name for column in specviz.schema.COLUMNS]).to_pylist():
-        recorder.add(row | {"reused": None})
+        recorder.add(row if row["update"] >= since else row | {"reused": None})
     trace = recorder.close()
     assert metrics.by_stream(trace)["reused"].isna().all() and np.isnan(trace.summary()["reused_share"][0])
     shown = [{name for name, _, _ in ribbon(each).numbers} for each in (two, trace)]

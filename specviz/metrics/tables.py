@@ -60,7 +60,7 @@ def _measure(trace: Trace) -> dict[str, float | str]:
         more[f"{prefix}NE"] = whole[f"{prefix}erased"] / below if below else float("nan")
     more["tokenizer"] = ", ".join(table["tokenizer"].unique())
     more |= {name: float(table[name].mean()) for name in ("AL", "LAAL", "AL_seconds", "LAAL_seconds")}
-    more["reused_share"] = table["reused"].sum(min_count=1) / whole["prompt_tokens"]
+    more["reused_share"] = table["reused"].sum(skipna=False) / whole["prompt_tokens"]
     more |= dict.fromkeys(("BLEU", "chrF"), float("nan"))
     with suppress(ParameterError, TraceError):  # without sacrebleu or references
         scores = quality(trace, resamples=1)

@@ -140,7 +140,8 @@ def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
     groups = updates.groupby(STREAM, observed=True, sort=False)
     sums = {name: (name, "sum") for name in ("unreviewed", "emitted", "prompt_tokens")}
     table = groups.agg(updates=("update", "size"), **sums)
-    table[["reused", "prefill", "seconds"]] = groups[["reused", "prefill", "duration"]].sum(min_count=1)
+    table[["prefill", "seconds"]] = groups[["prefill", "duration"]].sum(min_count=1)
+    table["reused"] = groups["reused"].agg(lambda kept: kept.sum(skipna=False))
     table = table.reset_index()
     cycles = trace.cycles
     judged = cycles.assign(sent=cycles["sent"] - cycles["cut"])

@@ -186,8 +186,8 @@ def auroc(
         ensemble, from the recorded score or the first signal.
     """
     table, chosen = _chosen(trace, signals, options)
-    present = [name for name in chosen if table[name].notna().any()]
-    chosen = [name for name in present if table.loc[table[name].notna(), outcome].nunique() == 2]
+    present = [name for name in chosen if np.isfinite(table[name]).any()]
+    chosen = [name for name in present if table.loc[np.isfinite(table[name]), outcome].nunique() == 2]
     ax = axes(ax, (6.4, 0.9 + 0.36 * max(1, len(chosen))))
     ax.set_title(_counted(table, outcome), size=9, loc="left")
     if not chosen:

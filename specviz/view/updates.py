@@ -395,7 +395,7 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
     erased, final = sum(r.count("erased") for r in rows), rows[-1].shown
     total = {n: float(updates[n].sum()) for n in ("drafted", "accepted", "unreviewed", "emitted")}
     seconds, prefill = float(updates["duration"].sum()), float(updates["prefill"].sum())
-    reused, prompt = float(updates["reused"].sum(min_count=1)), float(updates["prompt_tokens"].sum())
+    reused, prompt = float(updates["reused"].sum(skipna=False)), float(updates["prompt_tokens"].sum())
     unseen = "; the target never verified them" if total["unreviewed"] else ""
     taken = total["accepted"] + total["unreviewed"]
     ratios = (  # name, above and below the line, form, meaning

@@ -65,8 +65,9 @@ def test_signals_of_one_outcome_have_no_auroc(trace, monkeypatch, accepted):
     words = [text.get_text() for text in view.reliability(trace).get_legend().texts]
     assert "largest probability" in words and not any("nan" in word for word in words)
     assert not view.reliability(trace).get_legend().get_title().get_text()
-    monkeypatch.setattr(metrics, "signals", lambda *_: table.assign(**dict.fromkeys(SIGNALS, np.nan)))
-    assert "no judged node has a signal" in view.auroc(trace).texts[0].get_text()
+    for nothing in (np.nan, np.inf):
+        monkeypatch.setattr(metrics, "signals", lambda *_: table.assign(**dict.fromkeys(SIGNALS, nothing)))
+        assert "no judged node has a signal" in view.auroc(trace).texts[0].get_text()
 
 
 def test_a_score_is_c_t_only_where_it_sets_a_threshold(trace, monkeypatch):
