@@ -169,7 +169,7 @@ function render({ model, el }) {
 	root.classList.toggle("projector", model.get("projector"));
 	follow();
 	if (model.get("playing")) toggle();
-	return () => { if (ours) stop(); deaf(); root.remove(); };
+	return () => { deaf(); root.remove(); if (ours) stop(); };
 }
 
 export default { render };

@@ -5,7 +5,7 @@ const PHASES = ["draft", "verify", "commit"];
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
 const WINDOW = 80; // tokens of the text that are added or removed at a time
 
-// Quotes a token in a sentence, isolated so that right-to-left text does not reorder the words around it.
+// Quotes a token, isolated so that right-to-left text does not reorder the words around it.
 const quote = (text) => `‘\u2068${text === "" ? "∅" : shownToken(text)}\u2069’`;
 const ordinal = (n) => n + (n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
 const known = (x) => x !== undefined && !Number.isNaN(x);
@@ -68,7 +68,7 @@ class Cycle {
 		this.judged = this.token.map((_, i) => i).filter((i) => !["unsent", "below_budget", "unreviewed"].includes(this.status[i])); // by the target
 		this.sent = this.judged.length;
 		this.accepted = this.fared("accepted");
-		// the node rejected where the text continued; rejected siblings of accepted nodes do not count
+		// the node rejected where the text continued; other rejected siblings do not count
 		this.tip = this.path.at(-1) ?? -1;
 		this.rejected = this.children[this.tip + 1].find((i) => this.status[i] === "rejected") ?? -1;
 	}
@@ -161,7 +161,7 @@ class Record {
 
 // ---- sentences
 
-// A node's origin: "From the store, score 0.21, level 3. "; empty if there is only one drafter.
+// A node's origin, "From the store, score 0.21, level 3. "; empty with one drafter.
 function origin(cycle, i, details) {
 	const source = cycle.record.header.words.source?.[cycle.value("source", i)], score = details?.value("score", i);
 	if ((!source || source === "model") && !known(score)) return "";
@@ -382,11 +382,11 @@ class WhyLane {
 		this.fate.textContent = extra ? `${cycle.kind.mark || "▸"} ${cycle.kind.word}` : revealed ? `${STATUS_MARKS[cycle.status[i]]} ${record.header.short[cycle.status[i]]}` : "not judged yet";
 		const [q, sure] = ["q", "confidence"].map((name) => cycle.value(name, i));
 		const belief = known(q) ? `The drafter gives it q = ${prob(q)}; t` : known(sure) ? `The drafter gives it confidence ${prob(sure)}; t` : "T";
-		const cut = !extra && ghost(cycle, i) && !this.stage; // known before the pass of the target
+		const cut = !extra && ghost(cycle, i) && !this.stage; // known before the target's pass
 		this.sentence.textContent = extra ? whyExtra(cycle) : revealed || cut ? origin(cycle, i, details) + why(cycle, i, details)
 			: `${origin(cycle, i, details)}${belief}he target has not judged it yet.`;
 		const waiting = details === null;
-		// for the target's own token: the token that the drafter proposed there but did not send, or the rejected one
+		// for the target's own token: the one that the drafter proposed there but did not send, or that was rejected
 		const rival = extra ? cycle.children[cycle.tip + 1].find((j) => ["rejected", "unsent"].includes(cycle.status[j])) : i;
 		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, extra ? undefined : cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : record.header.run.draft ? "not recorded" : "no draft model");
 		const judged = revealed ? waiting ? null : details.target(extra ? cycle.tip : cycle.parent[i]) ?? [] : [];
@@ -430,7 +430,7 @@ class TimeLane {
 		this.parts = record.header.words.phase.map((name) => h("span", h("i", { class: name }), h("span")));
 		this.legend.append(...this.parts);
 	}
-	// The time scale of a prompt: most cycles fit; a longer one is cut off and marked.
+	// The time scale of a prompt: most cycles fit; longer ones are cut off and marked.
 	scale(first, last) {
 		const found = [];
 		for (let row = first; row < last; row++) if (this.record.a.cycle[row] > 0) found.push(this.record.duration(row));
@@ -522,7 +522,7 @@ class CodeLane {
 		const now = { 0: ["draft"], 1: ["forward", "verify"], 2: ["commit"] }[phase];
 		const phases = cycle.prefill ? [] : whole ? ["draft", "forward", "verify", "commit"] : now;
 		const { events } = cycle;
-		const unasked = cycle.record.header.words.pass_model?.length > 0 && !targetTokens(cycle); // BiLD may end without a pass of the target
+		const unasked = cycle.record.header.words.pass_model?.length > 0 && !targetTokens(cycle); // BiLD may end without a target's pass
 		const first = [];
 		this.lines.forEach(([when], i) => {
 			const [on, event] = when.split(":");
@@ -649,7 +649,7 @@ function render({ model, el }) {
 		if (tellModel) tell();
 		text.toEnd(); // last, so that a step causes a single layout
 	}
-	// In predict mode the draft keeps its original order: an accepted path at the top would reveal the verdict.
+	// In predict mode the draft keeps its order: an accepted path at the top would reveal the verdict.
 	function plant() {
 		const cycle = record.cycle(row);
 		tree.draw(cycle, phase, predict && cycle.sent ? guesses : null, stage(), !predict);
@@ -883,9 +883,9 @@ function render({ model, el }) {
 	if (model.get("playing")) toggle();
 	observer.observe(el);
 	return () => {
-		if (ours) stop();
 		observer.disconnect();
 		deaf();
+		if (ours) stop();
 	};
 }
 

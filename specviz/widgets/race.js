@@ -1,4 +1,4 @@
-// The race: one prompt by several methods. Rows are methods, columns are output positions, and every
+// The race: one prompt by several methods. Rows are methods, columns output positions; each
 // method runs on its own recorded clock. Built on shared.js, which precedes this file.
 
 const GLYPHS = ["●", "▲", "■", "◆", "✚", "★"];
@@ -346,7 +346,7 @@ function board(field, lanes, kinds, phases, seek) {
 	};
 }
 
-// Describes a wait: how long it was, its purpose, and which phase took most of it.
+// Describes a wait: its length, its purpose, and which phase took most of it.
 function waitButton(lane, k, i, kinds, phases, seek) {
 	const seconds = lane.end_time[k] - lane.begin[k];
 	const phase = phases.reduce((a, b) => (lane[b][k] > lane[a][k] ? b : a));
@@ -430,7 +430,7 @@ function render({ model, el }) {
 		table.draw(t);
 		const line = leaderSentence(field, lanes, t);
 		if (leader.textContent !== line) leader.textContent = line;
-		// During playback only a change of the lead is announced, at most once a second; a step describes its pass.
+		// Playback announces only changes of the lead, at most once a second; a step describes its pass.
 		const who = line.split(" with ")[0], now = performance.now();
 		const speaks = say || (playing && who !== spoken && now - uttered >= 1000);
 		if (speaks) {
@@ -513,15 +513,19 @@ function render({ model, el }) {
 		l: () => seek(leadChange()), w: () => seek(nextWait()), p: projector, "?": () => help.toggle(),
 	}));
 	hear(chooser, "change", () => { stop(); open(+chooser.value); model.set("prompt", +chooser.value); tell(); });
+	const moved = () => Math.abs(model.get("time") - t) > 1e-9;
+	const turn = () => { if (model.get("prompt") !== +chooser.value) { stop(); choose(); } };
 	const deaf = listen(root, model, [
-		["change:time", () => { if (Math.abs(model.get("time") - t) > 1e-9) { stop(); show(model.get("time"), true); queueMicrotask(tell); } }], // after the other traits of the message
-		["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
-		["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); choose(); } }], // Python sets the rest, and perhaps a time after it
+		// in any order
+		["change:time", () => { turn(); if (moved()) { stop(); show(model.get("time"), true); queueMicrotask(tell); } }],
+		["change:playing", () => { if (model.get("playing") === playing) return; if (!playing && moved()) show(model.get("time"), true); toggle(); }],
+		["change:prompt", turn],
 		["change:projector", enlarge],
 		["change:pace", () => { takePace(); tellPace(); }],
 	]);
-	let width = el.clientWidth;
-	const observer = new ResizeObserver(() => { if (el.clientWidth !== width) { width = el.clientWidth; resize(); } });
+	const size = () => el.clientWidth * 1e4 + emOf(root);
+	let drawn = size();
+	const observer = new ResizeObserver(() => { if (size() !== drawn) { drawn = size(); resize(); } });
 	observer.observe(el);
 	takePace();
 	choose();
@@ -529,9 +533,9 @@ function render({ model, el }) {
 	if (model.get("time")) show(model.get("time"), false);
 	if (model.get("playing")) toggle();
 	return () => {
-		stop();
 		observer.disconnect();
 		deaf();
+		if (playing) toggle(); // last: a closed model cannot be told
 	};
 }
 

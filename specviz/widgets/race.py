@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,16 @@ class Race(Stateful):
     def __init__(self, fields: Sequence[Field], **state: Value) -> None:
         self.fields = list(fields)
         super().__init__(columns.pack(*flat(self.fields)), state)
+        self._from_page = False
         self.observe(self._restart, names="prompt")  # after the initial state, which may hold a time
+
+    def set_state(self, sync_data: Mapping[str, Value]) -> None:
+        """Take over the page's state; a page that changes the prompt restarts itself."""
+        self._from_page = True
+        try:
+            super().set_state(sync_data)
+        finally:
+            self._from_page = False
 
     @t.validate("prompt")
     def _legal_prompt(self, proposal: t.Bunch) -> int:
@@ -59,7 +68,8 @@ class Race(Stateful):
 
     def _restart(self, change: t.Bunch) -> None:
         # here and not in the page: its answer could arrive after a time that is set next
-        self.time, self.playing = 0.0, False
+        if not self._from_page:
+            self.time, self.playing = 0.0, False
 
     @t.validate("pace")
     def _legal_pace(self, proposal: t.Bunch) -> float:

@@ -41,6 +41,10 @@ USABLE = """() => [...document.querySelectorAll(
   .filter((node) => !node.disabled && node.tabIndex >= 0)
   .filter((node) => node.checkVisibility({ visibilityProperty: true }))
   .map((node, i) => { node.dataset.stop = i; return i; })"""
+# No sideways scrolling two frames later, since plotly redraws.
+# It is a function, because a page may not evaluate a text later.
+SETTLED = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(
+  () => done(document.documentElement.scrollWidth <= innerWidth))))"""
 STOP = """() => { const node = document.activeElement, ring = getComputedStyle(node);
   return [node.dataset?.stop ?? "", ring.outlineStyle !== "none" || ring.boxShadow !== "none"]; }"""
 
@@ -98,8 +102,7 @@ def test_a_page_is_for_everyone(view, pages, open_page, axe, shoot):
         page.emulate_media(color_scheme=theme)
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
-            # plotly redraws; a function, because the page may not evaluate a text later
-            page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+            page.wait_for_function(SETTLED)
             shoot(page, f"everyone-{name}-{theme}-{width}")
         assert not axe(page, "body"), theme
     stops = dict(walked(page))

@@ -96,7 +96,7 @@ def test_it_plays_and_stops(opened):
     stop_clock(page)
     press(page, " ")
     expect(page.get_by_role("button", name="pause (space)")).to_have_attribute("title", "pause (space)")
-    page.clock.run_for(250)
+    page.clock.run_for(280)
     expect(page.locator(".where")).to_have_text(re.compile(r"cycle 5 /"))
     press(page, " ")
     expect(page.get_by_role("button", name="play (space)")).to_be_visible()

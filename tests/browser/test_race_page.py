@@ -112,6 +112,9 @@ def test_a_time_that_is_set_stops_the_race_and_stays_within_it(page):
     assert state() == end
     page.evaluate("specviz.set('time', 0.01), specviz.set('playing', true)")  # in one message
     assert state() == [0.01, True]
+    page.evaluate("specviz.set('playing', false), specviz.set('time', 0)")
+    page.evaluate("specviz.state.time = 0.01, specviz.set('playing', true)")  # in the other order
+    assert state() == [0.01, True]
 
 
 def test_a_block_holds_the_tokens_of_one_pass(page):

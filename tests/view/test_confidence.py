@@ -66,7 +66,8 @@ def test_signals_of_one_outcome_have_no_auroc(trace, monkeypatch, accepted):
     assert "largest probability" in words and not any("nan" in word for word in words)
     assert not view.reliability(trace).get_legend().get_title().get_text()
     for nothing in (np.nan, np.inf):
-        monkeypatch.setattr(metrics, "signals", lambda *_: table.assign(**dict.fromkeys(SIGNALS, nothing)))
+        without = table.assign(**dict.fromkeys(SIGNALS, nothing))
+        monkeypatch.setattr(metrics, "signals", lambda *_, without=without: without)
         assert "no judged node has a signal" in view.auroc(trace).texts[0].get_text()
 
 

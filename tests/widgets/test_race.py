@@ -226,6 +226,10 @@ def test_another_prompt_begins_at_its_start():
     assert (one.time, one.playing) == (0.02, True)
     one.prompt = 0
     assert (one.time, one.playing) == (0, False)
+    one.set_state(
+        {"prompt": 1, "time": 0.01, "playing": True}
+    )  # one message of the page, which restarts itself
+    assert (one.time, one.playing) == (0.01, True)
 
 
 def test_a_pace_that_is_none(four):
