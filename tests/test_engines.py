@@ -61,6 +61,13 @@ eval time = 5100.00 ms / 256 tokens
 """
 
 
+@pytest.mark.parametrize("data", ['{"a": 1}'.encode("utf-16"), b"\0\1\2", b"\x89PNG"])
+def test_a_file_that_is_no_text_is_called_so(tmp_path, data):
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(TraceError, match="x is not UTF-8 text"):
+        origin_of(tmp_path / "x")
+
+
 def test_a_share_of_steps_that_nobody_counted_is_not_zero(tmp_path):
     counts = read_counts(write(tmp_path / "x.jsonl", ENGINES["llama.cpp"]), "llama.cpp")
     row = metrics.rosetta(counts).loc["nothing accepted"]

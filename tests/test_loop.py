@@ -22,6 +22,7 @@ from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import calibration_setting, identity, machine_of
 from specviz.methods import find
 from specviz.trace import Recorder
+from specviz.trace.files import GROWTH
 
 METHODS = ("autoregressive", "speculative", "bild")
 
@@ -426,10 +427,16 @@ def test_refusals(table, tmp_path, monkeypatch):
     (tmp_path / "there.parquet").write_bytes(b"")
     with pytest.raises(TraceError, match="exists"):
         specviz.generate(target, [1], draft=drafter, out=tmp_path / "there.parquet")
-    monkeypatch.setattr("specviz.trace.files.RUN_LIMIT", 10_000)
+    monkeypatch.setattr("specviz.trace.files.RUN_LIMIT", GROWTH + 15_000)
     with pytest.raises(TraceError, match="decode the prompts in several runs"):
         specviz.generate(target, [[1] * 60] * 99, draft=drafter, out=tmp_path / "long.parquet")
+    for field in ("reference", "id"):
+        for out in ({}, {"out": tmp_path / "long.parquet"}):
+            entry = {"prompt": "a", field: "x" * ((1 << 20) + 1)}
+            with pytest.raises(TraceError, match=rf"the run's metadata, prompts\[0\]\.{field} is too long"):
+                specviz.generate("town", [entry], "autoregressive", max_new_tokens=2, **out)
     assert target.opened == drafter.opened == 0 and not list(tmp_path.glob("*long*"))
+    specviz.generate(target, [[1] * 60] * 9, draft=drafter, max_new_tokens=2, out=tmp_path / "long.parquet")
 
 
 def test_a_loaded_drafter_may_be_on_another_device_of_the_same_kind():

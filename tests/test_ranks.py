@@ -21,6 +21,7 @@ import specviz.measure
 from specviz import cli
 from specviz.errors import ModelError, ParameterError, SpecvizError
 from specviz.models import ranks
+from specviz.trace import files
 
 HERE = Path(__file__).parent
 PROMPTS = ["the cook lost", "her bag at the station"]
@@ -204,6 +205,8 @@ def rank_decodes(root, found):
     words(Path(root) / f"words-{rank}.jsonl")
     run = {"methods": ["unispec"], "suites": [f"{root}/words-{rank}.jsonl"], "out": f"{root}/none-{rank}"}
     refusal("whole", specviz.run, models=[f"{root}/target"], **run)
+    files.RUN_LIMIT = 0  # of a trace's file, which rank 0 alone writes
+    refusal("large", text, split, "autoregressive", out=f"{root}/large-{rank}")
     again = text(split, "autoregressive") == text(same, "autoregressive")  # nothing has desynchronised them
     Path(found, f"{rank}.json").write_text(json.dumps([texts, refused, told, again]))
 
@@ -244,6 +247,7 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded, folders):
         "live": ("PromptError", "a live stream reaches each rank at a different time"),
         "told": ("ModelError", "no model 'nobody'"),
         "whole": ("ParameterError", "2 ranks would all decode"),
+        "large": ("TraceError", "decode the prompts in several runs"),
     }
     for _, refused, *_ in decoded:
         assert set(refused) == set(said)

@@ -219,8 +219,20 @@ def test_prompts_that_no_file_holds_are_refused_or_stay_in_the_partial(tmp_path,
     assert len(Trace.open(tmp_path / "_long.parquet.partial").cycles) == len(Trace.open(path).cycles)
     assert not (tmp_path / "long.parquet").exists()
     memory = Recorder(run | {"prompts": long}).close()
-    with pytest.raises(TraceError, match="several runs"):
+    with pytest.raises(TraceError, match="save parts of it"):
         memory.save(tmp_path / "long.parquet")
+
+
+def test_a_late_prompt_that_no_reader_accepts_is_refused_when_it_is_written(tmp_path):
+    for path in (None, tmp_path / "run.parquet"):
+        recorder = Recorder(traces.metadata() | {"prompts": []}, path)
+        recorder.run["prompts"].append({"reference": "x" * ((1 << 20) + 1)})
+        for cycle in traces.cycles():
+            recorder.add(cycle)
+        with pytest.raises(TraceError, match=r"prompts\[0\]\.reference is too long") as refusal:
+            recorder.close().save(tmp_path / "saved.parquet")
+    assert "the run is in" in str(refusal.value) and "also be opened" not in str(refusal.value)
+    assert not (tmp_path / "saved.parquet").exists()
 
 
 def test_a_file_holds_its_metadata_once(tmp_path):
@@ -626,6 +638,15 @@ def test_redacting_drops_prompts_paths_and_machines(tmp_path):
     assert shared.nodes.drop(columns="run").equals(trace.nodes.drop(columns="run"))
     assert shared.texts == trace.texts
     assert shared.redact().run == shared.run
+
+
+def test_redacted_runs_have_names_of_their_own(tmp_path):
+    for name in ("a", "b"):
+        traces.build(path=tmp_path / f"{name}.parquet", run=f"{name}/one")
+    shared = Trace.open(tmp_path).redact()
+    assert list(shared.runs["run"]) == ["one", "one-2"] and set(shared.cycles["run"]) == {"one", "one-2"}
+    shared.save(tmp_path / "shared")
+    assert Trace.open(tmp_path / "shared").texts == shared.texts
 
 
 # ------------------------------------------------------------ hostile files

@@ -30,7 +30,8 @@ from ..models.ranks import COMMAND, holding
 from ..models.template import Template
 from ..paths import expanded
 from ..trace import Recorder, Trace
-from ..trace.files import Record, check_fits
+from ..trace.checks import check_new_run
+from ..trace.files import GROWTH, Record, check_fits
 from ..trace.recorder import check_absent
 from . import checks, machine
 from .batch import check_rows, decode_batch
@@ -276,8 +277,7 @@ class Run:
         if path is not None and path.suffix != ".parquet":
             path = path / f"{name}.parquet"
         metadata = self._metadata(name)
-        if path is not None:  # the recorder gets the prompts one by one
-            check_fits(metadata | {"prompts": [*chain.from_iterable(self._records())]})
+        self.ranks.from_leader(lambda: self._check_record(metadata))
         saved = SavedRun()
         if options.resume:
             saved = load_saved(path) if path is not None else saved
@@ -296,6 +296,13 @@ class Run:
         self.reducer = Reducer(self.recorder, record, self.clock, self.method.learned_top_k)
         if self.clock is not None and saved.table is not None:
             self.reducer.last = self.clock.mark(), saved.seconds
+
+    def _check_record(self, metadata: Record) -> None:
+        """Refuse prompts that no record could hold; the recorder gets them one by one, as they begin."""
+        run = metadata | {"prompts": [*chain.from_iterable(self._records())]}
+        check_new_run(run)
+        if self.out is not None:
+            check_fits(run, growth=GROWTH)
 
     def _records(self) -> list[list[Record]]:
         """Records of each prompt's texts; the tokens of later turns are not known yet."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from importlib import metadata
 from typing import Any, TypeAlias
@@ -28,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 GROUP = "specviz.methods"
-NO_METHOD = "a method must be a name, a class or an instance, got {!r:.80}"
+NO_METHOD = "a method must be a name, a class, an instance or a function that makes one, got {!r:.80}"
 Make: TypeAlias = Callable[[], Method]  # makes a fresh method
 Given: TypeAlias = str | Method | type[Method] | Make  # a method as a caller passes it
 _classes: dict[str, type[Method]] = {}  # classes passed by callers and declared by no package
@@ -101,7 +102,7 @@ def name_of(given: str | type[Method]) -> str:
 def settings_of(
     given: str | Method | type[Method], parameters: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """A method's name and parameters; for an instance, those that were set.
+    """A method's name and parameters; for an instance, those that were set and make a difference.
 
     Raises
     ------
@@ -115,7 +116,13 @@ def settings_of(
     own = {name: value for name, value in given.values.items() if name in given.chosen}
     if isinstance(given, SizedMethod) and given.calibrated:
         own[given.size] = CALIBRATED
-    return name_of(type(given)), own
+    kind = type(given)
+    for p in kind.parameters:  # measurements made before name no defaults
+        if own.get(p.name) == p.default and p.name not in kind.set_by_model:
+            rest = {name: value for name, value in own.items() if name != p.name}
+            with suppress(ParameterError):  # where the value that replaces the default is not legal
+                own = rest if kind(**rest).values == kind(**own).values else own
+    return name_of(kind), own
 
 
 def factory(given: Given) -> Make:
@@ -184,7 +191,7 @@ def find(name: str | type[Method]) -> type[Method]:
     if isinstance(name, Method):
         raise ParameterError(f"{name!r} is an instance: pass its class, and its parameters by name")
     if not isinstance(name, str):
-        raise ParameterError(NO_METHOD.format(name))
+        raise ParameterError(f"a method must be a name or a class, got {name!r:.80}")
     points = _points()
     if name not in points:
         if name in _classes:

@@ -211,7 +211,8 @@ class Method(Hooks):
             if declared in cls.__dict__:
                 _check_declared(cls, declared, cls.__dict__[declared], kind)
         lines = cls.pseudocode
-        if len(lines) > LINES_LIMIT or any(len(pair) != 2 or not all(map(is_word, pair)) for pair in lines):
+        good = isinstance(lines, tuple | list) and all(isinstance(pair, tuple | list) for pair in lines)
+        if not good or len(lines) > LINES_LIMIT or not all(map(_is_line, lines)):
             raise TypeError(
                 f"{cls.__name__}.pseudocode is at most {LINES_LIMIT} pairs (when, line) of texts of at most "
                 f"{WORD_LIMIT} characters"
@@ -317,6 +318,10 @@ class Method(Hooks):
         """Update the drafter after a committed cycle, if decoding continues."""
 
 
+def _is_line(pair: Sequence[str]) -> bool:
+    return len(pair) == 2 and all(map(is_word, pair))
+
+
 def _check_declared(
     cls: type[Method], attribute: str, declared: Sequence[Parameter | Signal],
     kind: type[Parameter] | type[Signal],
@@ -329,10 +334,11 @@ def _check_declared(
             f"in a comma, as in ({kind.__name__}(...),)"
         )
     names = [one.name for one in declared]
+    inherited = {p.name for base in cls.__mro__[1:] for p in getattr(base, "parameters", ())}
     for name in names:
         if names.count(name) > 1:
             raise TypeError(f"{owner}.{attribute} has {name!r} twice: give each its own name")
-        for base in cls.__mro__[1:] if kind is Parameter else ():
+        for base in cls.__mro__[1:] if kind is Parameter and name not in inherited else ():
             if name in base.__dict__ or name in INSTANCE.get(base.__name__, ()):
                 hides = f"would hide {base.__name__}.{name}"
                 raise TypeError(f"{owner}: a parameter {name!r} {hides}: choose another name")

@@ -36,6 +36,7 @@ class Hooks:
     needs_draft: ClassVar[bool] = False
     drafts_with: ClassVar[str] = "model"  # the kind of drafter that it needs: model, heads or eagle
     block_length_param: ClassVar[str] = ""  # the parameter that sets the longest block the drafter predicts
+    set_by_model: ClassVar[tuple[str, ...]] = ()  # parameters whose default the target can replace
     size: ClassVar[str] = ""  # the parameter that sets the number of drafted nodes: see `SizedMethod`
     trees: ClassVar[bool] = False  # whether its drafts branch
     canvas: ClassVar[bool] = False  # whether it writes masked canvases of a diffusion model, and only those

@@ -81,6 +81,7 @@ class Retranslate(StreamMethod):
         ("commit:plain", "    then token by token, to the end"),
     )
     exact = {"beta": 0.0}  # noqa: RUF012
+    set_by_model = ("template",)
     mode: str
     beta: float
     k: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -75,13 +75,13 @@ class Parameter:
         if kind is bool:
             if isinstance(value, bool | np.bool_):
                 return bool(value)
-            raise ParameterError(f"{self.name} must be True or False, got {value!r}")
+            raise ParameterError(f"{self.name} must be True or False, got {_shown(value)}")
         if kind is str:
             if value in self.choices or (self.any_string and isinstance(value, str)):
                 return value
             if self.any_string:
-                raise ParameterError(f"{self.name} must be a string, got {value!r}")
-            raise ParameterError(f"{self.name} must be one of {', '.join(self.choices)}, got {value!r}")
+                raise ParameterError(f"{self.name} must be a string, got {_shown(value)}")
+            raise ParameterError(f"{self.name} must be one of {', '.join(self.choices)}, got {_shown(value)}")
         number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if not number or value != value or (kind is int and value % 1 != 0):
             raise ParameterError(
@@ -92,7 +92,7 @@ class Parameter:
         with suppress(OverflowError):  # of an integer beyond all floats
             if low <= value <= high:
                 return kind(value)
-        raise ParameterError(f"{self.name} must {self.range}, got {value!s:.40}")
+        raise ParameterError(f"{self.name} must {self.range}, got {_shown(value, str):.40}")
 
     @property
     def any_string(self) -> bool:
@@ -107,7 +107,18 @@ class Parameter:
         if self.choices:
             return "be one of " + ", ".join(self.choices)
         if self.low is not None and self.high is not None:
-            return f"lie in [{self.low:g}, {self.high:g}]"
+            return f"lie in [{_limit(self.low)}, {_limit(self.high)}]"
         if self.low is not None:
-            return f"be at least {self.low:g}"
-        return "be a number" if self.high is None else f"be at most {self.high:g}"
+            return f"be at least {_limit(self.low)}"
+        return "be a number" if self.high is None else f"be at most {_limit(self.high)}"
+
+
+def _limit(value: float) -> str:
+    return f"{value:,.15g}" if abs(value) >= LARGE else f"{value:g}"
+
+
+def _shown(value: Value, how: Callable[[Value], str] = repr) -> str:
+    try:
+        return how(value)
+    except ValueError:  # Python writes out no integer of thousands of digits
+        return "an integer of too many digits"

@@ -57,6 +57,19 @@ def plain_run(run: Mapping[str, Any]) -> Record:
     return {name: plain.get(name) for name in schema.RUN_FIELDS}
 
 
+def check_new_run(run: Mapping[str, Any]) -> None:
+    """Refuse the metadata of a run of this process that no reader of its file would accept.
+
+    Raises
+    ------
+    TraceError
+        The message names the field.
+    """
+    from specviz.trace.metadata import Run
+
+    files.checked(Run, plain_run({**run, "schema": schema.VERSION}), "the run's metadata")
+
+
 def load_metadata(metadata: dict[bytes, bytes] | None, where: str) -> Record:
     text = (metadata or {}).get(KEY)
     if text is None:

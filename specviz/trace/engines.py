@@ -498,6 +498,8 @@ def origin_of(path: Path) -> str:
             "SGLang's log, whose 'accept len' is a mean over steps that it does not count (a response of "
             "/generate, or of a chat with return_meta_info, counts them)",
         )
+    if "\ufffd" in text or "\0" in text:
+        raise TraceError(f"{path} is not UTF-8 text")
     _unsupported(path, "in an unknown format")
 
 

@@ -26,6 +26,8 @@ KEY = b"specviz"  # key of the run's metadata in the file
 GROUP_BYTES = 64 << 20  # approximate size of a row group of the finished file
 METADATA_LIMIT = 64 << 20  # maximum bytes of a file's footer or header that is read ...
 RUN_LIMIT = 60 << 20  # ... and of the run's metadata that is written in it, next to Parquet's own
+GROWTH = 4 << 20  # bytes of metadata that a run is expected to add, such as its tokens' pieces
+SEVERAL = "decode the prompts in several runs"
 KEYS = ("run", "method", "prompt", "row", "update", "cycle")
 TOKEN_COLUMNS: tuple[str, ...] = ("node_token", "node_top_token", "pred_top_token", "out_token")
 TOKEN_COLUMNS += ("out_top_token", "out_draft_token", "tail_token")
@@ -74,24 +76,24 @@ def reason(error: BaseException) -> str:
     return os.strerror(number) if number else str(error).splitlines()[0][:200]
 
 
-def check_fits(run: Record) -> bytes:
-    """Return the run's metadata as JSON, if a file can hold it.
+def check_fits(run: Record, remedy: str = SEVERAL, growth: int = 0) -> bytes:
+    """Return the run's metadata as JSON, if a file can hold it and `growth` more bytes.
 
     Raises
     ------
     TraceError
-        If it is longer than `RUN_LIMIT`.
+        If it is longer than `RUN_LIMIT`; the message ends with the remedy.
     """
-    text = dump(run)
-    if len(text) > RUN_LIMIT:
+    text, limit = dump(run), RUN_LIMIT - growth
+    if len(text) > limit:
         raise TraceError(
-            f"the run's metadata takes {len(text) >> 20} MiB, and a file holds {RUN_LIMIT >> 20} MiB of it "
-            "(the ids of all prompts count): decode the prompts in several runs"
+            f"the run's metadata takes {len(text) >> 20} MiB, and a file has room for {limit >> 20} MiB "
+            f"(the ids of all prompts count): {remedy}"
         )
     return text
 
 
-def write_parquet(path: Path, run: Record, batches: Iterable[pa.RecordBatch]) -> None:
+def write_parquet(path: Path, run: Record, batches: Iterable[pa.RecordBatch], remedy: str = SEVERAL) -> None:
     """Write a run's file under another name, then rename it, so that there is never half a file.
 
     Raises
@@ -102,7 +104,7 @@ def write_parquet(path: Path, run: Record, batches: Iterable[pa.RecordBatch]) ->
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text, names = check_fits(run), arrow_schema()
+    text, names = check_fits(run, remedy), arrow_schema()
     with replacing(path) as part, open(part, "xb") as file:
         # Without Arrow's copy of the schema, which would hold the metadata again or hide it from its readers.
         with pq.ParquetWriter(file, names, compression="zstd", store_schema=False) as writer:

@@ -15,9 +15,8 @@ import numpy as np
 
 from specviz import schema
 from specviz.errors import TraceError
-from specviz.files import checked
 from specviz.paths import expanded
-from specviz.trace.checks import check_lengths, check_words, plain_run
+from specviz.trace.checks import check_lengths, check_new_run, check_words, plain_run
 from specviz.trace.files import (
     TOKEN_COLUMNS,
     Record,
@@ -126,13 +125,11 @@ class Recorder:
         force: bool = False,
         saved: pa.Table | None = None,
     ) -> None:
-        from specviz.trace.metadata import Run
-
         unknown = set(run) - set(schema.RUN_FIELDS)
         if unknown or not isinstance(run.get("run"), str) or not isinstance(run.get("method"), str):
             raise TraceError(f"run metadata needs 'run' and 'method' and no unknown fields {sorted(unknown)}")
         self.run = {**dict.fromkeys(schema.RUN_FIELDS), **run, "schema": schema.VERSION, "record": record}
-        checked(Run, plain_run(self.run), "the run's metadata")
+        check_new_run(self.run)
         self.path = None if path is None else expanded(path, TraceError)
         self.cycles = 0
         self._rows: list[Record] = []
@@ -142,7 +139,10 @@ class Recorder:
         self._schema = arrow_schema()
         self._names = {c.name for c in schema.COLUMNS}
         self._kept = self._names if record is not None else set(TEXT_COLUMNS)
-        self._signals: dict[str, set[str]] = {"node": set(), "cycle": set()}  # names that have occurred
+        self._signals = {  # names that have occurred
+            "node": _words(saved, "signal_name"),
+            "cycle": _words(saved, "control_name"),
+        }
         self._batches: list[pa.RecordBatch] = []
         self._failed: TraceError | None = None
         self._file: BinaryIO | None = None
@@ -304,7 +304,7 @@ class Recorder:
             wrong = sorted(name for name in unknown if schema.signal_of(name) is None)
             raise TraceError(f"a cycle has no columns {wrong}; see specviz.schema.COLUMNS")
         new = {"node": set(signals), "cycle": set(columns.get("control_name", ((), ()))[0]) - {None}}
-        for level, names in new.items():
+        for level, names in new.items() if self._kept == self._names else ():
             self._signals[level] |= names
             if len(self._signals[level]) > DISTINCT:
                 raise TraceError(f"a run holds at most {DISTINCT} {level} signals besides the fixed columns")
@@ -390,11 +390,23 @@ class Recorder:
             trace = Trace.open(self.path)
             self.partial.unlink(missing_ok=True)
         except (OSError, pa.ArrowException, TraceError) as error:
+            opens = ""
+            with contextlib.suppress(TraceError):
+                Trace.open(self.partial)
+                opens = ", which can also be opened"
             raise TraceError(
-                f"cannot write {self.path}: {reason(error)}; the run is in {self.partial}, which can also "
-                f"be opened"
+                f"cannot write {self.path}: {reason(error)}; the run is in {self.partial}{opens}"
             ) from error
         return trace
+
+
+def _words(table: pa.Table | None, name: str) -> set[str]:
+    """The distinct words of a table's list column."""
+    import pyarrow.compute as pc
+
+    if table is None:
+        return set()
+    return set(pc.unique(pc.list_flatten(table.column(name))).to_pylist()) - {None}
 
 
 def check_absent(path: Path, force: bool) -> None:

@@ -7,8 +7,10 @@ import contextlib
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,14 @@ from specviz.draft import depths
 from specviz.errors import TraceError
 from specviz.files import write_text
 from specviz.paths import expanded
-from specviz.trace.checks import check_lengths, check_values, flattened, index_within, list_sizes
+from specviz.trace.checks import (
+    check_lengths,
+    check_new_run,
+    check_values,
+    flattened,
+    index_within,
+    list_sizes,
+)
 from specviz.trace.display import hook
 from specviz.trace.files import (
     KEYS,
@@ -90,7 +99,8 @@ class Trace:
         Raises
         ------
         TraceError
-            If the file exists (unless `force`) or cannot be written, or two runs have the same name.
+            If the file exists (unless `force`) or cannot be written, two runs have the same name, or no
+            reader would accept the run's metadata.
         """
         path = expanded(path, TraceError)
         single = path.suffix == ".parquet"
@@ -106,11 +116,12 @@ class Trace:
                 raise TraceError(f"{name} exists: choose another name, or replace it with force=True")
         for name, store in zip(names, self._stores, strict=True):
             table = Trace([store], self._prompts)._table([c.name for c in schema.COLUMNS])
+            run = _chosen(store.run, self._prompts, table)
+            check_new_run(run)
             try:
                 name.parent.mkdir(parents=True, exist_ok=True)
-                write_parquet(
-                    name, _chosen(store.run, self._prompts, table), table.cast(arrow_schema()).to_batches()
-                )
+                remedy = "save parts of it, with select(prompt=...)"
+                write_parquet(name, run, table.cast(arrow_schema()).to_batches(), remedy)
             except OSError as error:
                 raise TraceError(f"cannot write {name}: {reason(error)}") from error
         return path
@@ -128,13 +139,17 @@ class Trace:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        stores = []
+        stores, taken = [], set[str]()
         for store in self._stores:
             table = Trace([store], self._prompts)._table([c.name for c in schema.COLUMNS])
             source = table.column("source").cast(pa.string())
             hidden = pc.if_else(pc.is_null(source), source, "")  # still shows that there was an update
             table = with_column(table, "source", hidden.to_pylist())
             run = _redact(_chosen(store.run, self._prompts, table), table)
+            name = run["run"]
+            more = (f"{name}-{number}" for number in count(2))
+            run["run"] = next(each for each in chain([name], more) if each not in taken)
+            taken.add(run["run"])
             table = with_column(table, "run", [run["run"]] * len(table))
             stores.append(StoredRun(run, table=table))
         return Trace(stores)
@@ -373,9 +388,9 @@ class Trace:
         control = pc.list_flatten(table.column("control_name")).to_numpy(zero_copy_only=False)
         value = _flat(table.column("control_value"), size)
         names = sorted(set(control) - {None})
-        if len(names) > DISTINCT:
-            raise TraceError(f"the trace: column 'control_name' has more than {DISTINCT} names")
-        for name in names:
+        if len(names) > DISTINCT:  # in traces of an earlier version
+            _warn_of_names(self._stores[0].where if len(self._stores) == 1 else "the trace")
+        for name in names[:DISTINCT]:
             column = np.full(len(table), np.nan)
             chosen = control == name
             column[row[chosen]] = value[chosen]
@@ -738,6 +753,16 @@ def listed(traces: Trace | Iterable[Trace]) -> list[Trace]:
         return list(traces)
     except TypeError:
         return [is_trace(traces)]
+
+
+@cache
+def _warn_of_names(where: str) -> None:
+    """Warn once that a table leaves out signals of the cycles."""
+    print(
+        f"specviz: {where} holds more than {DISTINCT} signals of its cycles: the table of cycles has the "
+        f"first {DISTINCT} by name",
+        file=sys.stderr,
+    )
 
 
 def _prompt_by_prompt(table: pa.Table) -> pa.Table:

@@ -43,11 +43,22 @@ def decode(kind: type[sv.Method]) -> sv.Trace:
         ({"pseudocode": (("draft", "x" * 257),)}, r"Mine\.pseudocode is at most 64 pairs \(when, line\)"),
         ({"pseudocode": (("", "x"),) * 65}, r"Mine\.pseudocode is at most 64 pairs"),
         ({"pseudocode": (("draft", "x", "y"),)}, r"Mine\.pseudocode is at most 64 pairs"),
+        ({"pseudocode": (3,)}, r"Mine\.pseudocode is at most 64 pairs"),
+        ({"pseudocode": None}, r"Mine\.pseudocode is at most 64 pairs"),
     ],
 )
 def test_a_class_that_declares_wrongly_is_refused(body: dict[str, object], message: str):
     with pytest.raises(TypeError, match=message):
         method(**body)
+
+
+def test_a_class_may_repeat_the_parameters_of_its_base():
+    width, limit = sv.Parameter("width", 3, 1, 4), sv.Parameter("limit", 2)
+    base = method(parameters=(width,), width=3, limit=5)
+    longer = method(base, parameters=(width, sv.Parameter("k", 2)))
+    assert longer(width=4).values == {"width": 4, "k": 2}
+    with pytest.raises(TypeError, match=r"'limit' would hide Mine\.limit"):
+        method(base, parameters=(width, limit))
 
 
 @pytest.mark.parametrize(

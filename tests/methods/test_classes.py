@@ -64,7 +64,7 @@ def test_audits_take_a_class():
     greedy = [audit.law.SETTINGS[0]]
     for given in ("prompt_lookup", Copies, Copies(most=2)):
         assert all(law.holds for law in audit.law.check(given, greedy))
-    with pytest.raises(ParameterError, match="a method must be a name, a class or an instance, got 3"):
+    with pytest.raises(ParameterError, match="an instance or a function that makes one, got 3"):
         audit.law.check(3)
 
 

@@ -171,14 +171,20 @@ def test_another_instance_keeps_what_was_left_open():
 
 
 def test_the_settings_of_an_instance_are_those_that_were_set():
-    sized, fixed = (methods.find("unispec")(depth=10, **more) for more in ({"draft_size": "calibrated"}, {}))
+    sized, fixed = (methods.find("unispec")(depth=9, **more) for more in ({"draft_size": "calibrated"}, {}))
     for method in (sized, fixed):
         method.resize(7)
-    assert methods.settings_of(sized, {}) == ("unispec", {"depth": 10, "draft_size": "calibrated"})
-    assert methods.settings_of(fixed, {}) == ("unispec", {"depth": 10, "draft_size": 7})
+    assert methods.settings_of(sized, {}) == ("unispec", {"depth": 9, "draft_size": "calibrated"})
+    assert methods.settings_of(fixed, {}) == ("unispec", {"depth": 9, "draft_size": 7})
     static = methods.find("eagle")(tree="static", draft_size=24)
     name, values = methods.settings_of(static, {})
-    assert methods.make(name, **values).values == static.values
+    assert methods.make(name, **values).values == static.values and values["draft_size"] == 24
+    lookup = methods.find("prompt_lookup")
+    given = next(p for p in lookup.parameters if p.name == "ngram_max")
+    assert methods.settings_of(lookup(ngram_max=given.default), {}) == ("prompt_lookup", {})
+    size = next(p.default for p in sized.parameters if p.name == "draft_size")
+    assert methods.settings_of(methods.find("unispec")(draft_size=size), {}) == ("unispec", {})
+    assert methods.settings_of(methods.find("retranslate")(template="town"), {})[1] == {"template": "town"}
     used = methods.find("retranslate")()
     used.prepare(types.SimpleNamespace(kind="encoder-decoder", template="task"))
     assert used.template == "task" and methods.settings_of(used, {}) == ("retranslate", {})
@@ -187,5 +193,5 @@ def test_the_settings_of_an_instance_are_those_that_were_set():
 def test_a_function_that_makes_a_method_is_one_method():
     make = partial(methods.find("bild"), fallback=0.3)
     assert methods.as_list(make) == [make] and methods.as_list((make, "bild")) == [make, "bild"]
-    with pytest.raises(ParameterError, match="a method must be a name, a class or an instance, got 5"):
+    with pytest.raises(ParameterError, match="an instance or a function that makes one, got 5"):
         methods.as_list(5)

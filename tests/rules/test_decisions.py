@@ -284,6 +284,11 @@ def test_a_text_that_is_not_taken_is_answered_with_what_is():
 
 
 def test_a_number_that_is_refused_is_written_as_it_is():
+    with pytest.raises(ParameterError, match=r"x must lie in \[0, 1,000,000\], got an integer of too many"):
+        Parameter("x", 1.0, 0, 1e6).check(10**5000)
+    for parameter in (Parameter("x", True), Parameter("x", "a"), Parameter("x", "a", choices=("a",))):
+        with pytest.raises(ParameterError, match="got an integer of too many digits"):
+            parameter.check(10**5000)
     with pytest.raises(ParameterError, match=r"x must lie in \[0, 1\], got 1\.0000001$"):
         Parameter("x", 0.5, 0, 1).check(1.0000001)
     for parameter in (Parameter("x", 1, 0, 9), Parameter("x", 0.5, 0)):  # no float is as large
