@@ -25,6 +25,7 @@ from specviz import cli, methods, suites
 from specviz.cli import arguments
 from specviz.loop import run as loop
 from specviz.measure.benches import overhead
+from specviz.trace import Recorder
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -186,6 +187,30 @@ def test_methods_in_one_folder_are_not_pooled(here, say, folders):
     status, out, _ = say("metrics", "o")
     assert status == 0 and "== autoregressive ==" in out and "speedups: pass" in out, "no baseline of these"
     assert out.count("2 runs of the same settings, counted together") == 1
+
+
+def test_a_contender_that_was_cut_off_is_left_out_of_the_speedups_alone(here, say, folders):
+    for method in ("autoregressive", "prompt_lookup", "unispec"):
+        say("generate", method, "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
+    cut = specviz.open("o/prompt_lookup.parquet")
+    recorder = Recorder(cut.run, here / "o" / "prompt_lookup.parquet", piece=lambda token: b"x", force=True)
+    for row in cut.arrow([column.name for column in specviz.schema.COLUMNS]).to_pylist()[:-1]:
+        recorder.add(row)
+    recorder.close(complete=False, stopped="interrupted")
+    (here / "b").mkdir()
+    for given in ((), ("--baseline", "b/autoregressive.parquet")):
+        if given:
+            (here / "o" / "autoregressive.parquet").rename(here / "b" / "autoregressive.parquet")
+        status, out, err = say("metrics", "o", *given)
+        assert (status, err) == (len(given) // 2, "")
+        first, second = re.split("== unispec ==", out)
+        assert re.search("speedups: unknown: run .*: the text was cut off before its end", first)
+        assert "cut off" not in second and "\nspeedup\n" in second and "\nspeedup\n" not in first
+        status, out, err = say("metrics", "o", *given, "--csv")
+        assert status == len(given) // 2 and "prompt_lookup: no speedups: run" in one_line(err)
+        table = pd.read_csv(StringIO(out))
+        compared = {name: set(part["quantity"]) for name, part in table.groupby("contender")}
+        assert compared["unispec"] - compared["prompt_lookup"] == {"speedup"}
 
 
 def test_show_needs_no_torch(here, say, folders):
@@ -456,6 +481,21 @@ def test_ctrl_c_while_the_bar_is_drawn_is_an_interruption_too(here, say, folders
     assert (status, one_line(err)) == (130, "specviz: interrupted")
     assert out == "traces so far: d/traces (specviz show d/traces)\n"
     assert set(specviz.open("d").runs["stopped"]) == {"interrupted"}
+
+
+@pytest.mark.parametrize(("out", "last"), [(("--out", "o"), "write_parquet"), ((), "Recorder._close")])
+def test_ctrl_c_while_the_trace_is_written(here, say, folders, monkeypatch, out, last):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"specviz.trace.recorder.{last}", interrupted)
+    status, _, err = say("generate", "autoregressive", "-m", folders.target, "-p", "Hello", "-n", 4, *out)
+    if not out:
+        assert (status, one_line(err)) == (130, "specviz: interrupted")
+        return
+    partial = "o/_autoregressive.parquet.partial"
+    assert status == 2 and one_line(err).endswith(f"while the trace was written: the run is in {partial}")
+    assert len(specviz.open(partial).outputs) == 4
 
 
 def test_ctrl_c_keeps_the_trace(here, say, folders, monkeypatch):

@@ -399,7 +399,11 @@ def test_by_prompt():
     for number, tau in enumerate(table["tau"]):
         assert tau == metrics.tau(trace.select(prompt=number))
     assert table["sent"].sum() == metrics.sent(trace)
-    assert metrics.by_prompt(traces.build("tree", record=None))["sent"].isna().all()
+    silent = traces.build("tree", seed=1, record=None)
+    assert metrics.by_prompt(silent)["sent"].isna().all()
+    mixed = metrics.by_prompt(Trace([*trace._stores, *silent._stores]))
+    assert mixed["sent"].isna().tolist() == [False] * 3 + [True]
+    assert mixed["sent"].sum() == metrics.sent(trace)
 
 
 def test_what_a_store_has_learnt():

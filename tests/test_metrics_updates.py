@@ -14,7 +14,9 @@ from specviz.errors import ParameterError, TraceError
 from specviz.metrics.quality import pairs
 from specviz.metrics.tokens import words
 from specviz.trace import Recorder, Trace
+from specviz.view import flicker
 from specviz.view.updates import ribbon
+from specviz.widgets import flicker as widget
 
 WORDS = {2: "?", 7: "?", 9: "?", 10: "a", 11: " b", 12: " c", 13: " d", 14: " e", 1: "</s>"}
 A, B, C, D, E, END = 10, 11, 12, 13, 14, 1
@@ -126,7 +128,8 @@ def test_an_update_that_was_broken_off_erases_nothing(end):
     assert metrics.normalized_erasure(broken) == 0
     assert metrics.by_stream(broken)["tokens"].tolist() == [1]
     recorders[1].add(columns[0] | {"end": end})
-    assert pairs(broken) == (["a b c"], [["q r"]], ["x y"]), "the last update that ended is rated"
+    with pytest.raises(TraceError, match="or it did not end"):  # the reference is that of the whole source
+        pairs(broken)
     only = recorders[1].close(complete=False)
     assert metrics.erasure(only)["words"].tolist() == [[]] and metrics.by_stream(only)["tokens"].tolist() == [
         0
@@ -169,6 +172,13 @@ def test_cache_rows_that_are_not_recorded_are_unknown(two, since):
     assert metrics.by_stream(trace)["reused"].isna().all() and np.isnan(trace.summary()["reused_share"][0])
     shown = [{name for name, _, _ in ribbon(each).numbers} for each in (two, trace)]
     assert shown[0] - shown[1] == {"cache reused"}
+    rows = ribbon(trace).rows
+    assert [row.counts["reused"] for row in rows] == [None if row.update < since else 5 for row in rows]
+    assert [row.cache for row in rows] == ["" if row.update < since else "cache 5/20" for row in rows]
+    assert all(any("cache" in note for note in row.notes()) == bool(row.cache) for row in rows)
+    assert [widget._source(row, same_source=True)[-1] for row in rows] == [row.cache for row in rows]
+    drawn = flicker.figure([ribbon(trace)])
+    assert drawn.count('"said">cache ') == drawn.count('"said">cache 5/20') == len(rows[since:])
 
 
 def test_a_stream_without_times_has_none(two):

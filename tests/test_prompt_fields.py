@@ -93,7 +93,7 @@ def test_another_stream_is_not_resumed(tmp_path):
     first = sv.generate("town", [one], **options).texts  # read before the file is rewritten
     assert sv.generate("town", [one], resume=True, **options).texts == first
     for each in (other, later):
-        with pytest.raises(ParameterError, match="stream 0 is not the one"):
+        with pytest.raises(ParameterError, match="stream 1 is not the one"):
             sv.generate("town", [each], resume=True, **options)
     sv.generate("town", [later], force=True, **options)
     assert sv.generate("town", [later], resume=True, **options).updates["arrival"].eq(1).all()
@@ -118,7 +118,7 @@ def test_a_stream_that_has_grown_is_decoded_anew(tmp_path):
 )
 def test_a_field_of_a_stream_that_no_record_can_hold_is_refused(field, value, tmp_path):
     given = sv.streams.Stream([sv.streams.Update("Tom")], **{field: value})
-    with pytest.raises(PromptError, match=rf"^'{field}' of stream 0 must be"):
+    with pytest.raises(PromptError, match=rf"^'{field}' of stream 1 must be"):
         sv.generate("town", given, "retranslate", out=tmp_path / "a.parquet")
     assert not list(tmp_path.iterdir())
 

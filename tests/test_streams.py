@@ -606,11 +606,11 @@ def test_a_stream_of_no_updates_is_refused(given):
 
 
 def test_a_stream_without_updates_decodes_nothing_in_one_line(town):
-    with pytest.raises(PromptError, match="stream 1 has no updates"):
+    with pytest.raises(PromptError, match="stream 2 has no updates"):
         sv.generate(town, [Stream([Update("Tom")]), Stream([])], "retranslate")
     once = Stream(iter([Update("Tom"), Update("Tom reads", last=True)]))
     assert sv.generate(town, once, "retranslate", mode="rt", max_new_tokens=4).updates["source"].tolist()
     with pytest.raises(
-        PromptError, match="stream 0 gave no update: a generator or a live source is read once"
+        PromptError, match="stream 1 gave no update: a generator or a live source is read once"
     ):
         sv.generate(town, once, "retranslate", max_new_tokens=4)

@@ -382,7 +382,10 @@ def _report(
 ) -> None:
     """Print what happened and where it is saved; write the page."""
     trace = run.trace
-    assert trace is not None
+    if trace is None:  # Ctrl-C came while the recorder closed
+        if file is None:
+            raise KeyboardInterrupt
+        raise TraceError(f"interrupted while the trace was written: the run is in {run.recorder.partial}")
     if show is not None:
         show(trace, file)
     size = trace.run["calibration"]

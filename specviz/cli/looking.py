@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from specviz import escape
 from specviz.cli.arguments import outputs, picture, writable
@@ -95,13 +98,16 @@ def metrics(
     several = len(parts) > 1
     if aiperf is not None and several:
         raise ParameterError(f"{path} holds {len(parts)} contenders, and --aiperf takes one: give its file")
-    if several and base is None:
-        base = _baseline_among(parts)
+    reasons: dict[str, str] = {}
+    if several:
+        base, reasons = _comparable(parts, base)
     if aiperf is not None:
         (part,) = parts.values()
         counts(part).to_aiperf(aiperf, force=force)
     if csv:
-        tables = {name: rosetta(part, base) for name, part in parts.items()}
+        tables = {name: rosetta(part, None if name in reasons else base) for name, part in parts.items()}
+        for name, why in reasons.items():
+            print(visible(f"specviz: {name}: no speedups: {why}"), file=sys.stderr)
         print(escape.csv(_joined(tables) if several else tables.popitem()[1]), end="")
     else:
         for name, part in parts.items():
@@ -109,26 +115,32 @@ def metrics(
                 print(f"\n== {visible(name)} ==")
             if (runs := len(part.split())) > 1:
                 print(f"\n{runs} runs of the same settings, counted together")
-            _print_definitions(part, base)
+            _print_definitions(part, None if name in reasons else base, reasons.get(name))
     if aiperf is not None:
         print(f"AIPerf's records: {aiperf}")
+    if reasons and baseline is not None:
+        raise typer.Exit(1)
 
 
-def _baseline_among(parts: dict[str, Trace]) -> Trace | None:
-    """Remove and return the autoregressive contender, if it shares prompts and model with all others."""
+def _comparable(parts: dict[str, Trace], base: Trace | None) -> tuple[Trace | None, dict[str, str]]:
+    """The baseline, and by name why contenders cannot be compared with it.
+
+    Without a baseline it is the one autoregressive contender, which is removed, unless it fits no other.
+    """
     from specviz.metrics import counts, rosetta
 
-    plain = [name for name, part in parts.items() if counts(part).plain]
-    if len(plain) != 1:
-        return None
-    base = parts.pop(plain[0])
-    try:
-        for part in parts.values():
+    plain = [name for name, part in parts.items() if counts(part).plain] if base is None else []
+    if len(plain) == 1:
+        base = parts.pop(plain[0])
+    reasons = {}
+    for name, part in parts.items() if base is not None else ():
+        try:
             rosetta(part, base)
-    except TraceError:
-        parts[plain[0]] = base
-        return None
-    return base
+        except TraceError as error:
+            reasons[name] = str(error)
+    if base is not None and plain and len(reasons) == len(parts):
+        parts[plain[0]], base = base, None
+    return base, reasons
 
 
 def _joined(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -235,8 +247,10 @@ def import_counts(
         print(f"AIPerf's records: {aiperf}")
 
 
-def _print_definitions(counts: Trace | Counts, baseline: Trace | Counts | None) -> None:
-    """Print one line per definition, and below them why values are missing."""
+def _print_definitions(
+    counts: Trace | Counts, baseline: Trace | Counts | None, why: str | None = None
+) -> None:
+    """Print one line per definition, and below them why values, or all speedups, are missing."""
     from specviz.measure.report import Column, print_table
     from specviz.metrics import rosetta
     from specviz.metrics.definitions import LEGEND
@@ -259,7 +273,9 @@ def _print_definitions(counts: Trace | Counts, baseline: Trace | Counts | None) 
             print(visible(f"unknown: {row['who']}: {row['why']}"))
     screen().print(f"\n{LEGEND}", markup=False)
     if getattr(counts, "pooled", False):
-        print("\nspeedups: unknown: the file holds sums over all requests")
+        why = "the file holds sums over all requests"
+    if why is not None:
+        print(visible(f"\nspeedups: unknown: {why}"))
     elif isinstance(counts, Trace) and isinstance(baseline, Trace):
         if differing := differing_settings(counts, baseline):
             print(f"\nspeedups: besides its method, the baseline differs in {', '.join(differing)}")

@@ -122,12 +122,14 @@ def check_streams(given: Prompts, method: Method) -> list[Record]:
         )
     empty = [
         number
-        for number, each in enumerate(several)
+        for number, each in enumerate(several, 1)
         if isinstance(each.updates, list | tuple) and not each.updates
     ]
     if empty:
         raise PromptError(f"stream {empty[0]} has no updates: give it one, or leave it out")
-    return [{"stream": s, "kind": "stream"} | _stream_fields(s, number) for number, s in enumerate(several)]
+    return [
+        {"stream": s, "kind": "stream"} | _stream_fields(s, number) for number, s in enumerate(several, 1)
+    ]
 
 
 def _stream_fields(given: Stream, number: int) -> Record:

@@ -88,7 +88,7 @@ class SavedRun:
             if listed is not None:
                 arrived = self._sources(number)
                 if arrived != listed[: len(arrived)]:
-                    raise ParameterError(f"stream {i} is not the one that {self.path} holds{_OTHERWISE}")
+                    raise ParameterError(f"stream {i + 1} is not the one that {self.path} holds{_OTHERWISE}")
                 whole = len(arrived) == len(listed)  # otherwise it has grown: decode it anew
             if whole and ended.issuperset(numbers):
                 self.finished += numbers

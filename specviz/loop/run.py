@@ -241,7 +241,7 @@ class Run:
     def _listed(self, template: Template) -> list[tuple[str | int, list[int]]]:
         """Name and last prompt of each stream that is a list; every update must have tokens and room."""
         last = []
-        for number, entry in enumerate(self.prompts):
+        for number, entry in enumerate(self.prompts, 1):
             if isinstance(entry["stream"].updates, list | tuple):
                 name, tokens = entry["id"] or number, list[int]()
                 for i, update in enumerate(entry["stream"].updates):

@@ -57,7 +57,7 @@ def decode_stream(
     try:
         for number, update in enumerate(stream):
             tokens = template(update.text)
-            check_room(target, stream.id or prompt, number, tokens)
+            check_room(target, stream.id or prompt + 1, number, tokens)
             room = min(options.get("max_new_tokens", 128), target.left(len(tokens)))
             context, reused = continued(context, target, before, tokens, room + method.extra_cache_slots)
             new: list[int] = []
@@ -79,8 +79,8 @@ def decode_stream(
             context.close()
     if number < 0:
         raise PromptError(
-            f"stream {prompt} gave no update: a generator or a live source is read once, so give each run "
-            "one of its own"
+            f"stream {prompt + 1} gave no update: a generator or a live source is read once, so give each "
+            "run one of its own"
         )
 
 

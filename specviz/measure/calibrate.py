@@ -128,7 +128,7 @@ def calibrate(
     built = kind(**parameters)
     draft_sizes = check_sizes(kind, sizes)
     rounds = check_int("rounds", rounds, 1)
-    max_new_tokens = check_int("max_new_tokens", max_new_tokens, 2)
+    max_new_tokens = check_int("max_new_tokens", max_new_tokens, 2, 2**63 - 1)
     model = load_if_needed(model, device, dtype)
     check_alone(model)
     check_served(model, built)

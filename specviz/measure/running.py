@@ -341,8 +341,8 @@ def spread_out(
         what = f"the executor stopped working (has its scheduler ended?): start it, then {again}"
         if isinstance(error, BrokenExecutor):
             what = (
-                f"a worker died (killed, or out of memory): {again}, with fewer workers if memory ran out; a "
-                'script must make the call under if __name__ == "__main__"'
+                f"a worker died (killed, or out of memory): {again}, with fewer workers if memory ran out; "
+                'in a script, call run() under if __name__ == "__main__"'
             )
         raise SpecvizError(what) from error
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from specviz.measure.plan import once
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.timing import BASELINE, clock_of, closing, finish, paired
 from specviz.methods import Method, find, settings_of
+from specviz.models.loading import find as find_model
 from specviz.models.protocols import Model
 
 BEAM = "beam"  # in place of a method: transformers' own beam search, values {"beams": n}
@@ -146,7 +148,7 @@ def sweep(
     points: Sequence[Point],
     entries: list[Entry],
     *,
-    max_new_tokens: int = 128,
+    max_new_tokens: Annotated[int, Range(1, 2**63 - 1)] = 128,
     rounds: Annotated[int, Range(1)] = 1,
     seed: int = 0,
     tick: Callable[[str], None] = lambda label: None,
@@ -166,15 +168,18 @@ def sweep(
 
     Raises
     ------
-    ParameterError, PromptError
-        For an impossible setting, equal labels, a conversation, no settings or no texts, before anything
-        runs.
+    ParameterError, ModelError, PromptError
+        For an unknown model, an impossible setting, equal labels, a conversation, no settings or no texts,
+        before anything runs.
     """
     if not points or not entries:
         raise ParameterError("a sweep needs points (settings) and entries (texts), at least one of each")
     once("points", (point.label for point in points))
     check_single_turns(check_prompts(entries))
     points = [_named(point) for point in points]
+    for point in points:
+        if isinstance(point.model, str | Path):
+            find_model(str(point.model))  # refuse an unknown name before the others are loaded
     models = {each: load_if_needed(each, None, None) for each in dict.fromkeys(p.model for p in points)}
     points = [replace(point, model=models[point.model]) for point in points]
     device = points[0].model.device

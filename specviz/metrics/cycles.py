@@ -637,13 +637,14 @@ def by_prompt(trace: Trace) -> pd.DataFrame:
     -------
     DataFrame
         ``run``, ``prompt``, ``kind``, ``language``, ``steps``, ``emitted``, ``sent``, ``tau``; ``sent`` is
-        NaN if only the text was recorded.
+        NaN where only the text was recorded.
     """
     keys = ["run", "prompt"]
     groups = _steps(trace).groupby(keys, observed=True, sort=False)
     table = groups.agg(steps=("cycle", "size"), emitted=("emitted", "sum"), sent=("sent", "sum"))
     table = trace.prompts[[*keys, "kind", "language"]].merge(table.reset_index(), on=keys, how="inner")
-    sent = np.nan if _silent(trace) else table["sent"]
+    silent = [part.run["run"] for part in trace.split() if part.run["record"] is None]
+    sent = table["sent"].where(~table["run"].isin(silent))
     return table.assign(tau=table["emitted"] / table["steps"], sent=sent)
 
 

@@ -12,7 +12,6 @@ from specviz.errors import ParameterError, TraceError
 from specviz.metrics.cycles import unfinished
 from specviz.metrics.interval import LEAST, RESAMPLES, Estimate
 from specviz.metrics.tokens import ABSENT, tokenizer
-from specviz.schema import ENDS
 from specviz.trace import Trace
 
 Scores: TypeAlias = dict[str, Any]  # an `Estimate` per score, and facts about them
@@ -28,8 +27,8 @@ def quality(
 ) -> Scores:
     """BLEU and chrF of the final texts of a run, by sacrebleu.
 
-    For a stream, the text is the whole output of the last update that ended; for a conversation, that of its
-    last turn. Texts without a reference are left out, and texts that did not end.
+    For a stream, the text is the whole output of its last update; for a conversation, that of its last turn.
+    Texts without a reference are left out, and texts that did not end.
 
     Parameters
     ----------
@@ -87,7 +86,7 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
     Parameters
     ----------
     trace : Trace
-        One run of streams; the source is that of the last update that ended.
+        One run of streams; the source is that of the last update.
     model : str
         Its id, or the path of a checkpoint.
 
@@ -120,16 +119,16 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
 def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
     """Final texts of a run that have references, with their references and sources (None without a stream).
 
-    A text that did not end is left out; of a stream, the last update that ended counts. A conversation's
-    reference is the right answer to its last turn, so its other turns are left out.
+    A text that did not end is left out, and so is a stream whose last update did not: its reference is that
+    of the whole source. A conversation's reference is the right answer to its last turn, so its other turns
+    are left out.
     """
     turns = [prompt.get("turn") or 0 for prompt in trace.run["prompts"] or []]  # of a single run
     # A turn that found no room in its conversation is among the prompts, but has no text.
     written = dict(zip(trace.cycles["prompt"].unique().tolist(), trace.texts))
     cut = {prompt for _, prompt in unfinished(trace)}
-    updates = trace.updates
-    ended = updates[updates["end"].isin(ENDS[:-1])].drop_duplicates("prompt", keep="last").set_index("prompt")
-    written = {prompt: text for prompt, text in written.items() if prompt not in cut} | dict(ended["text"])
+    last = trace.updates.drop_duplicates("prompt", keep="last").set_index("prompt")
+    written = {prompt: text for prompt, text in (written | dict(last["text"])).items() if prompt not in cut}
     texts, references, sources = [], [], []
     for number, given in trace.prompts[["prompt", "reference"]].values.tolist():
         if number not in written or any(turns[number + 1 : number + 2]):
@@ -140,7 +139,7 @@ def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
         if alternatives:
             texts.append(written[number])
             references.append(alternatives)
-            sources.append(ended["source"].get(number))
+            sources.append(last["source"].get(number))
     if not texts:
         raise TraceError(
             "no text of the trace has a reference to compare with" + ", or it did not end" * bool(cut)

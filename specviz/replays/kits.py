@@ -19,7 +19,7 @@ import specviz
 from specviz.errors import ParameterError, TraceError, one_line, plural
 from specviz.files import write_text
 from specviz.measure.report import Row, Settings
-from specviz.paths import folder
+from specviz.paths import expanded, folder
 from specviz.replays.cells import Cell
 from specviz.replays.dry_run import Plan, gguf_lines, gigabytes
 from specviz.replays.published import claims, published
@@ -56,7 +56,7 @@ def write(out: str | Path, plans: Sequence[Plan]) -> Path:
     ParameterError
         If the folder is not empty.
     """
-    path = Path(out)
+    path = expanded(out, ParameterError)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ParameterError(f"{path} is not empty: a kit needs a new folder")
     path.mkdir(parents=True, exist_ok=True)

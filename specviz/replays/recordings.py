@@ -8,7 +8,7 @@ from pathlib import Path
 from specviz.errors import ParameterError
 from specviz.measure.report import Entry, Settings, Tick
 from specviz.methods import find
-from specviz.paths import folder
+from specviz.paths import expanded, folder
 from specviz.replays import canvases
 from specviz.replays.recorded import write
 from specviz.replays.sources.shared import again
@@ -126,5 +126,6 @@ def record(name: str, out: str | Path, tick: Tick | None = None) -> Path:
     """
     from specviz.measure.running import run
 
-    results = run(plan(name), out=Path(out) / name, tick=tick)
-    return write(results, Path(out) / f"{name}.parquet", name, force=True)
+    path = expanded(out, ParameterError)
+    results = run(plan(name), out=path / name, tick=tick)
+    return write(results, path / f"{name}.parquet", name, force=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from specviz.arguments import check_threads, checked
 from specviz.errors import ParameterError, SpecvizError, loading, near, one_line
 from specviz.measure.report import Settings, Tick, Values
+from specviz.paths import expanded
 from specviz.replays import setups
 from specviz.replays.published import published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Best, Recipe, Row
@@ -157,7 +158,7 @@ def replay(
     recipe = find(table)
     recipe = recipe_for(recipe, model, suite)
     recipe = with_options(table, recipe, baselines, score)
-    path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
+    path = Path("specviz-replays") / table.replace("/", "-") if out is None else expanded(out, ParameterError)
     if setup is not None:
         chosen_part = setups.choose(table, with_options(table, find(table), baselines, score), setup, part)
         if model is None:
@@ -531,7 +532,7 @@ def replay_all(
     Other parameters and errors are those of `replay`. An error of one table becomes its reason, and the
     others continue.
     """
-    path = Path(out)
+    path = expanded(out, ParameterError)
     refuse_others(path, FILE)
     every, shared = Replays(path, left=SETTINGS | FIGURES), Memory()
     chosen = read_suites(suite)

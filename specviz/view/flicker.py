@@ -118,7 +118,7 @@ def _source(row: Row, cache: bool) -> str:
     change = (
         f"<b>{_text(new.strip())}</b>" if new.strip() else "" if lost else '<i class="more">no change</i>'
     )
-    kept = f'<p class="said">cache {row.counts["reused"]}/{row.counts["prompt"]}</p>' if cache else ""
+    kept = f'<p class="said">{row.cache}</p>' if cache and row.cache else ""
     return (
         f'<th scope="row"><span class="at">{row.update}{arrival}</span>'
         f'<span dir="auto">{lead}{lost}{change}</span>{kept}</th>'

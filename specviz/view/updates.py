@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import isnan
 from typing import TYPE_CHECKING, TypeAlias
 
 from specviz.errors import TraceError
@@ -91,8 +92,8 @@ class Row:
     draft : tuple of (text, status)
         The drafted text, in runs of one status.
     counts : dict of str to int
-        Tokens ``drafted``, ``accepted``, ``unreviewed``, ``emitted``; ``reused`` rows of the KV cache and
-        ``prompt`` tokens.
+        Tokens ``drafted``, ``accepted``, ``unreviewed``, ``emitted``; ``reused`` rows of the KV cache (None
+        if unknown) and ``prompt`` tokens.
     prefill, seconds : float
         Seconds for the prompt, and seconds after it.
     end : str
@@ -107,7 +108,7 @@ class Row:
     kept: int
     erased: tuple[str, ...]
     draft: tuple[tuple[str, str], ...]
-    counts: Mapping[str, int]
+    counts: Mapping[str, int | None]
     prefill: float
     seconds: float
     end: str
@@ -135,6 +136,12 @@ class Row:
         """Number of words with this fate."""
         return len(self.erased) if fate == "erased" else self.fates.count(fate)
 
+    @property
+    def cache(self) -> str:
+        """Reused rows of the KV cache over the prompt's tokens, in words; empty if unknown."""
+        reused = self.counts["reused"]
+        return "" if reused is None else f"cache {reused}/{self.counts['prompt']}"
+
     def notes(self, cache: bool = True) -> tuple[str, ...]:
         """Describe the update in short notes; zero counts are left out, except for erasures."""
         notes = [f"{self.count('erased')} erased"]
@@ -144,8 +151,8 @@ class Row:
             notes.append(f"draft: {c['unreviewed']} tokens unseen")
         elif c["drafted"]:
             notes.append(f"draft {c['accepted']}/{c['drafted']} tokens")
-        if cache:
-            notes.append(f"cache {c['reused']}/{c['prompt']}")
+        if cache and self.cache:
+            notes.append(self.cache)
         took = self.prefill + self.seconds
         if took == took and took > 0:
             notes.append(milliseconds(took))
@@ -323,7 +330,10 @@ def _rows(one: Trace, k: int | None) -> list[Row]:
                 tuple(display[kept:]),
                 _draft(drafts.get(number, []), pieces),
                 {name: int(u[name]) for name in ("drafted", "accepted", "unreviewed", "emitted")}
-                | {"reused": _whole(u["reused"]), "prompt": int(u["prompt_tokens"])},
+                | {
+                    "reused": None if isnan(u["reused"]) else int(u["reused"]),
+                    "prompt": int(u["prompt_tokens"]),
+                },
                 float(u["prefill"]),
                 float(u["duration"]),
                 str(u["end"] or ""),
@@ -347,10 +357,6 @@ def name(run: Metadata) -> str:
     if own.get("k"):
         parts.append(f"mask-k {own['k']}" + (" (display)" if own.get("mask") == "display" else ""))
     return ", ".join(parts)
-
-
-def _whole(value: float | None) -> int:
-    return int(value) if value == value and value is not None else 0
 
 
 def _output(

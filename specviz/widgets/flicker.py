@@ -205,7 +205,7 @@ def _source(row: Row, same_source: bool) -> list[str | float | None]:
     arrived = row.arrival if np.isfinite(row.arrival) else None
     label = f"{row.update}" + ("" if arrived is None else f", {arrived:.4g} s")
     common, gone, new = (visible(part).strip() for part in row.source)
-    cache = f"cache {row.counts['reused']}/{row.counts['prompt']}" if same_source else ""
+    cache = row.cache if same_source else ""
     fresh = f"{' ' * bool(gone)}{new}" if gone or new else "no change"
     return [label, arrived, "… " * bool(common), gone, fresh, cache]
 

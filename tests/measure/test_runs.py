@@ -656,7 +656,8 @@ class Doomed(Executor):
 
 
 def test_a_worker_that_dies_for_good(plan, tmp_path):
-    with pytest.raises(SpecvizError, match=r"a worker died .*__main__.*run keeps 4 of 12 rows\)$") as caught:
+    says = r"a worker died .*; in a script, call run\(\) under if .*__main__.*run keeps 4 of 12 rows\)$"
+    with pytest.raises(SpecvizError, match=says) as caught:
         specviz.run(plan, out=tmp_path / "run", executor=Doomed(BrokenProcessPool("gone"), 1))
     assert "\n" not in str(caught.value)
     assert len(specviz.results(tmp_path / "run").records()) == 4

@@ -6,7 +6,7 @@ import pytest
 from benchmarks import bild, confidence
 
 import specviz
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.measure import claims
 from specviz.measure.pairs import TASKS, Score, suite
 from specviz.measure.sweep import BEAM, Point, sweep
@@ -100,6 +100,15 @@ def test_labels_entries_and_rounds_are_checked_before_anything_is_loaded():
         sweep([point], [*entries, {"turns": ["One", "Two"]}])
     with pytest.raises(ParameterError, match="rounds must be a whole number of at least 1"):
         sweep([point], entries, rounds=0)
+    with pytest.raises(ParameterError, match="max_new_tokens must be a whole number from 1 to"):
+        sweep([point], entries, max_new_tokens=2**63)
+
+
+def test_an_unknown_model_is_refused_before_another_is_loaded(monkeypatch):
+    monkeypatch.setattr("specviz.measure.sweep.load_if_needed", lambda *_: pytest.fail("a model was loaded"))
+    points = [Point(BASELINE, BASELINE, model="town"), Point("a", BASELINE, model="no such model")]
+    with pytest.raises(ModelError, match="no such model"):
+        sweep(points, suite("de-en", 1))
 
 
 def test_a_model_given_by_name_is_loaded_once():

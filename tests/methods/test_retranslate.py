@@ -350,7 +350,7 @@ def test_a_context_that_fills_up_keeps_what_was_written():
         max_new_tokens=50,
     )  # fmt: skip
     got = []
-    told = r"update 3 of stream 0 has a prompt of 70 tokens and leaves no room in .* of 64"
+    told = r"update 3 of stream 1 has a prompt of 70 tokens and leaves no room in .* of 64"
     with pytest.raises(PromptError, match=told):
         got.extend(cycles)
     ends = [(cycle.update, cycle.end) for cycle in got if cycle.end]
@@ -362,12 +362,12 @@ def test_a_context_that_fills_up_keeps_what_was_written():
 def test_a_list_of_updates_that_is_too_long_is_refused_before_any_work(town, tmp_path):
     long = "The cook went to the market. " * 200
     options = {"out": tmp_path / "t.parquet", "max_new_tokens": 4}
-    for name, one in (("b", Stream([Update("Tom"), Update(long)], "b")), ("1", stream(["Tom", long, ""]))):
+    for name, one in (("b", Stream([Update("Tom"), Update(long)], "b")), ("2", stream(["Tom", long, ""]))):
         with pytest.raises(PromptError, match=f"update 1 of stream {name} has a prompt of .* no room in"):
             specviz.generate(town, [stream(["Tom"]), one], "retranslate", **options)
         assert not list(tmp_path.iterdir())
     for one in ([Update("Tom"), Update("")], iter([Update("Tom"), Update("")])):
-        with pytest.raises(PromptError, match="update 1 of stream 0 is empty: drop it"):
+        with pytest.raises(PromptError, match="update 1 of stream 1 is empty: drop it"):
             specviz.generate(town, Stream(one), "retranslate", template="plain", max_new_tokens=4)
     live = Stream(iter([Update("Tom"), Update(long)]), id="c")
     with pytest.raises(PromptError, match="update 1 of stream c has"):

@@ -206,5 +206,5 @@ def test_a_stream_with_unknown_characters_warns(home: Path, capsys: pytest.Captu
     updates = [specviz.streams.Update("to be"), specviz.streams.Update("to be 中")]
     given = [specviz.streams.Stream(updates[:1]), specviz.streams.Stream(updates)]
     specviz.generate(load(home), given, "retranslate", template="plain", max_new_tokens=2)
-    line = "specviz: 1 stream (1) contains characters that hamlet's tokenizer does not know"
+    line = "specviz: 1 stream (2) contains characters that hamlet's tokenizer does not know"
     assert capsys.readouterr().err.startswith(line)

@@ -18,7 +18,7 @@ import specviz as sv
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
 from specviz.methods.autoregressive import Autoregressive
 from specviz.paths import folder
-from specviz.replays import comparing, recorded
+from specviz.replays import comparing, kits, recorded, recordings, running
 from specviz.replays.published import claims
 from specviz.replays.recorded import results
 from specviz.replays.sources.shared import again
@@ -147,6 +147,21 @@ def elsewhere(file, run, **changes):
         return about | {"environments": {key: place | changes}}
 
     return rewritten(file, run, change)
+
+
+def test_the_home_folder_is_written_out(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run.json").write_text("{}")
+    for work in (lambda: sv.replay("unispec/table3", quick=True, out="~"), lambda: running.replay_all("~")):
+        with pytest.raises(SpecvizError, match=f"^{tmp_path} holds another kind of result"):
+            work()
+    with pytest.raises(ParameterError, match=f"^{tmp_path} is not empty"):
+        kits.write("~", [])
+    places = []
+    monkeypatch.setattr("specviz.measure.running.run", lambda plan, out, tick: places.append(out))
+    monkeypatch.setattr(recordings, "write", lambda results, path, *_, **__: places.append(path))
+    recordings.record("town-languages", "~/runs")
+    assert places == [tmp_path / "runs/town-languages", tmp_path / "runs/town-languages.parquet"]
 
 
 def test_padding_of_a_canvas_is_no_token():

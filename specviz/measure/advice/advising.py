@@ -188,7 +188,7 @@ class Request:
     as_device: str | None = None
 
     def __post_init__(self) -> None:
-        self.most = check_int("max_new_tokens", self.max_new_tokens, 2)
+        self.most = check_int("max_new_tokens", self.max_new_tokens, 2, 2**63 - 1)
         check("seed", self.seed, Annotated[int, SEED])
         self.sampling = Sampling(self.temperature or 0.0, self.top_k, self.top_p)
         self.batches, self.contexts = _sizes(self.batch, self.context)
