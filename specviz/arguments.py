@@ -21,6 +21,9 @@ FOREIGN_MODULES = {"builtins", "numpy", "pathlib"}  # their classes never stand 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+MOST = 2**63 - 1  # largest number in a record
+
+
 @dataclass(frozen=True)
 class Range:
     """Legal values of a number, both ends included: ``Annotated[int, Range(1)]``."""
@@ -29,7 +32,9 @@ class Range:
     high: float | None = None
 
     def __str__(self) -> str:
-        return f"of at least {self.low}" if self.high is None else f"from {self.low} to {self.high}"
+        if self.high in (None, MOST):
+            return f"of at least {self.low}" + (" and below 2**63" if self.high else "")
+        return f"from {self.low} to {self.high}"
 
 
 SEED = Range(0, 2**64 - 1)

@@ -19,7 +19,7 @@ import numpy as np
 from specviz import calibration, schema
 
 from .. import methods
-from ..arguments import SEED, Range, check_fields
+from ..arguments import MOST, SEED, Range, check_fields
 from ..errors import ParameterError, PromptError, near, plural
 from ..methods.base import Method
 from ..methods.hooks import ADDED
@@ -59,7 +59,7 @@ class RunOptions:
         If an option has the wrong type or is out of range.
     """
 
-    max_new_tokens: Annotated[int, Range(1, 2**63 - 1)] = 128
+    max_new_tokens: Annotated[int, Range(1, MOST)] = 128
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0

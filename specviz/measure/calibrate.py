@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from specviz import calibration, methods
-from specviz.arguments import check_int
+from specviz.arguments import MOST, check_int
 from specviz.calibration import Calibration, Point
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
 from specviz.loop import Run, decode
@@ -128,7 +128,7 @@ def calibrate(
     built = kind(**parameters)
     draft_sizes = check_sizes(kind, sizes)
     rounds = check_int("rounds", rounds, 1)
-    max_new_tokens = check_int("max_new_tokens", max_new_tokens, 2, 2**63 - 1)
+    max_new_tokens = check_int("max_new_tokens", max_new_tokens, 2, MOST)
     model = load_if_needed(model, device, dtype)
     check_alone(model)
     check_served(model, built)

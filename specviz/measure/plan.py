@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz import methods
-from specviz.arguments import check_int
+from specviz.arguments import MOST, check_int
 from specviz.errors import ParameterError, PromptError, near
 from specviz.files import checked, exists
 from specviz.loop.checks import check_prompts as entries_of
@@ -147,7 +147,7 @@ class Plan:
         objects: dict[str, Model] = {}
         models, drafts = read_models(plan_keys, objects)
         contenders = read_methods(plan_keys["methods"], objects)
-        longest = check_int("max_new_tokens", plan_keys["max_new_tokens"], 1, 2**63 - 1)
+        longest = check_int("max_new_tokens", plan_keys["max_new_tokens"], 1, MOST)
         plan = cls(
             models, [], suites, seeds, {"max_new_tokens": longest} | top,
             number, warm_up, check_int("threads", plan_keys["threads"], 1), plan_keys["timed"],

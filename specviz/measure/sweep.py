@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from specviz.arguments import Range, checked
+from specviz.arguments import MOST, Range, checked
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.loop.checks import check_prompts, check_single_turns
@@ -148,7 +148,7 @@ def sweep(
     points: Sequence[Point],
     entries: list[Entry],
     *,
-    max_new_tokens: Annotated[int, Range(1, 2**63 - 1)] = 128,
+    max_new_tokens: Annotated[int, Range(1, MOST)] = 128,
     rounds: Annotated[int, Range(1)] = 1,
     seed: int = 0,
     tick: Callable[[str], None] = lambda label: None,

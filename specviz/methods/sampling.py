@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..arguments import Range, check_fields
+from ..arguments import MOST, Range, check_fields
 from ..errors import ParameterError
 from ..models.devices import send
 from .signals import top
@@ -61,7 +61,7 @@ class Sampling:
     """
 
     temperature: float = 0.0
-    top_k: Annotated[int, Range(0, 2**63 - 1)] = 0
+    top_k: Annotated[int, Range(0, MOST)] = 0
     top_p: float = 1.0
 
     def __post_init__(self) -> None:

@@ -100,7 +100,7 @@ def test_labels_entries_and_rounds_are_checked_before_anything_is_loaded():
         sweep([point], [*entries, {"turns": ["One", "Two"]}])
     with pytest.raises(ParameterError, match="rounds must be a whole number of at least 1"):
         sweep([point], entries, rounds=0)
-    with pytest.raises(ParameterError, match="max_new_tokens must be a whole number from 1 to"):
+    with pytest.raises(ParameterError, match="max_new_tokens must be a whole number of at least 1 and below"):
         sweep([point], entries, max_new_tokens=2**63)
 
 

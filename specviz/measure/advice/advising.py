@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from specviz.arguments import SEED, check, check_int
+from specviz.arguments import MOST, SEED, check, check_int
 from specviz.audit import answer_files
 from specviz.audit.answer_files import Answer
 from specviz.audit.answers import order_unknown
@@ -188,7 +188,7 @@ class Request:
     as_device: str | None = None
 
     def __post_init__(self) -> None:
-        self.most = check_int("max_new_tokens", self.max_new_tokens, 2, 2**63 - 1)
+        self.most = check_int("max_new_tokens", self.max_new_tokens, 2, MOST)
         check("seed", self.seed, Annotated[int, SEED])
         self.sampling = Sampling(self.temperature or 0.0, self.top_k, self.top_p)
         self.batches, self.contexts = _sizes(self.batch, self.context)
