@@ -25,29 +25,20 @@ def test_a_frame_a_cycle(tmp_path):
         assert film.n_frames <= 12
 
 
-def test_the_newest_text_is_shown(monkeypatch):
+def test_the_newest_text_is_shown(drawn_words):
     """Line breaks make a text too tall for its axes: its beginning gives way."""
     from dataclasses import replace
-
-    from matplotlib.backends.backend_agg import RendererAgg
 
     from specviz.view import film
     from specviz.view.picture import picture
 
-    words = []
-    draw = RendererAgg.draw_text
-    monkeypatch.setattr(
-        RendererAgg,
-        "draw_text",
-        lambda self, gc, x, y, s, *more, **by: words.append(s) or draw(self, gc, x, y, s, *more, **by),
-    )
     shown = picture(build("speculative", tokens=60, hostile=False), 0)
     for count in (film.LINES, film.LINES + 1, 40):
-        words.clear()
+        drawn_words.clear()
         spans = [replace(shown.spans[0], text=f"line {i}\n") for i in range(count)]
         film._frame(None, replace(shown, spans=tuple(spans)), spans[0].cycle, False, 1.0)
-        assert f"line {count - 1}⏎" in words and not any("more tokens" in word for word in words)
-        assert ("…" in words) == (count > film.LINES) == ("line 0⏎" not in words)
+        assert f"line {count - 1}⏎" in drawn_words and not any("more tokens" in word for word in drawn_words)
+        assert ("…" in drawn_words) == (count > film.LINES) == ("line 0⏎" not in drawn_words)
 
 
 def test_frames_are_read_as_they_were_written(tmp_path):

@@ -363,25 +363,16 @@ def test_the_strip_is_as_tall_as_its_text():
 
 
 @pytest.mark.parametrize("lane", [True, False])
-def test_a_poster_has_every_line_of_its_text(lane, monkeypatch):
+def test_a_poster_has_every_line_of_its_text(lane, drawn_words, monkeypatch):
     """The strip's height in inches is rounded on the way to points."""
-    from matplotlib.backends.backend_agg import RendererAgg
-
-    words = []
-    draw = RendererAgg.draw_text
-    monkeypatch.setattr(
-        RendererAgg,
-        "draw_text",
-        lambda self, gc, x, y, s, *more, **by: words.append(s) or draw(self, gc, x, y, s, *more, **by),
-    )
     shown = picture(traces.build("speculative", tokens=20), 0)
     shown = shown if lane else replace(shown, beliefs=())
     for count in range(1, 15):
-        words.clear()
+        drawn_words.clear()
         text = replace(shown, spans=tuple(span(f"line {i}\n") for i in range(count)))
         monkeypatch.setattr(plots, "pictures", lambda *_, text=text: [text])
         plots.poster(None)
-        assert f"line {count - 1}⏎" in words and not any("more tokens" in word for word in words)
+        assert f"line {count - 1}⏎" in drawn_words and not any("more tokens" in word for word in drawn_words)
 
 
 def test_a_poster_s_heading_stays_on_the_page(monkeypatch):
