@@ -151,7 +151,10 @@ def elsewhere(file, run, **changes):
 
 def test_the_home_folder_is_written_out(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "cwd/~").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "cwd")  # where a folder called ~ is refused, too, before a replay begins
+    for place in (tmp_path, tmp_path / "cwd/~"):
+        (place / "run.json").write_text("{}")
     for work in (lambda: sv.replay("unispec/table3", quick=True, out="~"), lambda: running.replay_all("~")):
         with pytest.raises(SpecvizError, match=f"^{tmp_path} holds another kind of result"):
             work()
