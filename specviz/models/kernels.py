@@ -48,6 +48,7 @@ WHOLE_NUMBERS = (INT8, INT4)  # these change the model, so they are used only on
 W8A8 = "w8a8"  # 8-bit weights and inputs: changes the model, too; the default for drafters of large models
 GROUP = 32  # number of 4-bit weights that share a scale
 LEVELS = 127  # largest 8-bit integer used
+FEWER_LEVELS = 63  # likewise for weights, where pairs of products are added in 16 bits: they cannot overflow
 EVEN = 16  # input widths of 8-bit products must be multiples of this, or torch reads past the end of a row
 TINY = torch.finfo(torch.float32).tiny
 AUTO = "auto"
@@ -85,7 +86,8 @@ Place: TypeAlias = dict[str, str | int | list[str] | list[tuple[int, ...]]]
 
 def padded(x: torch.Tensor, least: int) -> torch.Tensor:
     """`x` padded to at least `least` rows."""
-    return x if len(x) >= least else F.pad(x, (0, 0, 0, least - len(x)))
+    rows = x.shape[0]  # cheaper than len(x), which is Python code
+    return x if rows >= least else F.pad(x, (0, 0, 0, least - rows))
 
 
 class Product:
@@ -217,10 +219,10 @@ class Int8(Product):
         return torch.ops.aten._weight_int8pack_mm(x.contiguous(), self.matrix, self.scale)
 
 
-def in_eight_bits(weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise the concatenated matrices to int8 [out, in], with one scale per output [out]."""
+def in_eight_bits(weights: Sequence[torch.Tensor], most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise the concatenated matrices to int8 [out, in], at most `most`, with one scale per output [out]."""
     whole = torch.cat(list(weights)).float()
-    scale = (whole.abs().amax(1) / LEVELS).clamp_min(TINY)
+    scale = (whole.abs().amax(1) / most).clamp_min(TINY)
     return whole.div_(scale[:, None]).round_().to(torch.int8), scale
 
 
@@ -229,10 +231,16 @@ class W8A8Product(Product):
 
     Inputs are quantised likewise, with one scale per row. Integers are added exactly, so a row's product does
     not depend on the other rows.
+
+    Parameters
+    ----------
+    weights : sequence of tensor [out, in]
+    most : int
+        Largest integer of the weights, see `levels`.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
-        numbers, self.scale = in_eight_bits(weights)
+    def __init__(self, weights: Sequence[torch.Tensor], most: int) -> None:
+        numbers, self.scale = in_eight_bits(weights, most)
         self.packed = torch.ops.onednn.qlinear_prepack(numbers, None)
         self.zero = torch.zeros(len(self.scale), dtype=torch.long)
         self.product = torch.ops.onednn.qlinear_pointwise.default
@@ -257,8 +265,8 @@ class W8A8Fbgemm(Product):
     inputs with zero weights fix the ends of the range: a row's rounding does not depend on the others.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
-        numbers, scale = in_eight_bits(weights)
+    def __init__(self, weights: Sequence[torch.Tensor], most: int) -> None:
+        numbers, scale = in_eight_bits(weights, most)
         zero = torch.zeros(len(scale), dtype=torch.long)
         with warnings.catch_warnings():  # torch deprecates quantised tensors; `W8A8Product` is the fallback
             warnings.simplefilter("ignore", UserWarning)
@@ -275,9 +283,9 @@ class W8A8Fbgemm(Product):
 
 
 def eight_by_eight(weights: Sequence[torch.Tensor]) -> Product:
-    """The faster 8-bit by 8-bit product that adds exactly on this machine."""
-    kind = W8A8Fbgemm if adds_exactly(W8A8Fbgemm) else W8A8Product
-    return kind(weights)
+    """The 8-bit by 8-bit product that adds exactly here: with finer weights, or else the faster one."""
+    kind = max((W8A8Fbgemm, W8A8Product), key=levels)
+    return kind(weights, levels(kind))
 
 
 class Int4(Product):
@@ -588,21 +596,28 @@ def multiplies_halves() -> bool:
 
 
 @cache
-@trial
-def adds_exactly(kind: type[W8A8Product | W8A8Fbgemm]) -> bool:
-    """Whether a product of two 8-bit matrices exists and adds exactly.
+def levels(kind: type[W8A8Product | W8A8Fbgemm]) -> int:
+    """Largest integer of the weights for which a product of two 8-bit matrices adds exactly, or 0.
 
-    A processor without dedicated instructions adds pairs of products in 16 bits, which can overflow.
+    A processor without dedicated instructions adds pairs of products in 16 bits, which overflow if weights
+    have eight bits, but not if they have seven.
     """
-    x, weight = torch.randint(-LEVELS, LEVELS + 1, (2, 5, 64)).float()
-    x[:, 0], weight[:, 0] = LEVELS, LEVELS  # makes all scales 1, so that the integers are multiplied as given
-    x[0], weight[0] = LEVELS, LEVELS
-    return torch.equal(kind([weight])(x).round(), x @ weight.t())
+    return next((most for most in (LEVELS, FEWER_LEVELS) if adds_exactly(kind, most)), 0)
+
+
+@trial
+def adds_exactly(kind: type[W8A8Product | W8A8Fbgemm], most: int) -> bool:
+    """Whether a product of two 8-bit matrices exists and adds exactly for weights of at most `most`."""
+    x = torch.randint(-LEVELS, LEVELS + 1, (5, 64)).float()
+    weight = torch.randint(-most, most + 1, (6, 64)).float()
+    x[:, 0], weight[:, 0] = LEVELS, most  # makes all scales 1, so that the integers are multiplied as given
+    x[0], weight[0], weight[1, 1:] = LEVELS, most, -most
+    return torch.equal(kind([weight], most)(x).round(), x @ weight.t())
 
 
 def multiplies_eight_bits() -> bool:
     """Whether torch multiplies 8-bit matrices here and adds exactly."""
-    return adds_exactly(W8A8Fbgemm) or adds_exactly(W8A8Product)
+    return bool(levels(W8A8Fbgemm) or levels(W8A8Product))
 
 
 def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:

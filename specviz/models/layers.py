@@ -81,7 +81,7 @@ class Lines:
 
     def _in_order(self, x: torch.Tensor, to: torch.Tensor | None = None) -> torch.Tensor:
         """Compute the product in blocks of row counts that `cut` allows: others may use other kernels."""
-        rows = len(x)
+        rows = x.shape[0]
         if rows > self.cut.most:
             y = torch.cat([self._in_order(part) for part in x.split(self.cut.most)])
             return y if to is None else y.add_(to)
@@ -217,10 +217,10 @@ class RMSNorm:
         if self.invariant or self.short:  # the product below sums a single row in a different order
             wide = x.to(self.ground.dtype)
             length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-            square = torch.addcmul(self.ground, length, length, value=1 / len(weight))
+            square = torch.addcmul(self.ground, length, length, value=1 / weight.shape[0])
             return (wide * square.rsqrt_()).mul_(weight).to(x.dtype)
         # eps + x.x / size in one kernel: a batched product of each row with itself.
-        square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / len(weight))
+        square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / weight.shape[0])
         return (x * square.rsqrt_().view(-1, 1)).mul_(weight)
 
 

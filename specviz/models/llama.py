@@ -135,7 +135,8 @@ class Llama(PlainFunction):
         own = [(each, each.sight(heads, groups, self.sums)) for each in windows]
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
             entered = x
-            y = qkv(norm(x, before))[:tokens].view(rows, n, turning + groups, dim)
+            y = qkv(norm(x, before))
+            y = (y[:tokens] if y.shape[0] > tokens else y).view(rows, n, turning + groups, dim)
             turned = self._rotated(y, norms, cos, sin)
             if norms is None:  # keys and values are still contiguous
                 new = y.narrow(2, heads, 2 * groups).view(rows, n, 2, groups, dim).permute(2, 0, 3, 1, 4)

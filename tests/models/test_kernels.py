@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import weakref
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -141,9 +142,9 @@ eight_bits = pytest.mark.skipif(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_of_eight_bits_by_eight_bits(dtype: torch.dtype, kind: type, monkeypatch) -> None:
     """Close to the exact product; a row's bits do not depend on the other rows; a zero row gives zeros."""
-    if not kernels.adds_exactly(kind):
+    if not kernels.levels(kind):
         pytest.skip(f"no exact {kind.__name__} on this processor")
-    monkeypatch.setitem(kernels.KINDS, kernels.W8A8, kind)
+    monkeypatch.setitem(kernels.KINDS, kernels.W8A8, partial(kind, most=kernels.levels(kind)))
     torch.manual_seed(0)
     for width, inputs in SHAPES:
         parts = [torch.randn(width, inputs).to(dtype), torch.randn(5, inputs).to(dtype)]
@@ -160,37 +161,44 @@ def test_products_of_eight_bits_by_eight_bits(dtype: torch.dtype, kind: type, mo
         assert all(torch.equal(both(x[i : i + 1])[0], got[i]) for i in range(9))
 
 
-def test_a_processor_that_adds_eight_bits_with_overflow_is_told_apart(monkeypatch) -> None:
+@pytest.mark.parametrize("kind", [kernels.W8A8Product, kernels.W8A8Fbgemm])
+def test_where_sums_of_eight_bits_overflow_weights_have_seven(monkeypatch, kind: type) -> None:
+    def begin(self, weights, most: int) -> None:
+        self.weight = weights[0]
+
     def overflowing(self, x):
         # Inputs are shifted to start at 0, and pairs are added in 16 bits.
         pairs = ((x[:, None] + 128) * self.weight).unflatten(-1, (-1, 2)).sum(-1)
         return pairs.clamp(-(2**15), 2**15 - 1).sum(-1) - 128 * self.weight.sum(-1)
 
-    for kind in (kernels.W8A8Product, kernels.W8A8Fbgemm):
-        monkeypatch.setattr(kind, "__init__", lambda self, w: setattr(self, "weight", w[0]))
-        monkeypatch.setattr(kind, "__call__", overflowing)
-        assert not kernels.adds_exactly.__wrapped__(kind)
-        monkeypatch.setattr(kind, "__call__", lambda self, x: x @ self.weight.t())
-        assert kernels.adds_exactly.__wrapped__(kind)
+    def fail(self, x):
+        raise RuntimeError("not on this processor")
+
+    products = overflowing, lambda self, x: x @ self.weight.t(), lambda self, x: x @ self.weight.t() + 1, fail
+    monkeypatch.setattr(kind, "__init__", begin)
+    for product, most in zip(products, (63, 127, 0, 0), strict=True):
+        monkeypatch.setattr(kind, "__call__", product)
+        assert kernels.levels.__wrapped__(kind) == most
 
 
 def test_a_processor_with_instructions_for_eight_bits_uses_them() -> None:
     """Otherwise a wrong product would be skipped silently."""
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    if "avx512_vnni" not in flags or torch.backends.quantized.engine not in ("x86", "fbgemm"):
-        pytest.skip("this processor has no AVX-512 instructions that add eight bits exactly, or no FBGEMM")
-    assert kernels.adds_exactly(kernels.W8A8Fbgemm)
+    if "avx2" not in flags or torch.backends.quantized.engine not in ("x86", "fbgemm"):
+        pytest.skip("this processor has no AVX2, or torch no FBGEMM")
+    assert kernels.levels(kernels.W8A8Fbgemm) >= (127 if "avx512_vnni" in flags else 63)
 
 
-def test_where_fbgemm_has_no_eight_bits_onednn_serves(monkeypatch) -> None:
-    if not kernels.adds_exactly(kernels.W8A8Product):
-        pytest.skip("no exact product of oneDNN's on this processor")
-    weight = torch.randn(8, 16)
-    monkeypatch.setattr(kernels, "adds_exactly", lambda kind: kind is kernels.W8A8Product)
-    assert isinstance(kernels.lay([weight], kernels.W8A8), kernels.W8A8Product)
-    monkeypatch.setattr(kernels, "adds_exactly", lambda kind: True)
-    assert isinstance(kernels.lay([torch.randn(8, 16)], kernels.W8A8), kernels.W8A8Fbgemm)
-    assert kernels.multiplies_eight_bits()
+@eight_bits
+def test_the_product_with_finer_weights_serves_or_else_fbgemms(monkeypatch) -> None:
+    for exact, kind in (
+        ({kernels.W8A8Product: 63, kernels.W8A8Fbgemm: 0}, kernels.W8A8Product),
+        ({kernels.W8A8Product: 127, kernels.W8A8Fbgemm: 63}, kernels.W8A8Product),
+        ({kernels.W8A8Product: 127, kernels.W8A8Fbgemm: 127}, kernels.W8A8Fbgemm),
+    ):
+        monkeypatch.setattr(kernels, "levels", exact.get)
+        assert isinstance(kernels.lay([torch.randn(8, 16)], kernels.W8A8), kind)
+        assert kernels.multiplies_eight_bits()
 
 
 @eight_bits
