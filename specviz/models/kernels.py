@@ -220,7 +220,7 @@ class Int8(Product):
 
 
 def in_eight_bits(weights: Sequence[torch.Tensor], most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise the concatenated matrices to int8 [out, in] within ±`most`, with one scale per output [out]."""
+    """Quantise the concatenated matrices to int8 [out, in] within ±`most`, and a scale per output [out]."""
     whole = torch.cat(list(weights)).float()
     scale = (whole.abs().amax(1) / most).clamp_min(TINY)
     return whole.div_(scale[:, None]).round_().to(torch.int8), scale
