@@ -90,6 +90,9 @@ def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool)
     """Write each cell's number with its badge's mark, and hatch the cells whose replay had to stop."""
     values = grid[~np.isnan(grid)]
     middle = (values.min() + values.max()) / 2 if len(values) else 0.0
+    # All numbers get the decimals that give the largest one three digits.
+    largest = np.abs(values).max(initial=0)
+    decimals = 2 - min(2, int(np.floor(np.log10(largest)))) if largest > 0 else 0
     for i, j in np.ndindex(grid.shape):
         badge = str(badges[i, j])
         stopped, number = badge == "needs a rerun", grid[i, j]
@@ -99,7 +102,7 @@ def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool)
             colour = "white" if number <= middle else "black"
             # A badge applies to the whole row; an exact number in a bounded row gets no mark.
             mark = MARKS.get(badge, "") if badge != "bounded" or has_interval else ""
-            word = f"{number:{',.0f' if abs(number) >= 100 else '.3g'}}" if number == number else ""
+            word = f"{number:,.{decimals}f}" if number == number else ""
             ax.text(j, i, word + mark, ha="center", va="center", color=colour, size=8)
 
 

@@ -373,7 +373,7 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
 
 
 def poster(trace: Trace) -> bytes:
-    """Draw a trace's first text as PNG: its run, numbers, text, cycles and confidence.
+    """Draw a trace's first text as PNG: its run, numbers, text, cycles (if they were timed) and confidence.
 
     Returns
     -------
@@ -387,7 +387,9 @@ def poster(trace: Trace) -> bytes:
     numbers = "   ".join(f"{name} {value}" for name, value, _ in shown.numbers)
     above = visible(f"{shown.method}  ({shown.exactness})   {names}{which}\n{numbers}").split("\n")
     head = [part for line in above for part in textwrap.wrap(line, WIDEST) or [""]]
-    heights = [0.18 + 0.16 * len(head), _height(shown, inner, lines), 1.45, 1.6 * (not shown.why_no_beliefs)]
+    timed = any(sum(cycle.times) > 0 for cycle in shown.cycles)
+    heights = [0.18 + 0.16 * len(head), _height(shown, inner, lines)]
+    heights += [1.45 * timed, 1.6 * (not shown.why_no_beliefs)]
     tall = sum(heights) + 0.05
     figure = new_figure((wide, tall))
 
@@ -399,7 +401,8 @@ def poster(trace: Trace) -> bytes:
         left / wide, 1 - 0.1 / tall, "\n".join(head), size=9.5, va="top", family=fonts(), parse_math=False
     )
     strip(shown, room(0, 0, 1), lines)
-    _timeline(shown, room(0.5, 0.32, 2))
+    if timed:
+        _timeline(shown, room(0.5, 0.32, 2))
     if heights[3]:
         _confidence(shown, room(0.5, 0.32, 3))
     return png(figure)

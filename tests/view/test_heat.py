@@ -35,7 +35,7 @@ def test_it_shows_the_table(asked):
         for j, length in enumerate([1, 2, 12]):
             row = answer.table.query(f"draft_length == {length} and stop == {stop}").iloc[0]
             assert grid[i, j] == row["tau"]
-            assert words(ax)[3 * i + j] == f"{row['tau']:.3g}"  # exact, although other columns are bounded
+            assert words(ax)[3 * i + j] == f"{row['tau']:.2f}"  # exact, although other columns are bounded
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("draft_length", "stop")
     assert "exact" in ax.get_title(loc="left")
     plt.close("all")
@@ -62,12 +62,14 @@ def test_it_says_how_sure_it_is(asked):
     plt.close("all")
 
 
-def test_large_counts_are_whole_numbers(asked):
+def test_the_numbers_of_a_map_have_equal_decimals(asked):
     import matplotlib.pyplot as plt
 
     answer = asked.ask(draft_length=[1, 2], stop=[0.0, 0.4])
-    answer.table["count"], answer.table["badge"] = [1049.0, 1051.0, 99.5, 12345.0], "exact"
-    assert set(words(view.heat_map(answer, value="count"))) == {"1,049", "1,051", "99.5", "12,345"}
+    answer.table["count"], answer.table["badge"] = [1049.0, 1051.0, 99.6, 12345.0], "exact"
+    assert set(words(view.heat_map(answer, value="count"))) == {"1,049", "1,051", "100", "12,345"}
+    answer.table["count"] = [1.3, 1.0, 0.0123, 9.996]
+    assert set(words(view.heat_map(answer, value="count"))) == {"1.30", "1.00", "0.01", "10.00"}
     plt.close("all")
 
 
