@@ -305,6 +305,15 @@ def test_a_replayed_decode_has_no_time_axis():
     assert "above" not in ax.get_title("left")
 
 
+def test_the_poster_of_a_replayed_decode_has_no_empty_timeline(drawn_words):
+    run = specviz.open(specviz.example("prompt_lookup"))
+    plots.poster(run)
+    assert "time in ms" in drawn_words
+    drawn_words.clear()
+    plots.poster(specviz.whatif(run).prompt_lookup(draft_length=3).trace())
+    assert drawn_words and not any("time" in word for word in drawn_words)
+
+
 def empty(trace):
     cycles = trace.cycles[trace.cycles["cycle"] > 0]
     return (cycles["sent"] == 0).any() and len(cycles) <= 40
