@@ -180,7 +180,9 @@ except NotImplementedError:
 else:
     print(f"{len(cases) - len(wrong)} of {len(cases)} right")
     for odds, block, sure, cell in sorted(wrong, key=lambda case: len(case[0]))[:1]:
-        print(f"blocks of {block}, sure {sure}, {odds}: yours {surest(dict(odds), block, sure)}, right {cell}")
+        print(
+            f"blocks of {block}, sure {sure}, {odds}: yours {surest(dict(odds), block, sure)}, right {cell}"
+        )
 
 # %% [markdown]
 # <details><summary>Hint</summary>
