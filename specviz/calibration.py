@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from specviz.errors import SpecvizError, TraceError, plural
-from specviz.files import write_text
+from specviz.files import read_json, write_text
 from specviz.paths import expanded, home
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1
-LIMIT = 64 << 20  # maximum bytes of a file
+SCHEMA = 1  # of the file, as `_File` declares it
 FOLDER = "SPECVIZ_CALIBRATIONS"  # the environment variable that names another folder
 # Settings that must be the same, most important first, and the words for a difference.
 SETTING = {
@@ -97,7 +98,7 @@ class Calibration:
     chosen : str
         The fit that was used to choose g*.
     ended : str or None
-        Why no larger sizes were measured, unless the caller chose the sizes.
+        Why no larger sizes were measured, unless the caller left them out.
     spent : float
         Wall-clock seconds of the measurement.
     worked : float
@@ -212,67 +213,121 @@ class Calibration:
         TraceError
             If the file is missing, damaged, of another schema version, or not a calibration.
         """
-        path = Path(path)
-        try:
-            if path.stat().st_size > LIMIT:
-                raise ValueError("it is too long")
-            content = json.loads(path.read_text(encoding="utf8"))
-            if not isinstance(content, dict) or content.pop("specviz", None) != "calibration":
-                raise ValueError("it is not a calibration")
-            if content.pop("schema") != SCHEMA:
-                raise ValueError("another version of specviz wrote it")
-            calibration = cls.of(content)
-            calibration._check()
-        except OSError as error:
-            raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            IndexError,
-            OverflowError,
-            RecursionError,
-        ) as error:
-            raise TraceError(
-                f"{path} is not a usable calibration ({error}): delete it and run specviz calibrate"
-            ) from None
+        path, remedy = expanded(path, TraceError), "delete it and run specviz calibrate"
+        calibration = cls.of(read_json(path, _File, remedy))
+        if fault := calibration._fault():
+            raise TraceError(f"{path} is not a usable calibration ({fault}): {remedy}")
         return calibration
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Calibration:
         """Build a calibration from plain data, as from ``dataclasses.asdict``."""
-        points = [Point(**point) for point in content["points"]]
-        fits = {str(name): Fit(**fit) for name, fit in content["fits"].items()}
-        return cls(**{**content, "points": points, "fits": fits})
+        points = [Point(p["g"], p["tokens"], p["cycles"], p["seconds"]) for p in content["points"]]
+        fits = {name: Fit(fit["g"], fit["s"], fit["tau"]) for name, fit in content["fits"].items()}
+        own = {each.name: content[each.name] for each in fields(cls)}
+        return cls(**{**own, "points": points, "fits": fits})
 
-    def _check(self) -> None:
-        """Raise ValueError if the content is incomplete or inconsistent."""
-        if set(self.setting) != set(SETTING) or not isinstance(self.setting["model"]["name"], str):
-            raise ValueError("its setting is incomplete")
-        setting, how = self.setting, self.how
-        texts = [setting["method"], setting["device"], how["clock"], self.created, self.ended or ""]
-        counts = [how[name] for name in ("prompts", "warm_up", "max_new_tokens", "rounds")]
-        counts += [setting["threads"]] * (setting["threads"] is not None)
-        if not all(isinstance(text, str) for text in texts) or not all(type(n) is int for n in counts):
-            raise ValueError("its description is damaged")
-        if not np.isfinite([self.spent, self.worked]).all():
-            raise ValueError("its duration is no number")
+    def _fault(self) -> str:
+        """What of the sizes, times and curves is missing or does not fit the rest; empty if nothing."""
+        if not math.isfinite(self.spent + self.worked):
+            return "its duration is no number"
         sizes = [point.g for point in self.points]
-        if not sizes or sizes != sorted(set(sizes)) or not all(type(g) is int and g > 0 for g in sizes):
-            raise ValueError("its sizes are not in order")
+        if not sizes or sizes[0] < 1 or sizes != sorted(set(sizes)):
+            return "its sizes are not in order"
+        if not all(self._timed(point) for point in self.points):
+            return "its times are incomplete"
         if not self.complete:
-            return
+            return ""
         if self.chosen not in self.fits:
-            raise ValueError(f"it chose {self.chosen!r}, which it does not have")
+            return f"it chose {self.chosen!r:.60}, which it does not have"
         count = sizes[-1] - sizes[0] + 1
         for fit in self.fits.values():
-            if type(fit.g) is not int or not sizes[0] <= fit.g <= sizes[-1]:
-                raise ValueError("its draft size was not measured")
+            if not sizes[0] <= fit.g <= sizes[-1]:
+                return "its draft size was not measured"
             if not len(fit.s) == len(fit.tau) == count or not np.isfinite([fit.s, fit.tau]).all():
-                raise ValueError("its curves are incomplete")
-        if not all(np.isfinite(values).all() for values in self.measured()):
-            raise ValueError("its times are incomplete")
+                return "its curves are incomplete"
+        best = self.fits[self.chosen]
+        if best.s[best.g - sizes[0]] <= 0:
+            return "a cycle of its draft size takes no time"
+        with np.errstate(all="ignore"):
+            usable = all(np.isfinite(values).all() for values in self.measured())
+        return "" if usable else "its times are incomplete"
+
+    def _timed(self, point: Point) -> bool:
+        """Whether a size has a place for each time, and tokens and cycles of each text that was timed."""
+        rounds, texts, count = self.how["rounds"], self.how["prompts"], len(point.tokens)
+        if not len(point.seconds) == rounds >= 1 or any(len(row) != texts for row in point.seconds):
+            return False
+        first, times = point.seconds[0], [time for row in point.seconds for time in row]
+        return (
+            len(point.cycles) == count
+            and all(0 <= number < 2**63 for number in point.tokens + point.cycles)
+            and [time is not None for time in first] == [number < count for number in range(texts)]
+            and all(0 <= time < math.inf if time is not None else not self.complete for time in times)
+        )
+
+
+class _Point(TypedDict):
+    """A `Point` as its file holds it."""
+
+    g: int
+    tokens: list[int]
+    cycles: list[int]
+    seconds: list[list[float | None]]
+
+
+class _Fit(TypedDict):
+    """A `Fit` as its file holds it."""
+
+    g: int
+    s: list[float]
+    tau: list[float]
+
+
+class _Model(TypedDict):
+    """The model of a setting."""
+
+    name: str
+
+
+class _Setting(TypedDict):
+    """The keys of `SETTING`."""
+
+    device: str
+    dtype: str
+    threads: int | None
+    model: _Model
+    draft: dict[str, Any] | None
+    parameters: dict[str, Any]
+    versions: dict[str, Any]
+    method: str
+
+
+class _How(TypedDict):
+    """How it was measured."""
+
+    prompts: int
+    warm_up: int
+    max_new_tokens: int
+    rounds: int
+    clock: str
+
+
+class _File(TypedDict):
+    """The content of a calibration's file."""
+
+    specviz: Literal["calibration"]
+    schema: Literal[1]
+    setting: _Setting
+    size: str
+    how: _How
+    points: list[_Point]
+    fits: dict[str, _Fit]
+    chosen: str
+    ended: str | None
+    spent: float
+    worked: float
+    created: str
 
 
 # ---------------------------------------------------------------- storage and lookup
@@ -352,6 +407,8 @@ def stored(
         raise SpecvizError(
             f"{setting['method']} was not calibrated for {model} on this device yet; run: {command}"
         )
+    if same := [c for c in near if not differences(c.setting, setting)]:  # in a file of another name
+        return max(same, key=lambda c: c.created)
     wrong = min((differences(c.setting, setting) for c in near), key=len)
     raise SpecvizError(
         f"the calibration of {setting['method']} for {model} is for {wrong[0]}; run: {command}"

@@ -15,6 +15,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specviz.errors import SpecvizError, TraceError
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -74,6 +75,7 @@ def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
     TraceError
         If it exists (unless `force`) or cannot be written.
     """
+    path = expanded(path, TraceError)
     try:
         if path.exists() and not force:
             raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
@@ -186,12 +188,14 @@ def whole_text(text: str) -> str:
 
 def shown(value: object) -> str:
     """Describe a value: a number or a short text as it is, anything else by its type."""
-    names = {dict: "an object", list: "a list", type(None): "null", bool: str(value).lower()}
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
         return str(value) if value != value or abs(value) < 1e18 else "a huge number"
     if isinstance(value, str):
         return f"{value[:40]!r}" if len(value) <= 40 else "a long text"
-    return names.get(type(value), f"a {type(value).__name__}")
+    names = {dict: "an object", list: "a list", type(None): "null"}
+    return names.get(type(value), f"something of type {type(value).__name__}")
 
 
 def parsed(text: str | bytes, where: str, remedy: str = "", error: type[SpecvizError] = TraceError) -> Any:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -128,6 +129,11 @@ def test_generate_show(here, say, folders):
     assert say("show", "o/bild.parquet")[1].endswith(
         "\n1 more text: specviz show o/bild.parquet --prompt 3\n"
     )
+    specviz.open("o/bild.parquet").select(prompt=[1, 2]).save("some.parquet")
+    assert "more text" not in say("show", "some.parquet")[1]
+    both = specviz.open("o").select(prompt=[1, 2])
+    both.save("both")
+    assert say("show", "both")[1].endswith("\n1 more text: specviz show both --prompt 3\n")
     status, out, err = say("show", "o", "--prompt", 4)
     assert status == 2
     assert "3 texts (--prompt 1 to 3)" in one_line(err)
@@ -794,18 +800,68 @@ def test_card_figures(tmp_path, folders):
 
 
 def test_lab(here, say, monkeypatch):
-    status, _out, err = say("lab", "mine", "--copy-only")
+    status, out, err = say("lab", "mine", "--copy-only")
     assert status == 0, err
+    count = len(files(here))
+    assert out == f"walkthroughs: mine ({count} files copied)\n"
     books = [name for name in files(here) if name.endswith(".ipynb")]
     assert len(books) >= 4
     (here / books[0]).write_text("my edits")
-    assert say("lab", "mine", "--copy-only")[0] == 0
+    (here / books[1]).unlink()
+    assert say("lab", "mine", "--copy-only")[1] == "walkthroughs: mine (1 files copied, existing ones kept)\n"
     assert (here / books[0]).read_text() == "my edits"
+    out = say("lab", "mine", "--copy-only", "--force")[1]
+    assert out == f"walkthroughs: mine ({count} files copied, existing ones replaced)\n"
+    assert (here / books[0]).read_text() != "my edits"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status, _, err = say("lab", "other")
     assert status == 2
     assert 'pip install -e ".[lab]"' in one_line(err)
     assert not (here / "other").exists()
+
+
+def test_a_leading_tilde_is_the_home_folder(here, say, monkeypatch):
+    """No shell writes it out in ``--html=~/a.html``, and none is asked in Python."""
+    home = here / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    trace = specviz.generate("town", "Hello", "prompt_lookup", max_new_tokens=4)
+    trace.to_html("~/a.html"), trace.to_perfetto("~/a.json")
+    trace.save("~/a.parquet")
+    specviz.streams.save_partials(specviz.streams.simulate_partials("Hello there"), "~/p.jsonl")
+    assert specviz.streams.from_partials("~/p.jsonl")[0].updates[-1].text == "Hello there"
+    (home / "t.txt").write_text("The cook saw the cook.\n")
+    assert len(specviz.suite("~/t.txt")) == len(specviz.streams.from_file("~/t.txt")) == 1
+    for words in (
+        ("show", "~/a.parquet", "--html=~/b.html", "--png=~/b.png"),
+        ("generate", "unispec", "--prompts=~/t.txt", "-n", 4, "--out=~/o", "--save-store=~/a.store"),
+        ("generate", "unispec", "-p", "~/t.txt", "-n", 4, "--store=~/a.store"),
+        ("datastore", "~/t.txt", "--out=~/d.store"),
+        ("generate", "spectra", "-p", "Hello", "-n", 4, "--set", "datastore=~/d.store"),
+        ("exercises", "~/class"), ("lab", "~/mine", "--copy-only"),
+    ):  # fmt: skip
+        status, _, err = say(*words)
+        assert status == 0, err
+    assert not (here / "~").exists() and [path.name for path in here.iterdir()] == ["home"]
+    assert {"a.html", "a.json", "b.html", "b.png", "o", "a.store", "d.store", "class", "mine"} < {
+        path.name for path in home.iterdir()
+    }
+    assert {path.name for path in (home / "o").iterdir()} == {"unispec.html", "unispec.parquet"}
+    status, _, err = say("generate", "unispec", "--prompts=~/t.txt", "--out=~/o")
+    assert status == 2 and "--force" in one_line(err), "the check before any work looks at the same files"
+    status, _, err = say("show", "~no-such-user/a.parquet")
+    assert status == 2 and "names a user that this system does not have" in one_line(err)
+
+
+def test_a_models_name_cannot_drive_the_terminal(here, say, folders):
+    hostile = here / "mo\x1b[31mdel"
+    shutil.copytree(folders.target, hostile)
+    (here / "text.txt").write_text("Tom was tired on Sunday.\n")
+    status, out, err = say("datastore", "text.txt", "-m", hostile, "-o", "a.store")
+    assert status == 0 and "\x1b" not in out.splitlines()[0], err
+    audit = ("audit", "-m", hostile, "--method", "autoregressive", "--number", 1, "-n", 2, "--sampled", 0)
+    status, out, err = say(*audit)
+    assert status == 0 and "⟨U+001B⟩" in out and "\x1b" not in out, err
 
 
 def test_lab_starts_jupyterlab_on_the_copy(here, say, monkeypatch):
@@ -859,6 +915,33 @@ def test_what_a_method_learnt_is_kept_in_a_file(say, here):
     status, _, error = say("generate", "prompt_lookup", "-p", "x", "--store", "a.store")
     assert status == 2
     assert "keeps no memory" in error
+
+
+@pytest.mark.parametrize("keep", ["run", "prompt"])
+def test_what_is_advised_after_ctrl_c_works(here, say, monkeypatch, keep):
+    """A method that learns from prompt to prompt cannot be resumed; the store waits for a run that can be."""
+    (here / "p.txt").write_text("The cook saw the cook.\nTom was tired.\n")
+    ask = ("generate", "unispec", "--set", f"keep={keep}", "--prompts", "p.txt", "-n", 4)
+    ask += ("--out", "o.parquet", "--save-store", "a.store")
+    decode = loop.decode
+
+    def interrupted(model, ids, method, **options):
+        if options["prompt"]:
+            raise KeyboardInterrupt
+        yield from decode(model, ids, method, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "decode", interrupted)
+        status, out, _ = say(*ask)
+    assert status == 130
+    advice = out.splitlines()[-1]
+    option = "--resume" if keep == "prompt" else "--force"
+    assert ("with --resume" in advice, "with --force" in advice) == (keep == "prompt", keep == "run")
+    assert files(here) == ["a.store"] * (keep == "run") + ["o.html", "o.parquet", "p.txt"]
+    status, out, err = say(*ask, option)
+    assert status == 0, err
+    assert files(here) == ["a.store", "o.html", "o.parquet", "p.txt"]
+    assert specviz.open("o.parquet").run["complete"]
 
 
 @pytest.mark.parametrize(

@@ -68,13 +68,15 @@ def test_binder_and_colab_are_of_the_repository():
 def test_another_address_gives_other_links(monkeypatch, tmp_path):
     monkeypatch.setattr(links, "HERE", tmp_path / "specviz")
     (tmp_path / "pyproject.toml").write_text(
-        '[project]\n[project.urls]\nRepository = "https://github.com/a/b/"\n'
+        '[project]\nname = "specviz-lm"\n[project.urls]\nRepository = "https://github.com/a/b/"\n'
     )
     assert links.binder("notebooks/x y.ipynb").endswith(
         "gh/a/b/main?urlpath=lab%2Ftree%2Fnotebooks%2Fx%20y.ipynb"
     )
     assert links.source("docs/x.md") == "https://github.com/a/b/blob/main/docs/x.md"
-    (tmp_path / "pyproject.toml").write_text("[project]\n")
     monkeypatch.setattr(links, "metadata", lambda name: Message())  # an installation without URLs
-    with pytest.raises(SpecvizError, match="set Repository"):
-        links.repository()
+    others = '[project]\nname = "other"\n[project.urls]\nRepository = "https://github.com/c/d"\n'
+    for content in ("[project]\n", "[tool.x]\n", others):  # of this or of another package next to ours
+        (tmp_path / "pyproject.toml").write_text(content)
+        with pytest.raises(SpecvizError, match="set Repository"):
+            links.repository()

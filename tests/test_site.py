@@ -103,6 +103,34 @@ def test_faults_are_noticed(tmp_path):
     assert "b.html links to none.js, which does not exist" in lines
 
 
+def test_requests_of_style_sheets_and_drawings_are_noticed(tmp_path):
+    (tmp_path / "a.html").write_text(
+        "<style>/* url(https://x.y/0) */ a{background:url( 'https://x.y/1' )} @font-face{src:url(//x.y/2)}"
+        "b{fill:url(#here);background:url(data:image/png;base64,AA)}</style>"
+        '<p style="background:URL(&quot;https://x.y/3&quot;)"><input type=image src=https://x.y/4>'
+        '<svg id="here"><image href="https://x.y/5"/><image xlink:href="https://x.y/6"/>'
+        '<use href="https://x.y/7#a"/><use href="#here"/></svg>'
+    )
+    (tmp_path / "a.css").write_text(
+        '@import "//x.y/8"; a{background:url(none.png)} b{src:url(https://x.y/9)}'
+    )
+    lines = check.faults(tmp_path)
+    assert len(lines) == 9 and all("fetches" in line and "another host" in line for line in lines)
+    assert sum(line.startswith("a.css") for line in lines) == 2
+
+
+def test_an_installed_package_leaves_the_documents_of_others(tmp_path, monkeypatch):
+    """Next to it, where a checkout has its own, another distribution may have put a README and docs."""
+    monkeypatch.setattr(pages, "HERE", tmp_path / "specviz")
+    (tmp_path / "specviz" / "docs").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    for part in ("README.md", "ours.md"):
+        (tmp_path / "specviz" / "docs" / part).write_text("ours")
+    for part in ("README.md", "CHANGELOG.md", "docs/theirs.md"):
+        (tmp_path / part).write_text("theirs")
+    assert {page.name: page.text for page in pages.written()} == {"index": "ours", "ours": "ours"}
+
+
 def test_papers_pages_are_those_of_the_data(tmp_path):
     for path in papers.write(tmp_path):
         committed = (ROOT / "docs" / "papers" / path.name).read_text("utf8")

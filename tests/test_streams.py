@@ -96,6 +96,7 @@ def test_what_of_a_text_still_stands():
     assert kept("trans", "translation") == 5, "a word that only grew is kept"
     assert kept("one two", "one") == 3 and kept("新的模", "新的语") == 2
     assert kept("cafe", "cafe\u0301 au lait") == 0, "its last letter is another one"
+    assert kept("Hello\nworld", "Hello\nthere") == 6 and kept("Hello.\nworld", "Hello.\nthere") == 7
 
 
 # ---------------------------------------------------------------- fixed lag
@@ -297,7 +298,8 @@ def test_a_transcript_that_is_refused(tmp_path, entries, line):
     ("text", "line"),
     [
         ('{"word": "a", "start": 0, "end": 1}\n{"word": ', "line 2 is not JSON"),
-        ('[{"word": "a",\n "start" 0}]', "line 2 is not JSON"),
+        ('[{"word": "a",\n "start" 0}]', "t.json is not JSON (Expecting ':' delimiter, line 2"),
+        ('{"word": "a", "start": 0, "end": 1' + "0" * 5000 + "}", "has a number that is too long"),
         ('{"text": "a"}', "no list of words"),
         ('{"segments": [{"text": "a", "start": 0, "end": 1}]}', "segments have no words"),
         ("7", "no list of words"),
@@ -389,6 +391,16 @@ def test_simulated_partials_end_at_the_text(text, seed, revise, shrink):
     assert times == sorted(times)
     if not revise and not shrink:
         assert all(b.text.startswith(a.text) for a, b in pairwise(updates))
+
+
+def test_words_of_other_languages_are_misheard_as_cut_off():
+    text = "No lo sé: su son no van a ver one."
+    for language in ("es", "pt-BR"):
+        streams = [plain(simulate_partials(text, seed, language=language)) for seed in range(30)]
+        cut = [w for s in streams for t in s for w in t.split() if w not in text.split()]
+        assert cut and all(any(full.startswith(w) for full in text.split()) for w in cut)
+    english, unknown = (plain(simulate_partials(text, 3, language=name)) for name in ("EN-us", None))
+    assert english == unknown == plain(simulate_partials(text, 3))
 
 
 def test_words_are_taken_back_now_and_then():

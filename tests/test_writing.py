@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specviz.errors import TraceError
-from specviz.files import write_bytes, write_text
+from specviz.files import shown, write_bytes, write_text
 
 
 def test_a_file_is_replaced_only_when_asked(tmp_path):
@@ -19,6 +19,18 @@ def test_a_file_is_replaced_only_when_asked(tmp_path):
         write_text(file, "other")
     assert file.read_text("utf8", "surrogatepass") == "für \ud800"
     assert write_bytes(file, b"other", force=True).read_bytes() == b"other"
+
+
+def test_a_value_is_described_without_writing_it_out():
+    class Endless(list):
+        def __repr__(self):
+            raise AssertionError("it was written out")
+
+    assert shown(Endless()) == "something of type Endless"
+    assert [shown(each) for each in ([], {}, None, True, 3, "x")] == [
+        "a list", "an object", "null", "true", "3", "'x'",
+    ]  # fmt: skip
+    assert shown(10**5000) == "a huge number" and shown("x" * 50) == "a long text"
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):

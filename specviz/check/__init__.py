@@ -55,7 +55,7 @@ def method(
     Raises
     ------
     ParameterError, ModelError
-        If it is not a method, or decodes streams or canvases.
+        If it is not a method, decodes streams or canvases, or needs a draft that is missing or does not fit.
     """
     from .conformance import check
 

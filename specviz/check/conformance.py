@@ -121,10 +121,9 @@ class Case:
     """A method under check, with results that several checks use."""
 
     def __init__(
-        self, make: Callable[[], Method], model: Model, draft: Loadable | None, prompts: list[Prompt]
+        self, make: Callable[[], Method], model: Model, draft: Model | None, prompts: list[Prompt]
     ) -> None:
-        self.make, self.model, self.prompts = make, model, prompts
-        self.draft = draft
+        self.make, self.model, self.draft, self.prompts = make, model, draft, prompts
         self.method = make()
 
     def generate(self, **options: Any) -> Trace:
@@ -189,7 +188,7 @@ def check(
 ) -> Conformance:  # fmt: skip
     """See `specviz.check.method`."""
     from specviz import methods, suites
-    from specviz.loop.drafters import load_if_needed
+    from specviz.loop.drafters import choose_drafter, load_if_needed
 
     make = methods.factory(given)
     if make().streams or make().canvas:
@@ -200,7 +199,8 @@ def check(
                    for entry in suites.spread(list(suites.suite("town")), PROMPTS)]  # fmt: skip
         prompts.append(REPEATING)
     target = load_if_needed(model, None, None)
-    case = Case(make, target, draft, [prompts] if isinstance(prompts, str) else list(prompts))
+    drafter = choose_drafter(target, make(), draft, None, None)  # loaded once for all checks
+    case = Case(make, target, drafter, [prompts] if isinstance(prompts, str) else list(prompts))
     rows = []
     for name, run in CHECKS.items():
         try:
@@ -258,7 +258,9 @@ def _text(case: Case) -> str:
         )
     tokens = sum(row.tokens for row in case.audit.rows)
     setting = "" if case.claims(case.make, 0.0) else f" with {case.method.exact}"
-    return f"{tokens} tokens, greedy and sampled, are the target's own{setting}"
+    sampled = any(row.sampling != "greedy" for row in case.audit.rows)
+    how = "greedy and sampled" if sampled else "greedy"
+    return f"{tokens} tokens, {how}, are the target's own{setting}"
 
 
 def _record(case: Case) -> str:
@@ -413,8 +415,7 @@ def _labels(pseudocode: Sequence[tuple[str, str]], trace: Trace) -> str:
         if phase != "draft":
             raise Broken(
                 f"the pseudocode's label '{phase}:{event}' is never lit: {event!r} is not an origin, status "
-                f"or "
-                "end"
+                "or end"
             )
         unlit.append(f"'{phase}:{event}'")
     words = f"; no draft here stopped for the label {', '.join(unlit)}" if unlit else ""

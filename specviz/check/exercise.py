@@ -280,7 +280,7 @@ def one_list(returned: Returned, **given: object) -> tuple[list[int]]:
     if isinstance(returned, int | np.integer) and not isinstance(returned, bool):
         raise Misfit("It returned one number. Return the list of emitted tokens, not their number.")
     if not isinstance(returned, list | tuple):
-        raise Misfit(f"It returned a {type(returned).__name__}. Return a list of token ids.")
+        raise Misfit(f"It returned something of type {type(returned).__name__}. Return a list of token ids.")
     for entry in returned:
         if isinstance(entry, bool) or not isinstance(entry, int | np.integer):
             raise Misfit(f"The list holds {words(entry)}, but token ids must be integers (int).")
@@ -291,7 +291,7 @@ def two(returned: Returned, names: str) -> tuple[Returned, Returned]:
     """Parse a pair, or raise `Misfit`."""
     if not isinstance(returned, list | tuple) or len(returned) != 2:
         several = isinstance(returned, list | tuple)
-        got = f"{len(returned)} things" if several else f"a {type(returned).__name__}"
+        got = f"{len(returned)} things" if several else f"something of type {type(returned).__name__}"
         raise Misfit(f"Return two things, {names}; it returned {got}.")
     return returned[0], returned[1]
 
@@ -300,7 +300,7 @@ def array(value: Returned, shape: tuple[int, ...], name: str) -> np.ndarray:
     """Parse an array of numbers of the given shape, or raise `Misfit`."""
     try:
         array = np.asarray(value)
-    except ValueError:  # rows of different lengths
+    except Exception:  # rows of different lengths, or something that NumPy cannot read
         array = np.empty(0, object)
     if array.dtype.kind not in "biuf":
         raise Misfit(f"{name} must be an array of numbers of shape {list(shape)}.")

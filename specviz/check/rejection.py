@@ -144,13 +144,13 @@ MISTAKES = (
 
 def parse(returned: Returned, **given: np.ndarray) -> tuple[int, np.ndarray]:
     kept, law = two(returned, "kept (how many are accepted) and law (a distribution)")
-    if isinstance(kept, list | tuple | np.ndarray) and np.ndim(kept) > 0:
+    if isinstance(kept, list | tuple) or (isinstance(kept, np.ndarray) and kept.ndim):
         raise Misfit("kept is the number of accepted draft tokens, an integer, not the tokens.")
     if isinstance(kept, np.ndarray):
         kept = kept.item()
     if isinstance(kept, bool) or not isinstance(kept, int | np.integer):
         raise Misfit(f"kept must be an integer (int); it is {words(kept)}.")
-    if np.ndim(law) == 0:
+    if isinstance(law, int | float | np.number) or (isinstance(law, np.ndarray) and not law.ndim):
         raise Misfit(
             "law must be the distribution that the next token is drawn from, not a single number or token."
         )

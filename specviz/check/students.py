@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from ..errors import SpecvizError
 from ..files import write_bytes, write_text
-from ..paths import walkthroughs
+from ..paths import expanded, walkthroughs
 
 Notebook: TypeAlias = dict[str, Any]  # or one of its cells: parsed JSON
 PICTURE = re.compile(r"\]\((stills/\w+\.png)\)")  # a still that a notebook shows
@@ -50,7 +50,7 @@ def copy_exercises(folder: str | Path, force: bool = False) -> list[Path]:
     SpecvizError
         If a notebook exists already, the folder cannot be written, or there are no walkthroughs.
     """
-    folder = Path(folder)
+    folder = expanded(folder)
     books = {}
     for source in sorted(walkthroughs().glob("*.ipynb")):
         book = json.loads(source.read_text(encoding="utf8"))

@@ -330,12 +330,12 @@ def _print_result(result: AuditResult) -> None:
     """Print the table, the methods left out, the differences and the summary."""
     _print_rows(result.table(), ("bound", "tokens", "prompts"))  # the summary line has them too
     if result.left_out:
-        print(_left_out(result.left_out))
+        print(visible(_left_out(result.left_out)))
     for audited, difference in result.differences[:MOST_DIFFERENCES]:
         print(visible(f"{audited.method} {audited.draft} {audited.sampling}: {difference}"))
     if len(result.differences) > MOST_DIFFERENCES:
         print(f"{len(result.differences) - MOST_DIFFERENCES} more differences are in the result (--json)")
-    print(result.summary)
+    print(visible(result.summary))
 
 
 def _print_rows(rows: list[Values], drop_first: tuple[str, ...] = ()) -> None:

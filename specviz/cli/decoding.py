@@ -44,6 +44,7 @@ from specviz.cli.terminal import progress, screen, show_trace
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError, loading, plural
 from specviz.models.downloads import DOWNLOADS, local_path
 from specviz.models.zoo import bundled
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     from specviz.loop import Run
@@ -255,7 +256,7 @@ def generate(
         raise ParameterError(f"{method} keeps no memory between texts: drop --store and --save-store")
     chosen = {"dtype": dtype, "revision": revision, "kernels": kernels, "invariant": invariant}
     target, drafter = _models(kind, model, draft, device, chosen, file if resume else None)
-    own = prompt is not None or (prompts is not None and Path(prompts).is_file())
+    own = prompt is not None or (prompts is not None and expanded(prompts).is_file())
     if model is None and own and not kind.canvas:
         print(
             "specviz: without --model the toy town decodes, which knows only its own few sentences; "
@@ -271,13 +272,23 @@ def generate(
         run = Run(target, entries, built, draft=drafter, **options)
         _decode(run, streamed)
     _report(run, threads_used, None if streamed else show_trace, file, force or resume)
-    if save_store is not None:
-        built.save(save_store, target)
+    whole, stopped = run.recorder.run["complete"], run.recorder.run["stopped"]
+    learns = (built.memory or {}).get("keep") == "run"  # what it has learnt by now is not in the trace
+    resumable = file is not None and (whole or not learns)
+    stored = save_store if whole or not resumable else None  # otherwise the resumed run writes it
+    if stored is not None:
+        built.save(stored, target)
         learnt = run.recorder.run["memory"]["end"]
-        print(f"store: {save_store} ({learnt['known']:,} entries, {learnt['bytes'] / 1e6:.1f} MB)")
-    if run.recorder.run["stopped"] == "interrupted":
-        if file is not None:
-            print("to decode the rest, run the same command with --resume")
+        print(f"store: {stored} ({learnt['known']:,} entries, {learnt['bytes'] / 1e6:.1f} MB)")
+    if stopped == "interrupted":
+        if resumable:
+            without = "" if stored is None else " and without --save-store"
+            print(f"to decode the rest, run the same command with --resume{without}")
+        elif file is not None:
+            print(
+                f"{kind.name} learns from prompt to prompt, so this run cannot be resumed: decode again with "
+                "--force (a run with --set keep=prompt can be resumed)"
+            )
         raise KeyboardInterrupt
 
 

@@ -14,6 +14,7 @@ from specviz.cli.arguments import writable
 from specviz.cli.options import Force, argument, option
 from specviz.errors import SpecvizError, install
 from specviz.files import write_bytes
+from specviz.paths import expanded
 
 
 def lab(
@@ -33,14 +34,14 @@ def lab(
 
     words = arguments or []
     named = words[:1] if words and not words[0].startswith("-") else []
-    folder, options = Path(*named or ["specviz-notebooks"]), words[len(named) :]
+    folder, options = expanded(*named or ["specviz-notebooks"]), words[len(named) :]
     if options and (copy_only or not options[0].startswith("-")):
         raise SpecvizError(f"lab takes one folder, and {shlex.join(options)} is not one of its options")
     if not copy_only and find_spec("jupyterlab") is None:
         raise SpecvizError(f"JupyterLab is not installed: {install('lab')}")
-    new = _copy(folder, force)
-    kept = f" ({new} files copied, existing ones kept)" if new else ""
-    print(f"walkthroughs: {folder}{kept}")
+    copied, existing = _copy(folder, force)
+    others = f", existing ones {'replaced' if force else 'kept'}" if existing else ""
+    print(f"walkthroughs: {folder}" + (f" ({copied} files copied{others})" if copied else ""))
     if copy_only:
         return
     import subprocess
@@ -58,26 +59,27 @@ def lab(
             continue
 
 
-def _copy(folder: Path, force: bool) -> int:
-    """Copy the walkthroughs that do not exist yet (`force`: all), and return the number of files copied."""
+def _copy(folder: Path, force: bool) -> tuple[int, int]:
+    """Copy the walkthroughs that do not exist yet (`force`: all); count the copied and the existing ones."""
     from specviz.paths import walkthroughs
 
     source = walkthroughs()
     if folder.exists() and not folder.is_dir():
         raise SpecvizError(f"{folder} is a file; name a folder for the walkthroughs")
     writable(folder / "start.ipynb", True)
-    new = 0
+    copied = existing = 0
     for path in sorted(source.rglob("*")):
         part = path.relative_to(source)
         hidden = any(name.startswith((".", "__")) for name in part.parts)
         if path.is_dir() or hidden or (path.with_suffix(".ipynb").exists() and path.suffix == ".py"):
             continue
         copy = folder / part
+        existing += copy.exists()
         if copy.exists() and not force:
             continue
         write_bytes(copy, path.read_bytes(), force)
-        new += 1
-    return new
+        copied += 1
+    return copied, existing
 
 
 def exercises(

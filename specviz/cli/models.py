@@ -14,6 +14,7 @@ from specviz.cli.arguments import entries_of, hint, listed, on_threads, writable
 from specviz.cli.options import FILE, Device, Dtype, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError, loading, plural
+from specviz.escape import visible
 from specviz.files import checked, parsed, read_json
 
 if TYPE_CHECKING:
@@ -205,7 +206,8 @@ def answers(
         ids = encoded(model, texts)
         check_room((model,), ids)
         made = answer(model, ids, out, options, kinds, say=print_line)
-    print(f"answers: {out} ({len(made.rows):,} answers, {made.tokens:,} tokens of {made.header['model']})")
+    name = visible(str(made.header["model"]))
+    print(f"answers: {out} ({len(made.rows):,} answers, {made.tokens:,} tokens of {name})")
     name, more = target.rpartition(":")[2].rstrip("/"), ("--answers", out, "--out")
     if model.kind == "causal":  # an EAGLE head reads a causal model's states
         print(hint("models", "eagle", target, *more, f"{name}-eagle"))
@@ -457,7 +459,7 @@ def datastore(
 
     target = load(model)
     built = Datastore.build(text, target)
-    size = f"{plural(len(built), 'token')} of {target.name}"
+    size = f"{plural(len(built), 'token')} of {visible(target.name)}"
     print(f"datastore: {built.save(out, target)} ({size})")
     print(hint("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from specviz.arguments import check_threads
+from specviz.paths import expanded
 
 Given = TypeVar("Given")
 
 
+def _written_out(value: Any) -> Any:
+    """Replace a leading ``~`` of paths, which a shell leaves in ``--out=~/file``; keep other values."""
+    if isinstance(value, list | tuple):
+        return [_written_out(each) for each in value]
+    return expanded(value) if isinstance(value, Path) else value
+
+
 def option(
     help: str, *names: str, min: int | None = None, metavar: str | None = None,
-    callback: Callable[[Given], Given] | Callable[[typer.Context, Given], Given] | None = None,
+    callback: Callable[[Given], Given] | Callable[[typer.Context, Given], Given] = _written_out,
 ) -> OptionInfo:  # fmt: skip
     """An option of a command; without `names` it is named after its parameter."""
     return typer.Option(*names, help=help, min=min, metavar=metavar, callback=callback)
@@ -24,7 +32,7 @@ def option(
 
 def argument(help: str, metavar: str | None = None) -> ArgumentInfo:
     """An argument of a command."""
-    return typer.Argument(help=help, metavar=metavar)
+    return typer.Argument(help=help, metavar=metavar, callback=_written_out)
 
 
 MODEL = "Bundled or downloaded name, folder, gguf:NAME or FILE, bergamot:PAIR, or hf:<id>"

@@ -10,6 +10,7 @@ from specviz.cli.arguments import Values, hint
 from specviz.cli.options import Device, Invariant, Kernels, OneThread, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, loading
+from specviz.paths import expanded
 
 
 def replay(
@@ -186,7 +187,7 @@ def _scores(score: str | None) -> tuple[str | None, Path | None]:
         return score, None
     if name != "comet" or not path:
         raise ParameterError(f"--score takes product, least, edge or comet=FILE, got {score!r:.60}")
-    return None, Path(path)
+    return None, expanded(path)
 
 
 def _check_scores(file: Path, table: str, source: str) -> None:

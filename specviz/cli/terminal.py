@@ -35,10 +35,10 @@ def show_trace(trace: Trace, path: Path | None) -> None:
     if len(runs) > MOST_RUNS:
         more = plural(len(runs) - MOST_RUNS, "more run")
         print(f"\n{more}: {hint('show', 'FILE')} shows one of the folder")
-    count = max(run.cycles["prompt"].nunique() for run in runs)
-    if count > most:
-        more = plural(count - most, "more text")
-        how = hint("show", path, "--prompt", most + 1) if path else "--out DIR keeps them"
+    texts = max((sorted(run.cycles["prompt"].unique()) for run in runs), key=len)
+    if len(texts) > most:
+        more = plural(len(texts) - most, "more text")
+        how = hint("show", path, "--prompt", texts[most] + 1) if path else "--out DIR keeps them"
         print(f"\n{more}: {how}")
 
 

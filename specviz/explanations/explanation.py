@@ -15,6 +15,7 @@ from specviz.escape import html, visible
 from specviz.explanations.costs import PARTS, Costs, Plain
 from specviz.files import plain_data, write_bytes, write_text
 from specviz.metrics import Estimate
+from specviz.paths import expanded
 from specviz.trace.files import Record
 from specviz.view.axes import image, png
 from specviz.view.static import document
@@ -310,7 +311,7 @@ class Explanation:
         TraceError
             If one of the files exists (unless `force`) or cannot be written.
         """
-        path = Path(path)
+        path = expanded(path, TraceError)
         player = path.with_name(f"{path.stem}-player.html")
         for each in (path, player):
             if each.exists() and not force:

@@ -101,7 +101,8 @@ class SavedRun:
         if memory.get("keep") == "run" and 0 < len(self.finished) < number:
             raise ParameterError(
                 f"{self.run['method']} learns from prompt to prompt (keep='run'), and its memory is not in "
-                f"the file: a run can be resumed only with keep='prompt'; choose another path"
+                f"the file: decode again with --force (force=True), or choose another path; a run with "
+                "keep='prompt' can be resumed"
             )
         self.prompts = saved[: max(self.finished, default=-1) + 1]
         self._keep_finished()

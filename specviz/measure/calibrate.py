@@ -391,6 +391,9 @@ class Measuring:
             if result.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
                 result.ended = f"in a first look g = {g} reached under {LOST:.0%} of the best size's tokens/s"
                 return
+        kind = self.turns.kind
+        if sizes[-1] == next(p.high for p in kind.parameters if p.name == kind.size):
+            result.ended = f"{kind.size} is at most {sizes[-1]}"
 
     def time_all(self) -> None:
         """Time every text at every size in turns, round by round."""

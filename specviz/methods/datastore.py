@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import ParameterError, PromptError
 from ..models.protocols import Model
+from ..paths import expanded
 from .files import read, write
 from .memory import fingerprint
 from .prefix_tree import END, merge
@@ -58,7 +59,7 @@ class Datastore:
         ParameterError
             If the file is missing, not UTF-8 text, or empty.
         """
-        path = Path(path)
+        path = expanded(path, ParameterError)
         try:
             text = path.read_text(encoding="utf-8-sig")  # with plain line ends
         except OSError as error:
@@ -83,7 +84,7 @@ class Datastore:
         ParameterError
             If the file is missing, damaged or empty, or made for another vocabulary than the model's.
         """
-        path = Path(path)
+        path = expanded(path, ParameterError)
         try:
             with path.open("rb") as file:
                 # A saved file begins with an 8-byte length, which has zero bytes; text has none.

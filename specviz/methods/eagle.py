@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -30,7 +29,7 @@ from ..errors import ParameterError
 from ..models.devices import send
 from ..models.layers import over_all
 from ..models.protocols import Model, Pass
-from ..paths import folder
+from ..paths import expanded, folder
 from ..rules.parameters import Value
 from ..schema import Signal
 from .base import Parameter, Session, Unsent, Verdict
@@ -112,8 +111,8 @@ class Eagle(SampledTreeMethod):
         super().__init__(**values)
         self.paths = []
         if self.tree == "static":
-            file = Path(self.template) if self.template else folder("templates") / "eagle.json"
-            paths = read(file, WIDEST)
+            named = self.template or folder("templates") / "eagle.json"
+            paths = read(expanded(named, ParameterError), WIDEST)
             deep, wide = max(map(len, paths)), 1 + max(map(max, paths))
             own = {"draft_size": len(paths), "depth": deep, "branches": wide}
             for p in self.parameters:

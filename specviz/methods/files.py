@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from ..errors import ParameterError
 from ..files import replacing
+from ..paths import expanded
 
 
 def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict[str, str]) -> Path:
@@ -20,7 +21,7 @@ def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict[str, str]
     ParameterError
         If the file cannot be written.
     """
-    path = Path(path)
+    path = expanded(path, ParameterError)
     try:
         with replacing(path) as part:
             part.touch()
@@ -41,7 +42,7 @@ def read(path: str | Path, remedy: str) -> tuple[dict[str, np.ndarray], dict[str
     ParameterError
         If it is missing or cannot be read; the message ends with `remedy`.
     """
-    path = Path(path)
+    path = expanded(path, ParameterError)
     try:
         with safe_open(path, "np") as file:
             about = file.metadata() or {}

@@ -18,13 +18,13 @@ many details are our reading:
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from ..errors import ParameterError
 from ..models.protocols import Model
+from ..paths import expanded
 from ..rules.parameters import Value
 from .base import Parameter
 from .chain import Chain
@@ -89,7 +89,7 @@ class Spectra(Lookahead):
         super().__init__(**values)
         if self.run >= self.ngram:
             raise ParameterError(f"run must be less than ngram, got {self.run} and {self.ngram}")
-        if self.datastore and not Path(self.datastore).is_file():
+        if self.datastore and not expanded(self.datastore, ParameterError).is_file():
             raise ParameterError(f"{self.datastore}: there is no such file; {REMEDY}")
 
     def fresh(self, vocabulary: int) -> Internal:

@@ -7,13 +7,13 @@ the prefill keeps no logits. It holds no probabilities, so nodes have no score.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
+from ..errors import ParameterError
 from ..models.protocols import Pass
+from ..paths import expanded
 from ..rules.parameters import Value
 from ..rules.store import EMPTY, Adjacency
 from ..schema import Signal
@@ -69,7 +69,7 @@ class TokenRecycling(Remembering):
     def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         if self.template not in BUNDLED:
-            paths = read(Path(self.template), self.candidates)
+            paths = read(expanded(self.template, ParameterError), self.candidates)
         else:  # ranks beyond k are left out, and the rest is still in order
             paths = [path for path in bundled_paths(self.template) if max(path) < self.candidates]
         self.paths = paths[: self.draft_size]

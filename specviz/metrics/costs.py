@@ -59,6 +59,7 @@ import numpy as np
 
 from specviz.errors import TraceError
 from specviz.metrics.cycles import _texts, ratio, seconds
+from specviz.paths import expanded
 from specviz.schema import Metadata
 from specviz.trace import KEYS, Trace
 
@@ -88,9 +89,10 @@ def reading_report(report: Report, bench: str) -> Iterator[Widths]:
         if isinstance(report, Mapping):
             yield report
         else:
-            if Path(report).stat().st_size > LIMIT:
+            path = expanded(report, TraceError)
+            if path.stat().st_size > LIMIT:
                 raise ValueError("it is too long")
-            yield json.loads(Path(report).read_text(encoding="utf8"))
+            yield json.loads(path.read_text(encoding="utf8"))
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         where = "the report" if isinstance(report, Mapping) else report
         raise TraceError(f"{where} is not a report of 'specviz bench {bench} --json': {error}") from None

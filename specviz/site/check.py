@@ -12,11 +12,20 @@ from urllib.parse import unquote, urlsplit
 FETCHED = {
     *((tag, "src") for tag in ("script", "img", "iframe", "source", "video", "audio", "track", "embed")),
     ("link", "href"), ("object", "data"), ("video", "poster"), ("img", "srcset"), ("source", "srcset"),
+    ("input", "src"), *((tag, key) for tag in ("image", "use") for key in ("href", "xlink:href")),
 }  # fmt: skip
 LINKED = {*FETCHED, ("a", "href")}
 FETCHING = {"stylesheet", "icon", "preload", "modulepreload"}  # values of `rel` that make a link fetch
 SRCSET = re.compile(r"(\S*[^\s,])(?:\s+[^,]*)?(?:,|$)")  # addresses, each with a width or density
-IMPORT = re.compile(r"""@import\s+(?:url\()?\s*["']?([^"')\s;]+)""")
+# In CSS: a comment, and the address of a style sheet, a picture or a font.
+STYLED = re.compile(
+    r"""/\*.*?\*/|(?:@import\s+(?:url\()?|url\()\s*["']?([^"')\s;#][^"')\s;]*)""", re.DOTALL | re.IGNORECASE
+)
+
+
+def _styled(css: str) -> list[str]:
+    """Addresses that CSS fetches; names within the page (``#name``) are none."""
+    return [link for link in STYLED.findall(css) if link]
 
 
 class _Names(HTMLParser):
@@ -30,6 +39,7 @@ class _Names(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
         self.names |= {value for key in ("id", "name") if (value := values.get(key))}
+        self.links += [(link, True) for link in _styled(values.get("style") or "")]
         for key, value in attrs:
             if value and (tag, key) in LINKED:
                 fetched = (tag, key) in FETCHED
@@ -40,11 +50,11 @@ class _Names(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.cdata_elem == "style":
-            self.links += [(link, True) for link in IMPORT.findall(data)]
+            self.links += [(link, True) for link in _styled(data)]
 
 
 def faults(folder: Path, own: tuple[str, ...] = ()) -> list[str]:
-    """List the faults in the pages of a folder, one line each.
+    """List the faults in the pages and style sheets of a folder, one line each.
 
     A link to another host is not followed, and is a fault only if the browser would fetch it by itself. In
     pages whose path begins with one of `own`, links to places within a page are not checked: pdoc links to
@@ -76,4 +86,8 @@ def faults(folder: Path, own: tuple[str, ...] = ()) -> list[str]:
                 wrong.append(f"{page} links to {link}, which does not exist")
             elif place and goal in pages and not page.startswith(own) and place not in pages[goal].names:
                 wrong.append(f"{page} links to {link}, but that page has no such anchor")
+    for path in sorted(folder.rglob("*.css")):
+        name = path.relative_to(folder).as_posix()
+        links = dict.fromkeys(_styled(path.read_text(encoding="utf8")))
+        wrong += [f"{name} fetches {link} from another host" for link in links if urlsplit(link).netloc]
     return wrong

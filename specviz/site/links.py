@@ -9,6 +9,7 @@ from urllib.parse import quote
 from specviz.errors import SpecvizError
 from specviz.paths import HERE
 
+NAME = "specviz-lm"  # of the distribution
 BRANCH = "main"
 START = "notebooks/start.ipynb"  # opened by Binder and Colab, unless another is named
 
@@ -21,13 +22,12 @@ def repository() -> str:
     SpecvizError
         If neither states one.
     """
-    project = HERE.parent / "pyproject.toml"
-    if project.is_file():
-        urls = tomllib.loads(project.read_text(encoding="utf8"))["project"].get("urls", {})
-        if "Repository" in urls:
-            return str(urls["Repository"]).rstrip("/")
+    file = HERE.parent / "pyproject.toml"
+    project = tomllib.loads(file.read_text(encoding="utf8")).get("project", {}) if file.is_file() else {}
+    if project.get("name") == NAME and "Repository" in project.get("urls", {}):
+        return str(project["urls"]["Repository"]).rstrip("/")
     try:
-        for line in metadata("specviz-lm").get_all("Project-URL") or []:
+        for line in metadata(NAME).get_all("Project-URL") or []:
             name, _, address = line.partition(",")
             if name.strip() == "Repository":
                 return str(address).strip().rstrip("/")

@@ -28,8 +28,10 @@ class Page:
 
 def root(part: str) -> Path | None:
     """Location of a repository path in a checkout or the installed package; None if it is missing."""
+    installed = (HERE / "docs").is_dir()  # its parent then holds other packages, and perhaps their docs
     inside = {"README.md": "docs/README.md"}.get(part, part)
-    return next((p for p in (HERE.parent / part, HERE / inside) if p.exists()), None)
+    path = HERE / inside if installed else HERE.parent / part
+    return path if path.exists() else None
 
 
 def written() -> list[Page]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
+from specviz.paths import expanded
 
 from . import segmentation
 from .stream import Stream, Update
@@ -47,7 +49,7 @@ def fixed_lag(
     -----
     Zeng et al., section 4.1: w = 3.
     """
-    step = whole("words", words, 1)
+    step = check_int("words", words, 1)
     if pace is not None and (isinstance(pace, bool) or not isinstance(pace, int | float) or not pace >= 0):
         raise ParameterError(f"pace must be at least 0 seconds per word, got {pace!r}")
     if isinstance(text, str) and not text.strip():
@@ -85,7 +87,7 @@ def from_file(
     PromptError
         If the file cannot be read, is not UTF-8, or has no words or too many for a stream.
     """
-    path = Path(path)
+    path = expanded(path, PromptError)
     text = read(path)
     numbered = enumerate(text.split("\n"), 1) if lines else [(1, text.strip())]
     updates = [
@@ -128,10 +130,3 @@ def read(path: Path) -> str:
         raise PromptError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise PromptError(f"{path} is not UTF-8 (byte {error.start})") from None
-
-
-def whole(name: str, value: object, low: int) -> int:
-    """Check that a value is a whole number of at least `low`, and return it."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ParameterError(f"{name} must be a whole number of at least {low}, got {value!r}")
-    return value

@@ -15,15 +15,17 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
 
+from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
 from specviz.files import checked, parsed, write_text
+from specviz.paths import expanded
 
-from .lag import read, split, whole
+from .lag import read, split
 from .segmentation import clusters, segmenter
 from .stream import Stream, Update
 
 Line: TypeAlias = str | Mapping[str, Any]  # JSON or its parsed object; `schema.Partial` checks it
-# Words that sound alike in English. Any other word is misheard by being cut off.
+# Words that sound alike in English. Any other word, and any of another language, is misheard as cut off.
 ALIKE = (
     "their there", "to two too", "for four", "hear here", "know no", "right write", "see sea", "one won",
     "by buy", "our hour", "new knew", "son sun", "week weak", "would wood", "meet meat", "which witch",
@@ -62,7 +64,7 @@ def from_partials(source: str | Path | Iterable[Line], *, clock: str = "utteranc
         raise ParameterError(f"clock must be utterance or file, got {clock!r:.60}")
     if isinstance(source, str | Path):
         name = str(source)
-        lines: Iterable[Line] = read(Path(source)).split("\n")
+        lines: Iterable[Line] = read(expanded(source, PromptError)).split("\n")
         stem = Path(source).stem
     else:
         if not isinstance(source, Iterable) or isinstance(source, Mapping):
@@ -146,8 +148,8 @@ def simulate_partials(
 ) -> Stream:
     """Simulate a recogniser's partial results for a text; the last one is the text.
 
-    One to three words come at a time. Each of the last two may be misheard, as a word that sounds alike or
-    cut off, until two more have been heard. Some updates take the last words back.
+    One to three words come at a time. Each of the last two may be misheard, as a word that sounds alike (in
+    English) or cut off, until two more have been heard. Some updates take the last words back.
 
     Parameters
     ----------
@@ -172,13 +174,14 @@ def simulate_partials(
     PromptError
         If the text is empty, or has too many words for a stream.
     """
-    whole("seed", seed, 0)
+    seed = check_int("seed", seed, 0)
     for name, value, high in (("revise", revise, 1.0), ("shrink", shrink, 1.0), ("pace", pace, math.inf)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < high:
             raise ParameterError(f"{name} must lie in [0, {high:g}), got {value!r}")
     if isinstance(text, str) and not text.strip():
         raise PromptError("the text is empty; a stream needs at least one word")
     units = split(text, language)
+    sounds = SOUND if (language or "en").lower().startswith("en") else {}
     random = Random(seed)
     updates: list[Update] = []
     heard, time = 0, 0.0
@@ -192,17 +195,17 @@ def simulate_partials(
             guess = units[:heard]
         for i in range(max(0, len(guess) - 2), len(guess)):
             if random.random() < revise:
-                guess[i] = _misheard(guess[i], random)
+                guess[i] = _misheard(guess[i], sounds, random)
         updates.append(Update("".join(guess).rstrip(), round(time, 3)))
     updates.append(Update(text, round(time + pace, 3), last=True))
     return Stream(updates, id, language, reference, segmenter(text, language))
 
 
-def _misheard(unit: str, random: Random) -> str:
-    """A word as first heard: one that sounds alike, or its beginning. Its leading space stays."""
+def _misheard(unit: str, sounds: Mapping[str, list[str]], random: Random) -> str:
+    """A word as first heard: one of its `sounds`, or its beginning. Its leading space stays."""
     word = unit.lstrip()
     space, bare = unit[: len(unit) - len(word)], word.rstrip(".,;:!? ")
-    if sounds := SOUND.get(bare.lower()):
-        return space + sounds[int(len(sounds) * random.random())]
+    if alike := sounds.get(bare.lower()):
+        return space + alike[int(len(alike) * random.random())]
     letters = clusters(bare)
     return space + "".join(letters[: max(1, math.ceil(len(letters) * (0.3 + 0.4 * random.random())))])

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
-from specviz.files import checked
+from specviz.files import checked, parsed
+from specviz.paths import expanded
 
-from .lag import read, whole
+from .lag import read
 from .segmentation import unspaced
 from .stream import Stream, Update
 
@@ -66,7 +67,7 @@ def word_timed(
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf
     ):
         raise ParameterError(f"seconds must be above 0, got {seconds!r}")
-    step = whole("words", 3 if words is None else words, 1)
+    step = check_int("words", 3 if words is None else words, 1)
     heard = _checked(*_entries(source))
     updates = []
     text = ""
@@ -94,27 +95,19 @@ def _entries(source: str | Path | Iterable[Entry]) -> tuple[str, list[Entry]]:
         if isinstance(source, Mapping) or not isinstance(source, Iterable):
             raise PromptError("word_timed takes a file, or a list of words with word, start and end")
         return "word", list(source)
-    path = Path(source)
+    path = expanded(source, PromptError)
     text = read(path)
     if path.suffix.lower() in (".vtt", ".srt"):
         return f"{path}, cue", _cues(text, path)
     try:
-        return f"{path}, word", _words(json.loads(text))
-    except RecursionError:
-        raise PromptError(f"{path} is nested too deeply") from None
-    except ValueError as whole_error:
-        entries = []
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                try:
-                    entries.append(json.loads(line))
-                except RecursionError:
-                    raise PromptError(f"{path}, line {number} is nested too deeply") from None
-                except ValueError as error:
-                    fault = whole_error if text.lstrip()[:1] == "[" else error
-                    where = getattr(fault, "lineno", 1) if fault is whole_error else number
-                    raise PromptError(f"{path}, line {where} is not JSON: {fault.args[0]}") from None
-        return f"{path}, word", entries
+        document = parsed(text, str(path), error=PromptError)
+    except PromptError:
+        if text.lstrip()[:1] != "{":  # otherwise each line may be an object
+            raise
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        objects = [parsed(line, f"{path}, line {number}", error=PromptError) for number, line in lines]
+        return f"{path}, word", objects
+    return f"{path}, word", _words(document)
 
 
 def _words(document: Document) -> list[Entry]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from specviz.errors import ParameterError, PromptError, near
 from specviz.files import exists
-from specviz.paths import folder
+from specviz.paths import expanded, folder
 
 from . import files, tasks, texts
 from .fetching import File, cached, fetch, forget, given
@@ -200,8 +200,8 @@ def suite(
         path = given_path or None
     base, _, part = str(name).partition(":")
     if base in CATALOGUE:
-        chosen_suite = _listed(base, part, None if path is None else Path(path))
-    elif path is None and exists(Path(name)):
+        chosen_suite = _listed(base, part, None if path is None else expanded(path, PromptError))
+    elif path is None and exists(expanded(name, PromptError)):
         chosen_suite = Suite(files.read(name), str(name))
     else:
         what = (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from specviz.errors import PromptError, one_line
 from specviz.files import replacing
-from specviz.paths import home
+from specviz.paths import expanded, home
 
 FOLDER = "SPECVIZ_SUITES"  # the environment variable that names another folder
 SECONDS = 30  # timeout of a silent server
@@ -76,7 +76,7 @@ def folder() -> Path:
     Files that the hub's client fetches whole are kept in its own cache.
     """
     if os.environ.get(FOLDER):
-        return Path(os.path.expanduser(os.environ[FOLDER]))
+        return expanded(os.environ[FOLDER])
     return home() / "suites"
 
 

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from specviz.chats import chat
 from specviz.errors import PromptError, plural
 from specviz.files import checked, parsed
+from specviz.paths import expanded
 
 Prompt: TypeAlias = dict[str, Any]  # the fields that `specviz.generate` reads; Entry is the checked form
 LIMIT = 64 << 20  # maximum bytes of a prompt file
@@ -49,7 +50,7 @@ def read(path: str | Path) -> list[Prompt]:
     PromptError
         If the file cannot be read, or holds no prompt; the message gives the number of a bad line.
     """
-    path = Path(path)
+    path = expanded(path, PromptError)
     content = load(path)
     if _ending(path) in TABLES:
         return _table(path, content)

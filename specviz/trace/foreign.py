@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from specviz.errors import ParameterError, TraceError
 from specviz.files import checked, parsed
+from specviz.paths import expanded
 from specviz.trace.counts import Counts, left_out_table, request_table, step_table
 from specviz.trace.files import Record, reason
 
@@ -96,11 +97,11 @@ def read_counts(
 
     if origin not in (names := [*READERS, *engines.LINES, *engines.FILES, COUNTERS, VLLM_LOG]):
         raise ParameterError(f"no origin {origin!r}: choose one of {', '.join(names)}")
-    path = Path(path)
+    path = expanded(path, TraceError)
     if origin == COUNTERS:
         from specviz.trace.counters import read_counters
 
-        return read_counters(path, None if since is None else Path(since), plain)
+        return read_counters(path, None if since is None else expanded(since, TraceError), plain)
     if since is not None:
         raise ParameterError(f"since works only for a server's counters ({COUNTERS}), not for {origin}")
     if origin == VLLM_LOG:

@@ -19,6 +19,7 @@ import numpy as np
 from specviz.calibration import Calibration
 from specviz.errors import ParameterError, TraceError, install, plural
 from specviz.escape import html, plotly
+from specviz.paths import expanded
 from specviz.trace import Trace
 from specviz.view import payoff, plotlyjs
 from specviz.view.axes import FIGURE_STYLE, Look, look
@@ -410,11 +411,12 @@ def _players(
     """Write a player for each existing trace; return the pages' names, which contain no external text."""
     if folder is None:
         return [None] * len(traces)
-    index = Path(folder) / "index.html"
+    pages = expanded(folder, TraceError)
+    index = pages / "index.html"
     if index.exists() and not force:
         raise TraceError(f"{index} exists: choose another folder, or replace it with force=True")
     return [
-        None if trace is None else trace.to_html(Path(folder) / f"{kind}-{i}.html", force=force).name
+        None if trace is None else trace.to_html(pages / f"{kind}-{i}.html", force=force).name
         for i, trace in enumerate(map(_opened, traces))
     ]
 
@@ -424,7 +426,7 @@ def _with_pages(made: Interactive, folder: str | Path | None, force: bool) -> In
 
     if folder is None:
         return made
-    pages = Path(folder)
+    pages = expanded(folder, TraceError)
 
     def prefix(part: BaseTraceType) -> None:
         if part.customdata is not None:

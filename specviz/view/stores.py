@@ -13,6 +13,7 @@ import numpy as np
 
 from specviz import metrics
 from specviz.errors import TraceError
+from specviz.paths import expanded
 from specviz.trace import Trace
 from specviz.view.axes import DASHES, GREY, LOOKS, Look, axes, legend, literal, look, note, whole_numbers
 
@@ -258,7 +259,7 @@ def store(memory: str | Path | Mapping[str, np.ndarray], ax: Axes | None = None)
 
 def _arrays(memory: str | Path | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if isinstance(memory, str | Path):
-        path = Path(memory)
+        path = expanded(memory, TraceError)
         if not path.is_file():
             raise TraceError(f"{path} does not exist")
         try:

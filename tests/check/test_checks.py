@@ -164,6 +164,13 @@ def test_tokens_are_a_list_of_ints(function, says):
     assert says in check.greedy_verifier(function).says
 
 
+class Unreadable:
+    """Like a tensor that needs a gradient."""
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("call detach() first")
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -172,6 +179,10 @@ def test_tokens_are_a_list_of_ints(function, says):
         ((1.0, [1, 0, 0]), "integer"),
         ((1, [1, 0]), "shape [3]"),
         ((1, [np.nan, 0, 0]), "NaN"),
+        (([[1], [1, 0]], [1, 0, 0]), "not the tokens"),
+        ((1, [np.ones((2, 3)), np.ones((1, 3))]), "law must be an array of numbers"),
+        ((1, Unreadable()), "law must be an array of numbers"),
+        (7, "law (a distribution); it returned something of type int."),
     ],
 )
 def test_kept_and_law_have_a_form(answer, says):

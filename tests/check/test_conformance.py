@@ -51,6 +51,12 @@ class Believes(LastWords):
         return replace(verdict, path=[0], token=token, origin="bonus", status=status)
 
 
+class GreedyOnly(LastWords):
+    """Sound, and claims nothing about sampling."""
+
+    guarantee = Believes.guarantee
+
+
 class Misreports(LastWords):
     """Decides correctly, but records other probabilities."""
 
@@ -165,6 +171,7 @@ def test_a_sound_method_passes():
     assert states.pop("what-if") == "not claimed", "nobody can replay a stranger's method"
     assert set(states.values()) == {"pass"} and result, result
     assert result["trace"].detail.endswith("cycles survive Parquet; 1 signal")
+    assert "tokens, greedy and sampled, are the target's own" in result["text"].detail
     text, html = repr(result), result._repr_html_()
     assert text.startswith("✓ last_words on town: all 7 claims hold") and len(text.splitlines()) == 9
     assert all(escape(row.detail) in html for row in result.rows) and "<script" not in html
@@ -241,6 +248,25 @@ def test_installed_methods_are_checked_by_name_and_as_instances():
     result = report(sv.method("prompt_lookup", draft_length=3))
     assert result["what-if"].state == "pass", result
     assert result, result
+
+
+def test_only_what_was_compared_is_claimed():
+    """The text of a method that is lossy when sampling is compared greedily alone."""
+    assert "tokens, greedy, are the target's own" in report(GreedyOnly)["text"].detail
+
+
+def test_a_drafter_is_loaded_once(monkeypatch, capsys):
+    from specviz.loop import drafters
+
+    real, loads = drafters.load_if_needed, []
+    monkeypatch.setattr(
+        drafters, "load_if_needed", lambda model, *rest: (loads.append(model), real(model, *rest))[1]
+    )
+    assert report("speculative")
+    assert [model for model in loads if isinstance(model, str)] == ["town", "town-draft"]
+    assert capsys.readouterr().err.count("using town-draft") == 1
+    with pytest.raises(ParameterError, match="blockwise needs heads on the target: pass draft="):
+        report("blockwise")
 
 
 def test_what_is_no_method_for_prompts_is_refused():

@@ -440,6 +440,38 @@ class Partials:
             list(word_timed(path))
 
 
+class CalibrationFile:
+    """A calibration of the draft size, finished or interrupted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "calibration.json"
+        setting: dict[str, Any] = {
+            "device": "cpu", "dtype": "float32", "threads": 2, "model": {"name": "town"}, "draft": None,
+            "parameters": {"depth": 10}, "versions": {"torch": "2.13"}, "method": "unispec",
+        }  # fmt: skip
+        how = {"prompts": 2, "warm_up": 0, "max_new_tokens": 8, "rounds": 1, "clock": "wall clock"}
+        points = [
+            {"g": g, "tokens": [4, 6], "cycles": [2, 3], "seconds": [[0.5, 0.25 * g]]} for g in (1, 2, 3)
+        ]
+        fit = {"g": 2, "s": [0.5] * 3, "tau": [1.0, 2.0, 2.0]}
+        whole = {
+            "specviz": "calibration", "schema": 1, "setting": setting, "size": "draft_size", "how": how,
+            "points": points, "fits": {"grid": fit}, "chosen": "grid", "ended": None, "spent": 1.0,
+            "worked": 1.0, "created": "2026-01-01",
+        }  # fmt: skip
+        begun = [{"g": 1, "tokens": [4], "cycles": [2], "seconds": [[0.5, None]]}]
+        self.contents = whole, whole | {"points": begun, "fits": {}, "chosen": ""}
+
+    def attempt(self, random: Random) -> None:
+        from specviz.calibration import Calibration
+
+        self.path.write_bytes(text_of(random.choice(self.contents), random))
+        calibration = Calibration.open(self.path)
+        repr(calibration), calibration.device, calibration.at_end
+        if calibration.complete:
+            repr(calibration.table)
+
+
 class Imports:
     """Records and logs written by other tools."""
 
@@ -671,6 +703,6 @@ class Card:
 FORMATS: dict[str, Form] = {
     "trace": TraceFile, "partial": Partial, "run": RunResults, "replay": ReplayResults, "plan": Plan,
     "returned": Returned, "scores": Scores, "suite": Suite, "partials": Partials, "imports": Imports,
-    "answers": Answers, "history": History,
+    "answers": Answers, "history": History, "calibration": CalibrationFile,
     "model": ModelFolder, "marian": MarianFolder, "adapter": Adapter, "card": Card,
 }  # fmt: skip

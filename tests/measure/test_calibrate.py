@@ -227,6 +227,16 @@ def test_the_range_ends_where_it_gets_slow(model, monkeypatch):
     assert [p.g for p in flat.points] == [1, 2, 3, 64]  # sizes given explicitly are always measured
 
 
+@pytest.mark.parametrize(("method", "at_end"), [("prompt_lookup", False), ("unispec", True)])
+def test_a_larger_size_is_advised_only_if_the_method_takes_one(model, monkeypatch, method, at_end):
+    kind = find(method)
+    longer_is_better = lambda self, built, ids: (5 * getattr(built, kind.size), 5, 0.01)
+    monkeypatch.setattr(room.Turns, "text", longer_is_better)
+    found = specviz.calibrate(model, method, TEXTS, sizes=[8, 16, 32, 64], warm_up=0, rounds=1)
+    assert found.g == 64 and found.at_end == at_end
+    assert found.ended == (None if at_end else "draft_length is at most 64")
+
+
 @pytest.mark.parametrize("name", [n for n in names() if find(n).size and find(n).drafts_with == "model"])
 def test_every_method_with_a_size(model, name):
     draft = llama(seed=5, vocabulary=24, eos=(), like=model, noise=0.1, name="small")

@@ -76,26 +76,32 @@ def test_it_is_saved_whole(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda said: said.update(specviz="memory"), "not a calibration"),
-        (lambda said: said.update(schema=99), "another version"),
+        (lambda said: said.update(specviz="memory"), "specviz should be 'calibration', not 'memory'"),
+        (lambda said: said.update(schema=99), "schema should be 1, not 99"),
         (lambda said: said.update(chosen="best"), "which it does not have"),
         (lambda said: said["points"].reverse(), "not in order"),
-        (lambda said: said["points"][1].update(g="2"), "not in order|not supported"),
+        (lambda said: said["points"][0].update(g=0), "not in order"),
+        (lambda said: said["points"][1].update(g="2"), r"points\[1\]\.g should be a whole number, not '2'"),
         (lambda said: said["fits"]["monotone"].update(g=99), "draft size was not measured"),
-        (lambda said: said["fits"]["paper"]["s"].pop(), "incomplete"),
-        (lambda said: said["points"][0]["seconds"][0].__setitem__(0, None), "incomplete"),
-        (lambda said: said["setting"].pop("device"), "incomplete"),
-        (lambda said: said.pop("points"), "points"),
-        (lambda said: said.update(more=1), "more"),
-        (lambda said: said["points"][0]["tokens"].__setitem__(0, 10**400), "too large"),
-        (lambda said: said["how"].pop("clock"), "clock"),
-        (lambda said: said["how"].update(prompts="2"), "description is damaged"),
-        (lambda said: said["setting"].update(device=["cpu"]), "description is damaged"),
-        (lambda said: said["setting"].update(threads="2"), "description is damaged"),
-        (lambda said: said.update(created=None), "description is damaged"),
-        (lambda said: said.update(ended=3), "description is damaged"),
+        (lambda said: said["fits"]["paper"]["s"].pop(), "curves are incomplete"),
+        (lambda said: said["fits"]["paper"]["s"].__setitem__(0, float("nan")), "curves are incomplete"),
+        (lambda said: said["fits"]["monotone"]["s"].__setitem__(1, 0.0), "takes no time"),
+        (lambda said: said["points"][0]["seconds"][0].__setitem__(0, None), "times are incomplete"),
+        (lambda said: said["points"][0]["seconds"][0].__setitem__(0, 0.0), "times are incomplete"),
+        (lambda said: said["points"][0]["seconds"][0].__setitem__(0, -1.0), "times are incomplete"),
+        (lambda said: said["setting"].pop("device"), "setting lacks 'device'"),
+        (lambda said: said["setting"]["model"].update(name=3), "name should be a string, not 3"),
+        (lambda said: said.pop("points"), "lacks 'points'"),
+        (lambda said: said["points"][0]["tokens"].__setitem__(0, 10**400), "times are incomplete"),
+        (lambda said: said["points"][0]["seconds"][0].__setitem__(0, 10**400), "should be a number"),
+        (lambda said: said["how"].pop("clock"), "how lacks 'clock'"),
+        (lambda said: said["how"].update(prompts="2"), "prompts should be a whole number, not '2'"),
+        (lambda said: said["setting"].update(device=["cpu"]), "device should be a string, not a list"),
+        (lambda said: said["setting"].update(threads="2"), "threads should be a whole number, not '2'"),
+        (lambda said: said.update(created=None), "created should be a string, not null"),
+        (lambda said: said.update(ended=3), "ended should be a string, not 3"),
         (lambda said: said.update(spent=float("inf")), "duration is no number"),
-        (lambda said: said.update(worked="3"), "not supported"),
+        (lambda said: said.update(worked="3"), "worked should be a number, not '3'"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, change, words):
@@ -106,6 +112,33 @@ def test_a_damaged_file_is_refused(tmp_path, change, words):
     with pytest.raises(TraceError, match=words) as caught:
         Calibration.open(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda said: said["points"][2].update(seconds=[]),
+        lambda said: said["points"][2]["seconds"].pop(),
+        lambda said: said["points"][2]["seconds"][1].append(None),
+        lambda said: said["points"][2]["cycles"].append(3),
+        lambda said: said["points"][2].update(tokens=[], cycles=[]),
+        lambda said: said["points"][2]["seconds"][0].__setitem__(0, None),
+        lambda said: said["how"].update(rounds=0),
+    ],
+)
+def test_a_damaged_interrupted_one_is_refused_before_it_goes_on(tmp_path, change):
+    unfinished = made()
+    unfinished.fits = {}
+    for point in unfinished.points:  # the first text of two was timed, in the first round of three
+        point.tokens, point.cycles = point.tokens[:1], point.cycles[:1]
+        point.seconds = [[1.0, None], [None, None], [None, None]]
+    path = unfinished.save(tmp_path / "x.partial")
+    assert Calibration.open(path) == unfinished
+    said = json.loads(path.read_text())
+    change(said)
+    path.write_text(json.dumps(said))
+    with pytest.raises(TraceError, match="times are incomplete"):
+        Calibration.open(path)
 
 
 def test_the_command_writes_out_what_a_file_holds(capsys):
@@ -148,6 +181,14 @@ class TestStored:
         made("Another").save(calibration.file(SETTING, tmp_path))
         with pytest.raises(SpecvizError, match="is for another device"):
             calibration.stored(SETTING, tmp_path)
+
+    def test_a_copy_of_the_same_setting_is_the_answer(self, tmp_path):
+        """A folder that was copied by hand, or a name that another version gave."""
+        made(created="2026-01-02").save(tmp_path / "newer.json")
+        made(created="2026-01-01", g=4).save(tmp_path / "older.json")
+        assert calibration.stored(SETTING, tmp_path).g == 2
+        with pytest.raises(SpecvizError, match="is for another number of threads"):
+            calibration.stored(SETTING | {"threads": 1}, tmp_path)
 
     def test_an_interrupted_one_is_no_answer(self, tmp_path):
         unfinished = made()
