@@ -302,15 +302,8 @@ class Results:
         table = self.shown()
         first = [name for name in table if name in (*CELL_COLUMNS, *ROW_COLUMNS)]
         ends = (
-            "MiB",
-            "of means",
-            "tokens/s, mean",
-            "tokens",
-            "prompts",
-            "decoding",
-            "tokens/s pooled",
-            "draft",
-        )
+            "MiB", "of means", "tokens/s, mean", "tokens", "prompts", "decoding", "tokens/s pooled", "draft",
+        )  # fmt: skip
         ranks = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
         columns = [
             Column(str(name), name not in first, None if name in CELL_COLUMNS[1:3] else 0, rank)

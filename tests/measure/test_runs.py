@@ -199,13 +199,17 @@ def test_a_pair_is_of_one_sitting(tmp_path):
     one = found.table().iloc[1]
     assert (one["prompts"], one["pairs"], one["pooled_speedup"]) == (2, 1, 2.0)
     assert any("up to 1 prompt of a cell without a pair" in note for note in found.notes())
-    (tmp_path / "r" / "rows" / "c000-r0-p0000.json").unlink()
-    assert "1 row is still missing" in files.Results(tmp_path / "r").notes()
     assert "tokens/s, mean" in found.shown()
 
 
-def test_failures_that_are_not_listed_are_counted(tmp_path):
-    rows = [(0, prompt, 10, 1.0, "x") for prompt in range(files.NOTES + 3)]
+def test_one_row_is_missing(tmp_path):
+    rows = [(cell, prompt, 10, 1.0, "x") for cell, prompt in product((0, 1), range(9))]
+    assert "1 row is still missing" in write(tmp_path / "r", rows[1:], ("autoregressive", "a")).notes()
+
+
+def test_failures_that_are_not_listed_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "NOTES", 6)
+    rows = [(0, prompt, 10, 1.0, "x") for prompt in range(9)]
     found = write(tmp_path / "r", rows, ("autoregressive",))
     for prompt in range(len(rows)):
         file = tmp_path / "r" / "rows" / f"c000-r0-p{prompt:04d}.json"
