@@ -844,6 +844,7 @@ class TestAdvise:
         assert not list(tmp_path.iterdir())
         assert all(done <= of for done, of in ticks) and ticks[-1][0] == ticks[-1][1]
         assert len(made.confirmed) == 3 and made.setting["confirmed_on"] == 2
+        assert all(row["joint"][0] == row["measured"][0] for row in made.confirmed)
         by_label = {each.candidate.label: each for each in made.predictions}
         confirmed = [by_label[row["label"]] for row in made.confirmed]
         assert len({(e.candidate.family, e.tau, e.accepted) for e in confirmed}) == 3, "no draft twice"
