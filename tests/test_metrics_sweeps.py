@@ -27,6 +27,8 @@ def test_equal_ratios_have_no_interval():
     for above, below in ((np.full(7, 33.3), np.ones(7)), (np.full(7, 3), np.full(7, 2))):
         equal, other = metrics.pooled(above, below), metrics.pooled(above + np.arange(7) * 1e-6, below)
         assert np.isnan(equal.low) and other.low < other.median < other.high
+        surer = metrics.pooled(above + np.arange(7) * 1e-6, below, 0.01)
+        assert surer.low < other.low and other.high < surer.high
 
 
 def test_the_denominators():

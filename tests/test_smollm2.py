@@ -133,10 +133,10 @@ def test_llama_cpps_own_classes_read_a_long_prompt(smollm2_file) -> None:
     # In a separate process, because kernels that the CPU does not support kill it.
     script = """
 import specviz
-from specviz.measure.benches.llamacpp import Peer
+from specviz.measure.peers import LlamaCppPeer
 model = specviz.load("gguf:smollm2", threads=1)
 ids = model.encode("The lighthouse keeper counted the boats that came home. " * 8)
-print(len(ids), len(Peer(model, 4)(ids)))
+print(len(ids), len(list(LlamaCppPeer(model, 4).tokens(ids))))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-300:]

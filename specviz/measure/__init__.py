@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 # Name: one-line description.
 BENCHES: dict[str, str] = {
     "overhead": "cost of recording: paired runs with and without it, every method (limit: at most 3 %)",
-    "peers": "this package against transformers: same models, prompts and threads, in one run",
     "speed": "our methods against transformers and llama.cpp, cold and warm (limits for SmolLM2)",
     "drafters": "trained drafters, each method at its best setting (limits for SmolLM2)",
     "advise": "advice against measurement: τ in float64, speeds on other prompts (limit: 90 % within 10 %)",
-    "llamacpp": "this package on llama.cpp against llama-cpp-python's own decoding of the same file",
     "trees": "training-free methods at equal draft size, cold and warm (limits: unispec leads in τ, speed)",
     "calibrate": "the calibrated draft size against trying every size (limits: 3 % and 90 s)",
     "streams": "re-translation of texts that arrive word by word: speed and flicker over the bias",

@@ -238,9 +238,10 @@ def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> tuple
     first, second = (Run(model, longest, BASELINE, max_new_tokens=WARM_UP, record=None) for _ in range(2))
     timing.finish(first)
     decoder, begin = Phased(second), time.perf_counter()
-    tokens = len(decoder())
+    tokens = sum(len(decoder(turn)) for turn in range(len(longest.get("turns", [0]))))
     prefill = sum(decoder.prefills)  # of all its turns
     each = (time.perf_counter() - begin - prefill) / max(tokens, 1)
+    second.close()
     texts = sum(len(entry.get("turns", [0])) for entry in entries)
     reading = prefill * sum(lengths) / max(lengths)  # extrapolated by characters from the longest text
     mine = SECONDS / contenders

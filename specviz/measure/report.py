@@ -161,10 +161,11 @@ class Report:
         missed = [bar for bar in self.bars if not bar.held]
         if not self.bars:
             return f"{self.name}: measured; it has no limits ({self.where})"
+        limits = plural(len(self.bars), "limit")
         if not missed:
-            return f"{self.name}: all {len(self.bars)} limits met ({self.where})"
+            return f"{self.name}: {'all ' * (len(self.bars) > 1)}{limits} met ({self.where})"
         names = "; ".join(str(bar) for bar in missed)
-        return f"{self.name}: {len(missed)} of {len(self.bars)} limits missed ({self.where}): {names}"
+        return f"{self.name}: {len(missed)} of {limits} missed ({self.where}): {names}"
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data, ready for JSON: NaN becomes null."""

@@ -12,12 +12,11 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 
 from specviz import calibration, methods
 from specviz.arguments import check_threads
-from specviz.errors import ParameterError, SpecvizError
+from specviz.errors import ParameterError, PromptError, SpecvizError
 from specviz.loop import Run
 from specviz.loop.checks import Prompts
 from specviz.loop.clock import Clock, clock_for
@@ -71,7 +70,7 @@ def lineup(drafts: list[Model], names: list[str] | None = None) -> list[Entrant]
         If they all need a drafter, and none fits.
     """
     chosen = [methods.name_of(name) for name in names] if names else methods.names("prompt")
-    order = sorted(chosen, key=lambda name: (name != BASELINE, name))
+    order = sorted({*chosen}, key=lambda name: (name != BASELINE, name))
     entrants = []
     for name in order:
         entrants += [Entrant(name, draft) for draft in methods.find(name).suited(drafts)]
@@ -113,15 +112,24 @@ class Texts:
         ------
         KeyboardInterrupt
             If the run was interrupted; its trace so far is kept.
+        PromptError
+            If text `number` is a turn without room in its conversation: the run has gone on to another text.
         """
         tokens: list[int] = []
         for cycle in self.run:
+            if cycle.prompt != number:
+                break
             self.notice(cycle)
             del tokens[cycle.keep :]
             tokens += cycle.tokens
             if cycle.end is not None:
                 return tokens
-        raise KeyboardInterrupt
+        if self.run.trace is not None and not self.run.trace.run["complete"]:
+            raise KeyboardInterrupt
+        raise PromptError(
+            "runs that are compared need every turn of a conversation, and one has no room, as the line "
+            "above says: shorten or remove that prompt, or lower --max-new-tokens"
+        )
 
     def notice(self, cycle: Cycle) -> None:
         """Hook that is called with each finished cycle, including the prefill."""
@@ -178,11 +186,6 @@ class Timed:
     def over(self, other: Timed) -> Estimate:
         """How many times as fast as `other`: the median over texts of the ratio of tokens per second."""
         return Estimate.of([a / b for a, b in zip(self.speeds(), other.speeds()) if b])
-
-    def each_once(self, texts: int) -> Timed:
-        """Combine rounds over the same `texts` into one: each text's median time, with its first output."""
-        seconds = np.median(np.reshape(self.seconds, (-1, texts)), axis=0)
-        return Timed(seconds.tolist(), self.texts[:texts])
 
     def same(self, other: Timed) -> int:
         """How many texts equal those of `other`, token for token."""
@@ -341,10 +344,10 @@ def setting(model: Model, drafts: list[Model], **more: Any) -> Settings:
 
 
 def counts(given: Sequence[int | str], what: str) -> list[int]:
-    """Parse whole numbers of at least 1 from the command line (else `ParameterError`)."""
+    """Parse whole numbers of at least 1, each once, from the command line (else `ParameterError`)."""
     if wrong := [each for each in given if not str(each).isdecimal() or int(each) < 1]:
         raise ParameterError(f"{what} must be whole numbers of at least 1, got {wrong[0]!r:.40}")
-    return [int(each) for each in given]
+    return list(dict.fromkeys(map(int, given)))
 
 
 def calibrated(model: Model, name: str) -> int | None:

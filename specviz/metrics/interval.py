@@ -42,8 +42,8 @@ class Estimate:
         return f"{self.median:.3f}" + (f" [{self.low:.3f}, {self.high:.3f}]" if has_interval else "")
 
 
-def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
-    """A ratio of sums over texts, in place of a median, with its 95 % bootstrap interval.
+def pooled(above: np.ndarray, below: np.ndarray, chance: float = 0.05) -> Estimate:
+    """A ratio of sums over texts, in place of a median, with its bootstrap interval.
 
     There is no interval for fewer than six texts, or if all have the same ratio (τ of autoregressive
     decoding).
@@ -52,6 +52,8 @@ def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
     ----------
     above, below : array [texts]
         Numerator and denominator of each text.
+    chance : float
+        Probability that the interval misses; 0.05 for a 95 % interval.
     """
     above, below = np.asarray(above), np.asarray(below)
     n = len(above)
@@ -62,5 +64,5 @@ def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
         draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
         under = below[draws].sum(1)
         ratios = above[draws].sum(1)[under > 0] / under[under > 0]
-        low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
+        low, high = np.quantile(ratios, (chance / 2, 1 - chance / 2)).tolist()
     return Estimate(float(above.sum() / below.sum()), low, high, n)

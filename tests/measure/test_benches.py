@@ -21,11 +21,11 @@ from specviz import methods
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
 from specviz.loop import Run
 from specviz.loop import run as run_module
-from specviz.measure import BENCHES, demo, doctor, find, report, timing
-from specviz.measure.benches import batches, drafters, overhead, passes, peers, speed, trees
+from specviz.measure import BENCHES, demo, doctor, find, peers, report, timing
+from specviz.measure.benches import batches, drafters, overhead, passes, speed, trees
 from specviz.measure.pairs import suite as pairs
 from specviz.measure.sweep import Point, sweep
-from specviz.models import choices, kernels, load, trimmed
+from specviz.models import choices, kernels, load
 from specviz.trace.files import partial_of
 
 ENTRIES = [
@@ -85,9 +85,9 @@ def test_a_heading_is_plain_text():
 
 def test_every_table_fits_80_columns():
     estimate = report.Estimate(1.234, 1.111, 1.432, 21)
-    for room in (demo, peers, overhead, passes):
+    for room in (demo, overhead, passes):
         row = {key: 1234 if form else estimate for key, _, form in room.COLUMNS}
-        row |= {"method": "autoregressive", "decoder": "transformers generate, compiled"}
+        row |= {"method": "autoregressive", "decoder": "speculative, town-draft-aligned"}
         row |= {"draft": "town-draft-aligned", "model": "town-draft-aligned", "exactness": "exact up to ties"}
         row |= {
             "same": "21/21",
@@ -106,6 +106,14 @@ def test_every_table_fits_80_columns():
             lines = console.file.getvalue().splitlines()
             assert any(row["draft"] in line and "1.11" in line and "1.43" in line for line in lines)
             assert ("left out" in "".join(lines)) <= (width == 80)
+
+
+def test_one_limit_is_one():
+    bar = report.Bar("x", 1.0, 1.0)
+    setting = {"device": "cpu", "threads": 1, "dtype": "float32"}
+    of = lambda *bars: report.Report("b", "", setting, [], [], list(bars)).summary
+    assert of(bar).startswith("b: 1 limit met (") and of(bar, bar).startswith("b: all 2 limits met (")
+    assert of(report.Bar("x", 0.0, 1.0)).startswith("b: 1 of 1 limit missed (")
 
 
 @pytest.mark.parametrize(
@@ -177,13 +185,25 @@ def _interrupt(*_):
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_turn_without_room_is_named_and_interrupts_nobody(pair, place, tmp_path):
+    """Regression: the next prompt's text counted as the turn's, or the end as Ctrl-C."""
+    entries = [ENTRIES[1]]
+    entries.insert(place, {"turns": ["Hello there", "word " * 1500]})
+    for begin in (
+        lambda: overhead.bench(pair[0], [], entries, rounds=1, max_new_tokens=3, only=["autoregressive"]),
+        lambda: demo.run(pair[0], [], entries, tmp_path, each=2, max_new_tokens=3, names=["autoregressive"]),
+    ):
+        with pytest.raises(PromptError, match="need every turn of a conversation, and one has no room"):
+            begin()
+
+
 def _contender(draft):
     return drafters.Contender(f"speculative, {draft.name}", "speculative", draft=draft.name)
 
 
 # Each begins with a run of its own: a warm-up, an answer that is only counted, a recorded run.
 FIRST_RUNS = {
-    "peers": lambda model, draft, out: peers.bench(model, [], ENTRIES, number=1, max_new_tokens=2),
     "trees": lambda model, draft, out: trees.bench(model, ENTRIES, number=1, max_new_tokens=2),
     "demo": lambda model, draft, out: demo.run(model, [], ENTRIES, out, each=1, max_new_tokens=2),
     "a demo's length": lambda model, draft, out: demo.affordable(model, ENTRIES, 1),
@@ -433,40 +453,13 @@ def test_passes_feed_g_tokens(pair, monkeypatch):
         passes.measure(target, (1, 64), context=target.max_length, rounds=1)
 
 
-def test_peers(pair):
-    target, draft = pair
-    found = peers.bench(target, [draft], ENTRIES, number=3, max_new_tokens=12)
-    data = check(found, bars=5)
-    assert [bar["limit"] for bar in data["bars"]] == [1.0, 1.0, 1.2, 1.0, 1.0]
-    same = {(row["decoder"], row["draft"]): row["same"] for row in data["rows"]}
-    del same["bild", "draft"]  # BiLD is lossy
-    assert set(same.values()) == {"3/3"}  # greedy texts agree token for token
-    assert len(same) == 6
-    tokens = {row["decoder"]: row["tokens"] for row in data["rows"]}
-    assert tokens["autoregressive"] == tokens["transformers generate"] == tokens["transformers assisted"]
-    assert tokens["prompt_lookup"] == tokens["transformers prompt lookup"]
-    assert sum("time of" in note for note in data["notes"]) == 4
-
-
-def test_a_drafter_with_a_part_of_the_vocabulary_assists_nobody():
-    """transformers would read the drafter's row indices as token ids."""
-    target = specviz.load("town", invariant=False)
-    half = trimmed.TrimmedNet(copy.deepcopy(target.net), torch.arange(0, target.vocabulary, 2))
-    draft = trimmed.TrimmedModel(half, target, "narrow")
-    found = peers.bench(target, [draft], ENTRIES, number=2, max_new_tokens=4)
-    decoders = [row["decoder"] for row in found.rows]
-    assert "speculative" in decoders and "transformers assisted" not in decoders
-    assert any("narrow predicts a part of the vocabulary" in note for note in found.notes)
-    assert not any("assisted" in bar.name for bar in found.bars)
-
-
 def test_of_an_encoder_decoder_the_new_tokens_are_what_counts():
     model = specviz.load("town-t5")
     text = "Translate English to German: The old doctor bought a red bicycle and a green lamp yesterday."
     ids = model.encode(text)
     ours = specviz.generate(model, [ids], "autoregressive", max_new_tokens=12)
     assert len(ids) > 12
-    assert peers.Peer(model, 12).generate(ids) == ours.outputs["token"].tolist()
+    assert peers.TransformersPeer(model, 12).generate(ids) == ours.outputs["token"].tolist()
 
 
 def test_what_transformers_cannot_decode_is_named():
@@ -474,20 +467,8 @@ def test_what_transformers_cannot_decode_is_named():
         name, net = "other", torch.nn.Linear(2, 2)
 
     with pytest.raises(ModelError, match="other is not in transformers' format"):
-        peers.Peer(Other(), 4)
+        peers.TransformersPeer(Other(), 4)
     assert "transformers" in speed.lacking_engines(Other())
-
-
-def test_assisted_generation_drafts_as_many_tokens_as_ours(pair):
-    target, _ = pair
-    peer = peers.Peer(target, 24)
-    assistant = peers.twin(target)  # as a drafter, the target itself is always right
-    widths = []
-    peer.net.register_forward_pre_hook(
-        lambda net, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
-    peer.assisted(target.encode("Hello there"), assistant, 4)
-    assert set(widths[1:-1]) == {5}
 
 
 def test_the_twin_leaves_the_model_alone(pair):
@@ -628,12 +609,13 @@ def test_the_prefill_of_every_turn_counts(monkeypatch):
     class Timed(demo.Phased):
         """A decoder that needs a second per token, and 100 to read its second turn."""
 
-        def __call__(self):
-            written.append(super().__call__())
-            self.prefills = [0.0, 100.0]
+        def __call__(self, number=0):
+            written.append(super().__call__(number))
+            self.prefills[-1] = 100.0 * number
             return written[-1]
 
-    clock = SimpleNamespace(perf_counter=lambda: 100.0 + len(written[-1]) if written else 0.0)
+    spent = lambda: 100.0 * (len(written) > 1) + sum(map(len, written))
+    clock = SimpleNamespace(perf_counter=spent)
     monkeypatch.setattr(demo, "Phased", Timed)
     monkeypatch.setattr(demo, "time", clock)
     monkeypatch.setattr(demo, "SECONDS", 140.0)  # to read both turns, and to write 20 tokens after each
@@ -648,6 +630,8 @@ def test_batch_sizes_take_turns(monkeypatch):
     )
     rounds = [order[i : i + 3] for i in (3, 6, 9)]  # after the warm-up
     assert rounds == [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
+    again = {"only": ["autoregressive"] * 2, "sizes": [1, "2", 2], "rounds": 1, "max_new_tokens": 2}
+    assert [row["batch"] for row in batches.bench(load("town"), [], ENTRIES, **again).rows] == [1, 2]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(1e6, (demo.TOKENS, 2)), (1e-6, (demo.FEWEST, 1))])
@@ -804,11 +788,3 @@ def test_a_block_within_another_leaves_it_settled(monkeypatch):
             _ = 1 / 0
         assert calls == ["freeze"] and gc.get_freeze_count() > 0
     assert calls == ["freeze", "unfreeze"] and gc.get_freeze_count() == 0
-
-
-def test_rounds_are_no_texts():
-    from specviz.measure.timing import Timed
-
-    twice = Timed([1.0, 4.0, 3.0, 2.0], [[1], [2, 3], [1], [2, 3]])
-    once = twice.each_once(2)
-    assert once.seconds == [2.0, 3.0] and once.texts == [[1], [2, 3]] and once.tokens == 3

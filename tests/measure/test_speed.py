@@ -385,7 +385,9 @@ class TestStores:
         assert given == [(chosen.calibration, chosen.warm)] * 2
 
     def test_too_few_other_prompts(self, target):
-        with pytest.raises(PromptError, match="there are 1 others, and 3 are needed"):
+        with pytest.raises(
+            PromptError, match="besides 9 timed prompts the suite has 1 more, and 3 are needed"
+        ):
             speed.bench(target, ENTRIES, number=9)
         speed.bench(target, ENTRIES[:1], number=1, max_new_tokens=2, rounds=1, only=["prompt_lookup"])
 
@@ -396,6 +398,18 @@ class TestStores:
             speed.bench(target, ENTRIES, size=["prompt_lookup=65"])
         with pytest.raises(ParameterError, match="draft_size"):
             speed.bench(target, ENTRIES, size=[0])
+        for size in ([16], ["unispec=16"]):
+            with pytest.raises(
+                ParameterError, match="needs the contender unispec-cold or unispec-warm: add it"
+            ):
+                speed.bench(target, ENTRIES, size=size, only=["prompt_lookup"])
+        with pytest.raises(ParameterError, match="needs the contender prompt_lookup-tuned"):
+            speed.bench(target, ENTRIES, size=["prompt_lookup=8"], only=["prompt_lookup", "unispec-warm"])
+        assert speed.checked_sizes(["3", 3, "unispec=4"]) == ([3], {"unispec": 4})
+
+    def test_a_prompt_without_a_name_is_named_by_its_number(self, target):
+        with pytest.raises(PromptError, match="prompt 2 has 9 tokens, and 155 new ones"):
+            speed.encoded(target, [{"prompt": [3]}, {"prompt": [3] * 9}], 155)
 
     def test_a_prompt_without_room(self, target):
         with pytest.raises(PromptError, match=r"prompt list-0 has .* context of 160"):

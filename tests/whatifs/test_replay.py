@@ -645,7 +645,7 @@ def test_prices_of_another_device(tmp_path):
     path.write_text(json.dumps(report | {"rows": third}))
     with pytest.raises(TraceError, match="big, small, other: measure a model with one drafter"):
         Costs.read(path)
-    for broken in (report | {"bench": "peers"}, report | {"rows": []}, report | {"rows": [{"g": 1}]}, [1]):
+    for broken in (report | {"bench": "speed"}, report | {"rows": []}, report | {"rows": [{"g": 1}]}, [1]):
         path.write_text(json.dumps(broken))
         with pytest.raises(
             TraceError, match=r"passes\.json is not a report of 'specviz bench passes --json'"

@@ -23,12 +23,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from specviz import methods
-from specviz.errors import ParameterError, PromptError, near
+from specviz.errors import ParameterError, PromptError, near, plural
 from specviz.files import write_text
 from specviz.loop import Run
 from specviz.loop.machine import computed_by, identity, thread_count
-from specviz.measure import timing
-from specviz.measure.benches import llamacpp, peers
+from specviz.measure import peers, timing
 from specviz.measure.benches.trees import draft_sizes, groups
 from specviz.measure.calibrate import calibrate
 from specviz.measure.prompts import first_turn_key, first_turns
@@ -298,7 +297,7 @@ class Ours(Phased):
 class Transformers:
     """transformers' own decoding of the same weights; a streamer records when tokens arrive."""
 
-    peer: peers.Peer
+    peer: peers.TransformersPeer
     texts: list[list[int]]
     clock: Callable[[], float]
     options: Mapping[str, int]
@@ -319,7 +318,7 @@ class Transformers:
 class LlamaCpp:
     """llama-cpp-python's own generation from the same file."""
 
-    peer: llamacpp.Peer
+    peer: peers.LlamaCppPeer
     texts: list[list[int]]
     clock: Callable[[], float]
     phases: list[Phases] = field(default_factory=list)
@@ -354,16 +353,16 @@ class Stage:
         self.drafts = drafts or {}
         self.clock = timing.clock_of(model)[0]
         names = {contender.name for contender in lineup}
-        self.peer: Any = peers.Peer(model, most) if names & {GENERATE, GENERATE_LOOKUP} else None
+        self.peer: Any = peers.TransformersPeer(model, most) if names & {GENERATE, GENERATE_LOOKUP} else None
         self.llamas = {
             name: self._llama(name == LLAMA_LOOKUP) for name in (LLAMA, LLAMA_LOOKUP) if name in names
         }
         self.stores: dict[str, Method] = {}
 
-    def _llama(self, lookup: bool) -> llamacpp.Peer:
+    def _llama(self, lookup: bool) -> peers.LlamaCppPeer:
         values = methods.find(LOOKUP)().values
         longest = max(map(len, self.texts + self.others))
-        return llamacpp.Peer(
+        return peers.LlamaCppPeer(
             SimpleNamespace(
                 path=gguf_file(self.model), eos=self.model.eos, threads=thread_count(self.model),
                 gpu_layers=getattr(self.model, "gpu_layers", 0),
@@ -521,11 +520,12 @@ class Results:
         return above, np.where(good, self.seconds(name, prefill)[:, chosen], 0.0)
 
     def ratio(
-        self, name: str, base: str = BASELINE, prefill: bool = False, texts: Iterable[int] | None = None
-    ) -> Estimate:
+        self, name: str, base: str = BASELINE, prefill: bool = False, texts: Iterable[int] | None = None,
+        chance: float = 0.05,
+    ) -> Estimate:  # fmt: skip
         """How many times as fast as `base`: the ratio of summed times, with its interval over prompts."""
         above, below = self.pairs(name, base, prefill, texts)
-        return pooled(above.sum(0), below.sum(0))
+        return pooled(above.sum(0), below.sum(0), chance)
 
     def ratio_of_few(self, name: str, texts: Iterable[int]) -> Estimate:
         """Like `ratio` without the prefill, over a few prompts; the interval is over prompts and rounds."""
@@ -624,6 +624,7 @@ def bench(
         leaves_room(model, max_new_tokens),
     )
     contenders, _ = lineup(model, only, given, sizes)
+    _check_sized(contenders, {*given, *["unispec"] * bool(sizes)})
     texts, warm = encoded(model, selection.timed, max_new_tokens), first_turns(model, selection.warm)
     wanted = [name for name in (LOOKUP, "unispec") if any(_open(c, name) for c in contenders)]
     _check_enough(selection, contenders, bool(wanted))
@@ -708,6 +709,15 @@ def checked_sizes(size: Sequence[int | str]) -> tuple[list[int], dict[str, int]]
     return sizes, given
 
 
+def _check_sized(contenders: Sequence[Contender], names: Iterable[str]) -> None:
+    """Refuse a draft size for a method that no contender runs at a size."""
+    for name in sorted({*names} - {each.method for each in contenders if each.calibrated}):
+        sized = TUNED if name == LOOKUP else f"{COLD} or {WARM}"
+        raise ParameterError(
+            f"--size for {name} needs the contender {sized}: add it to --only, or drop the size"
+        )
+
+
 def _open(contender: Contender, method: str) -> bool:
     """Whether a contender's draft size is still to be calibrated."""
     return contender.calibrated and contender.method == method and contender.g is None
@@ -719,18 +729,18 @@ def _check_enough(selection: Selection, contenders: list[Contender], calibrating
     if len(selection.warm) + len(selection.calibration) < wanted:
         there = len(selection.warm) + len(selection.calibration)
         raise PromptError(
-            f"besides the {len(selection.timed)} timed prompts there are {there} others, and {wanted} are "
-            "needed to fill stores and to calibrate: lower --number, name a larger file, or select "
-            f"contenders that need no warm-up or calibration with --only"
+            f"besides {plural(len(selection.timed), 'timed prompt')} the suite has {there} more, and "
+            f"{wanted} are needed to fill stores and to calibrate: lower --number, name a larger file, or "
+            f"select contenders that need no warm-up or calibration with --only"
         )
 
 
 def encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
     texts = first_turns(model, entries)
-    for entry, ids in zip(entries, texts):
+    for number, (entry, ids) in enumerate(zip(entries, texts), 1):
         if model.left(len(ids)) < most:
             raise PromptError(
-                f"prompt {entry.get('id')} has {len(ids)} tokens, and {most} new ones are beyond "
+                f"prompt {entry.get('id', number)} has {len(ids)} tokens, and {most} new ones are beyond "
                 f"{model.name}'s context of {model.max_length}: lower --max-new-tokens or remove the prompt"
             )
     return texts

@@ -102,7 +102,7 @@ def sides(size: int, own: Mapping[str, int]) -> list[Side]:
 
 
 def draft_sizes(given: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
-    """Parse draft sizes for all methods (``24`` or ``"24"``), and for single ones (``"unispec=16"``).
+    """Parse draft sizes for all methods (``24`` or ``"24"``; each once), and for one (``"unispec=16"``).
 
     Raises
     ------
@@ -118,7 +118,7 @@ def draft_sizes(given: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
             own[method] = int(number)
         else:
             common.append(int(number))
-    return common, own
+    return list(dict.fromkeys(common)), own
 
 
 def bench(
