@@ -126,11 +126,48 @@ class TestSimulation:
         accepted = np.array([right[s : s + sent[s]].cumprod().sum() for s in range(30)])
         zero = np.zeros(30, np.int64)
         greedy = simulation.walk(simulation.Places(sent, sent, sent, accepted), 4)
-        sampled = simulation.walk(simulation.Places(sent, sent, sent, zero, right.astype(float)), 4)
+        (sampled,) = simulation.walk_sampled(
+            [simulation.Places(sent, sent, sent, zero, right.astype(float))], 4
+        )
         assert sampled.count == greedy.count and sampled.variance == 0
         assert np.flatnonzero(sampled.weight).tolist() == greedy.at.tolist()
         assert sampled.full[greedy.at].tolist() == greedy.full.tolist()
         assert sampled.accepted[greedy.at].tolist() == greedy.accepted.tolist()
+
+    def test_sampled_texts_are_walked_as_one_by_one(self):
+        """Of several lengths at once: chances, and moments of the number of cycles, by recursion."""
+        rng, every = np.random.default_rng(1), []
+        for n, copied in ((1, False), (9, True), (6, False), (9, False)):
+            sent = np.minimum(rng.integers(0, 5, n), n - np.arange(n))
+            agreeing = rng.integers(0, 5, n) if copied else None
+            every.append(simulation.Places(sent, sent, sent, 0 * sent, rng.random(n), agreeing))
+        for length in (1, 3):
+            for places, cycles in zip(every, simulation.walk_sampled(every, length)):
+                n = len(places.sent)
+                outcomes, visited = [], np.zeros(n + 2)
+                visited[0] = 1
+                for at in range(n):
+                    m = min(int(places.sent[at]), length)
+                    right = m if places.agreeing is None else min(m, int(places.agreeing[at]))
+                    kept = [float(np.prod(places.odds[at : at + j])) for j in range(right + 1)] + [0.0]
+                    outcomes.append([a - b for a, b in itertools.pairwise(kept)])
+                    for j, p in enumerate(outcomes[-1]):
+                        visited[min(at + 1 + j, n)] += visited[at] * p
+                    assert cycles.full[at] == pytest.approx(kept[m] if m and right == m else 0)
+                    assert cycles.accepted[at] == pytest.approx(
+                        sum(j * p for j, p in enumerate(outcomes[-1]))
+                    )
+
+                def moments(at, outcomes=outcomes, n=n):
+                    if at >= n:
+                        return 0.0, 0.0
+                    after = [(p, *moments(at + 1 + j)) for j, p in enumerate(outcomes[at])]
+                    mean = sum(p * one for p, one, _ in after)
+                    return 1 + mean, 1 + 2 * mean + sum(p * two for p, _, two in after)
+
+                mean, square = moments(0)
+                assert cycles.weight == pytest.approx(visited[:n]) and cycles.count == pytest.approx(mean)
+                assert cycles.variance == pytest.approx(square - mean**2, abs=1e-12)
 
     def test_a_draft_with_the_end_token_is_accepted_whole(self, town):
         """No bonus token follows it: runs with the same setting count the same number of accepted tokens."""
@@ -471,6 +508,22 @@ class TestRanking:
         alone = np.log(plain.sum(0) / own.sum(0)).std()
         assert np.log(drafting.high / drafting.low) == pytest.approx(2 * 1.96 * 2**0.5 * alone, rel=0.15)
 
+    def test_only_intervals_draw_prices(self, made, monkeypatch):
+        """The residuals of the short runs are the same in every draw."""
+        draws, residuals = [], []
+        vector, one = Prices.vector, Prices._residuals
+        monkeypatch.setattr(
+            Prices,
+            "vector",
+            lambda self, *given, draw=None: draws.append(draw) or vector(self, *given, draw=draw),
+        )
+        monkeypatch.setattr(Prices, "_residuals", lambda *given: residuals.append(given) or one(*given))
+        costs = flat()
+        Ranking(made, costs).best(costs.vector())
+        assert draws == [None]
+        Ranking(made, costs).predictions()
+        assert len(draws) > ranking_of.DRAWS and len(residuals) == len(costs.pilots)
+
     def test_where_drafting_does_not_pay_the_speed_is_plain(self, made, monkeypatch):
         monkeypatch.setattr(ranking_of, "WORTH", 100.0)
         ranking = Ranking(made, flat(draft=0.5, batches=(4,)))
@@ -559,7 +612,7 @@ class TestRanking:
 
         def advice(*measured):
             rows = [
-                {"label": f"s{i}", "measured": list(each), "predicted": [1.7, 1.2, 2.2]}
+                {"label": f"s{i}", "measured": list(each), "joint": list(each), "predicted": [1.7, 1.2, 2.2]}
                 for i, each in enumerate(measured)
             ]
             return Advice(setting, predictions, None, [], [], confirmed=rows)
@@ -576,6 +629,11 @@ class TestRanking:
         assert unsure.answer == UNDECIDED and "--confirm" not in unsure.sentence
         good = advice((1.25, 1.1, 1.4), (1.3, 1.2, 1.4))
         assert good.answer == USE and good.sentence.startswith("Draft with s1: 1.30 [1.20, 1.40] times")
+        good.confirmed[1]["joint"] = [1.3, 0.99, 1.5]  # the best of two is not as sure as one named before
+        assert good.answer == UNDECIDED and "s1 ran at 1.30 [0.99, 1.50] times" in good.sentence
+        good.setting |= {"texts": 7, "tokens": 70, "between": [1, 2], "device": "cpu", "threads": 1,
+                         "clock": "c", "dtype": "float32", "temperature": 0, "left_out": {}}  # fmt: skip
+        assert any("the fastest of 2 settings is advised" in note and "97.5%" in note for note in good.notes)
 
     def test_noise_and_thresholds_are_named(self, made):
         calm = Ranking(made, flat(rest=0.1)).predictions()
@@ -786,6 +844,7 @@ class TestAdvise:
         assert not list(tmp_path.iterdir())
         assert all(done <= of for done, of in ticks) and ticks[-1][0] == ticks[-1][1]
         assert len(made.confirmed) == 3 and made.setting["confirmed_on"] == 2
+        assert all(row["joint"][0] == row["measured"][0] for row in made.confirmed)
         by_label = {each.candidate.label: each for each in made.predictions}
         confirmed = [by_label[row["label"]] for row in made.confirmed]
         assert len({(e.candidate.family, e.tau, e.accepted) for e in confirmed}) == 3, "no draft twice"
@@ -860,7 +919,7 @@ class TestAdvise:
         lines = (given, given | {"token_ids": wrong})
         file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
         made = specviz.advise(town, "town-draft", answers=file, folder=tmp_path, tick=lambda *_: None)
-        assert any("differ from what town writes" in each for each in made.warnings)
+        assert any("1 token of 1 text differs from what town writes" in each for each in made.warnings)
         assert {each.badge for each in made.predictions} == {"modelled"}
 
     def test_answers_say_how_they_were_sampled(self, tmp_path):
@@ -901,6 +960,13 @@ class TestAdvise:
             ({"seed": -1}, ParameterError, "seed must be a whole number from 0"),
             ({"confirm": True, "number": 8}, PromptError, "no prompt is left to confirm on"),
             ({"context": [4096]}, ParameterError, "do not fit into tiny"),
+            ({"top_k": 5}, ParameterError, "temperature 0 draws nothing"),
+            ({"top_p": 0.9, "as_device": "h100"}, ParameterError, "temperature 0 draws nothing"),
+            (
+                {"answers": [{"prompt": "a", "answer": "b"}], "suite": None, "temperature": 0.0, "top_k": 5},
+                ParameterError,
+                "temperature 0 draws nothing",
+            ),
             ({"batch": [0]}, ParameterError, "batch"),
             ({"batch": 4.0}, ParameterError, "batch"),
             ({"context": "8"}, ParameterError, "context"),
@@ -987,6 +1053,43 @@ class TestAdvise:
         assert advising.memory_of(heads, 10) == (heads.parameters + 3 * width) * size
         small.kernels = "int8"
         assert advising.memory_of(small, 10) is None
+
+    def test_a_drafter_without_room_for_a_prompt_is_left_out(self, models, tmp_path, quick):
+        """A run with it would be refused, also one that confirms; the target itself has room."""
+        target = models[0]
+        small = tiny.llama(seed=4, eos=(1,), max_length=32, name="short", like=target, noise=0.02)
+        given = {"max_new_tokens": 6, "number": 2, "folder": tmp_path, "tick": lambda *_: None}
+        long = [3, 4, 5, 6] * 8
+        for more in ({"suite": [*PROMPTS[:2], long], "number": 3}, {"suite": PROMPTS[:2], "confirm": [long]}):
+            made = specviz.advise(target, small, **(given | more))
+            reason = "short (a prompt of 32 tokens leaves no room in its context of 32)"
+            assert f"skipped: {reason}" in made.notes
+            assert {each.candidate.family[0] for each in made.predictions} == {BASELINE, LOOKUP}
+            assert {each.candidate.draft for each in made.on("h100").predictions} == {""}
+        assert "short" in {
+            each.candidate.draft for each in specviz.advise(target, small, [long[:31]], **given).predictions
+        }
+
+    def test_progress_that_is_not_saved_is_not_promised(self, models, tmp_path, quick, capsys):
+        def stop(done, of, what):
+            if what == "reading them":
+                raise KeyboardInterrupt
+
+        (tmp_path / "file").write_text("")
+        with pytest.raises(KeyboardInterrupt) as error:
+            ask(models, tmp_path / "file", tick=stop)
+        assert not str(error.value)
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1 and lines[0].startswith(
+            "specviz: advise continues without saving its progress: "
+        )
+
+    def test_a_folder_of_one_s_home(self, models, tmp_path, quick, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(KeyboardInterrupt, match="progress is kept"):
+            ask(models, "~/x", tick=lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        assert list((tmp_path / "home" / "x").iterdir()) and not (tmp_path / "~").exists()
 
     def test_progress_that_cannot_be_deleted_costs_no_advice(self, tmp_path):
         (tmp_path / "file").write_text("")
@@ -1173,10 +1276,6 @@ def test_a_command_names_the_revision(models, tmp_path, quick):
     request = advising.Request(models[1], PROMPTS, number=2, max_new_tokens=6)
     made = request.advise(models[0], "hf:a/b", revision="main", folder=tmp_path, tick=lambda *_: None)
     assert shlex.split(made.command)[3:7] == ["-m", "hf:a/b", "--revision", "main"]
-
-
-def test_undecided_is_an_answer():
-    assert {USE, NOT, UNDECIDED} == {"draft", "do not draft", "undecided"}
 
 
 class TestDevices:

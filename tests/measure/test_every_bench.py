@@ -12,8 +12,8 @@ import pytest
 from benchmarks.__main__ import main
 
 from specviz import cli
-from specviz.loop import run as run_module
 from specviz.measure import BENCHES, find
+from specviz.measure.benches import advise, batches
 from specviz.measure.report import Report
 from specviz.suites import spread, suite
 
@@ -140,19 +140,28 @@ def test_loads_that_are_advised_are_decoded_in_real_batches(few, tmp_path, capsy
     options = [word for name, n in least.items() for word in (f"--{name}", str(n))]
     words = ["bench", "advise", "-m", "town", *options]
     complete = [*words, "--prompts", str(few), "--json", str(report)]
-    decode_batch = run_module.decode_batch
+    decode_batch = batches.decode_batch
 
     def interrupted(*given, **options):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "decode_batch", interrupted)
+        patch.setattr(batches, "decode_batch", interrupted)
         assert cli.run(complete) == 130
     assert "1 of 1 rounds are kept: run the same command again to continue" in capsys.readouterr().err
-    assert run_module.decode_batch is decode_batch and not report.exists()
+    assert batches.decode_batch is decode_batch and not report.exists()
+    decoded = []
+    monkeypatch.setattr(advise, "once", lambda *given: decoded.append(given[4]) or batches.once(*given))
     assert cli.run(complete) in (0, 1)
+    assert sorted(decoded) == [1] * 10 + [2] * 10, "each setting once to warm up, and once in the round"
     assert "Batches: tokens/s of all rows, predicted and run" in capsys.readouterr().out
-    parts = json.loads(report.read_text("utf8"))["parts"]
+    written = json.loads(report.read_text("utf8"))
+    parts = written["parts"]
+    assert not any("intervals around" in bar["name"] for bar in written["bars"]), "two prompts have none"
+    unjudged = f"{len(written['rows'])} settings not judged"
+    assert any(unjudged in note for note in written["notes"])
+    missed = [note for note in written["notes"] if note.startswith("missed: ")]
+    assert len(missed) == sum(abs(row["off"]) > advise.NEAR for row in written["rows"])
     rows = next(part["rows"] for part in parts if part["title"].startswith("Batches"))
     assert [row["batch"] for row in rows] == [1] * 5 + [2] * 5
     assert all(row["run"] > 0 and row["predicted"] > 0 for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
@@ -17,7 +18,7 @@ from specviz.arguments import MOST, SEED, check, check_int
 from specviz.audit import answer_files
 from specviz.audit.answer_files import Answer
 from specviz.audit.answers import order_unknown
-from specviz.errors import ParameterError, PromptError, plural
+from specviz.errors import ParameterError, PromptError, TraceError, plural
 from specviz.files import write_text
 from specviz.loop import Run
 from specviz.loop.batch import check_rows
@@ -32,7 +33,7 @@ from specviz.measure.prompts import check_room, first_turn_key, first_turns
 from specviz.measure.report import Entry, Row, Settings, Tick
 from specviz.methods import find
 from specviz.methods.hooks import ADDED
-from specviz.methods.sampling import Sampling
+from specviz.methods.sampling import Sampling, check_drawing
 from specviz.metrics.costs import Shape
 from specviz.metrics.loops import cut_loop
 from specviz.models import experts
@@ -42,7 +43,7 @@ from specviz.models.loading import find as find_model
 from specviz.models.protocols import Model
 from specviz.models.trimmed import TrimmedModel
 from specviz.models.zoo import bundled
-from specviz.paths import home
+from specviz.paths import expanded, home
 from specviz.suites import spread
 from specviz.suites import suite as load_suite
 from specviz.trace import Trace
@@ -191,6 +192,8 @@ class Request:
         self.most = check_int("max_new_tokens", self.max_new_tokens, 2, MOST)
         check("seed", self.seed, Annotated[int, SEED])
         self.sampling = Sampling(self.temperature or 0.0, self.top_k, self.top_p)
+        if self.answers is None or self.temperature is not None:
+            check_drawing(not self.sampling.greedy, self.top_k, self.top_p)
         self.batches, self.contexts = _sizes(self.batch, self.context)
         if self.number is not None:
             check_int("number", self.number, 1)
@@ -272,14 +275,21 @@ class Request:
             names[""] = given_as
         chosen, others = self.prompts(target)
         texts = reading.texts_of(self.lines, target)
-        _check_sizes(target, drafters, self.batches if self.elsewhere is None else [1], self.contexts)
         ids = first_turns(target, chosen)
         check_room([target], chosen, ids)
-        speed.encoded(target, others, self.most)
+        prompts = [*ids, *(each.ids for each in texts), *speed.encoded(target, others, self.most)]
+        longest = max(map(len, prompts))  # a run with a drafter refuses a prompt that leaves it no room
+        short = {
+            name: f"a prompt of {longest} tokens leaves no room in its context of {each.max_length}"
+            for name, each in drafters.items()
+            if each.left(longest) < 1
+        }
+        drafters = {name: each for name, each in drafters.items() if name not in short}
+        _check_sizes(target, drafters, self.batches if self.elsewhere is None else [1], self.contexts)
         job = Job(
             target, drafters, chosen, ids, texts, others, self.most, self.sampling, self.seed, self.batches,
             self.contexts, self.elsewhere, self.stores, names, revision, list(options),
-            self.left_out, self.order_unknown, self.altered,
+            self.left_out | short, self.order_unknown, self.altered,
         )  # fmt: skip
         shown = bar() if tick is None else nullcontext(tick)
         with shown as progress:
@@ -461,11 +471,13 @@ class State:
 
     def __init__(self, path: Path, content: Settings) -> None:
         self.path, self.content = path, content
+        self.failed = False
 
     @classmethod
     def of(cls, job: Job, folder: str | Path | None) -> State:
         """Load this job's saved progress, or start empty if it is missing or damaged."""
-        path = (home() / "advice" if folder is None else Path(folder)) / f"{job.digest}.partial.json"
+        parent = home() / "advice" if folder is None else expanded(folder, ParameterError)
+        path = parent / f"{job.digest}.partial.json"
         empty: Settings = {"texts": [], "prices": None, "rounds": [], "decoded": {}}
         with suppress(OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
             stored = json.loads(path.read_text(encoding="utf8"))
@@ -479,11 +491,17 @@ class State:
             return cls(path, {"texts": texts, "prices": stored_prices} | rest)
         return cls(path, empty)
 
-    def keep(self) -> None:
-        """Save the progress. If the folder cannot be written, continue without saving."""
-        with suppress(Exception):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+    def keep(self) -> bool:
+        """Save the progress and return whether that worked; a failure is reported once."""
+        try:
             write_text(self.path, json.dumps(self.content), force=True)
+        except TraceError as error:
+            if not self.failed:
+                print(f"specviz: advise continues without saving its progress: {error}", file=sys.stderr)
+            self.failed = True
+            return False
+        self.failed = False
+        return True
 
     def done(self) -> None:
         """Delete the saved progress once the advice is complete."""
@@ -617,7 +635,8 @@ class Work:
         try:
             yield
         except KeyboardInterrupt:
-            self.state.keep()
+            if not self.state.keep():
+                raise
             raise KeyboardInterrupt("progress is kept: run the same command again to continue") from None
 
     def _texts(self) -> list[Text]:
@@ -810,8 +829,9 @@ class Work:
         if foreign:
             wrong = sum(int((~each.own).sum()) for each in foreign)
             lines.append(
-                f"{wrong} tokens of {len(foreign)} texts differ from what {self.job.model.name} writes: τ "
-                f"is for these texts, not for the target's own"
+                f"{plural(wrong, 'token')} of {plural(len(foreign), 'text')} "
+                f"{'differs' if wrong == 1 else 'differ'} from what {self.job.model.name} writes: τ is for "
+                "these texts, not for the target's own"
             )
         if self.job.unchecked:
             lines.append(
@@ -831,15 +851,16 @@ class Work:
         close = sum(each.close for each in readings)
         if close:
             lines.append(
-                f"in {close} of {len(readings)} texts two of the target's tokens are closer than the "
-                "rounding error between passes of different shapes: a run may write the other one, so τ of "
-                f"those texts is bounded"
+                f"in {close} of {plural(len(readings), 'text')} two of the target's tokens are closer "
+                "than the rounding error between passes of different shapes: a run may write the other one, "
+                f"so τ of {'that text' if close == 1 else 'those texts'} is bounded"
             )
         looping = sum(cut_loop(each.text.tokens) < len(each.text.tokens) for each in readings)
         if looping > len(readings) / 10:
             lines.append(
-                f"{looping} of {len(readings)} texts repeat themselves, which any drafter predicts: the "
-                f"gain is smaller on texts that do not"
+                f"{looping} of {plural(len(readings), 'text')} "
+                f"{'repeats itself' if looping == 1 else 'repeat themselves'}, which any drafter predicts: "
+                "the gain is smaller on texts that do not"
             )
         return lines
 
@@ -888,7 +909,7 @@ def memory_of(drafter: Model, tokens: int) -> int | None:
 
 def confirm_on(
     model: Model, drafters: dict[str, Model], chosen: Sequence[Prediction], entries: Sequence[Entry],
-    most: int, rounds: int, kept: list[Row], keep: Callable[[], None],
+    most: int, rounds: int, kept: list[Row], keep: Callable[[], object],
     done: Callable[[str], None], advised_kinds: Sequence[str],
 ) -> tuple[list[Row], list[str]]:  # fmt: skip
     """Decode prompts with some settings and without drafts, in turns, and compare with the predictions.
@@ -909,8 +930,9 @@ def confirm_on(
     Returns
     -------
     rows : list of dict
-        ``label``, ``tau``, ``tau_measured``, ``predicted`` and ``measured`` (value, low, high), ``off``
-        (measured / predicted - 1), ``covered`` (whether the predicted interval, if any, holds ``measured``).
+        ``label``, ``tau``, ``tau_measured``, ``predicted`` and ``measured`` (value, low, high), ``joint``
+        (as ``measured``, but 95 % holds for the intervals of all settings at once), ``off`` (measured /
+        predicted - 1), ``covered`` (whether the predicted interval, if any, holds ``measured``).
     warnings : list of str
     """
     names = [each.candidate.label for each in chosen]
@@ -928,11 +950,12 @@ def confirm_on(
     results = speed.Results(kept)
     rows = []
     for each, name in zip(chosen, names):
-        ratio = results.ratio(name)
+        ratio, joint = results.ratio(name), results.ratio(name, chance=0.05 / len(chosen))
         rows.append({
             "label": name, "tau": each.tau, "tau_measured": results.tau(name),
             "predicted": [each.speedup, each.low, each.high],
             "measured": [ratio.median, ratio.low, ratio.high],
+            "joint": [joint.median, joint.low, joint.high],
             "off": ratio.median / each.speedup - 1,
             "covered": bool(each.low <= ratio.median <= each.high) if each.low == each.low else None,
         })  # fmt: skip

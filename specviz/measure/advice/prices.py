@@ -231,14 +231,17 @@ class Prices:
                 values = np.repeat(self.elsewhere[name, context].medians(draw)[:, :1], values.shape[1], 1)
             at = self.offsets[name]
             out[at : at + values.size] = values.ravel()
-        plain = self.passes
-        medians = {name: plain[name, 1].medians() for name in self.models}
         for family, pilot in self.pilots.items():
             at, steps = self.fixed[family], _steps(family[0], pilot.sent, pilot.drafted)
-            out[at : at + 2] = _line(steps, self._residuals(family, pilot, medians), draw)
+            out[at : at + 2] = _line(steps, self.residuals[family], draw)
         return out
 
-    def _residuals(self, family: Family, pilot: Pilot, medians: Mapping[str, np.ndarray]) -> np.ndarray:
+    @cached_property
+    def residuals(self) -> dict[Family, np.ndarray]:
+        """Milliseconds of each short run's cycles beyond their passes: every draw of `vector` needs them."""
+        return {family: self._residuals(family, pilot) for family, pilot in self.pilots.items()}
+
+    def _residuals(self, family: Family, pilot: Pilot) -> np.ndarray:
         """Milliseconds of each cycle of the short runs beyond its passes."""
         left = pilot.ms.copy()
         jobs = [(TARGET, pilot.sent + 1, np.ones(len(left)))]
@@ -247,8 +250,9 @@ class Prices:
             jobs.append((family[1], one, (pilot.drafted - two).astype(float)))
             jobs.append((family[1], 2 * one, two.astype(float)))
         for name, size, times in jobs:
-            index, weight = self.passes[name, 1].weights(np.asarray(size), pilot.context)
-            left -= times * (medians[name].ravel()[index] * weight).sum(1)
+            passes = self.passes[name, 1]
+            index, weight = passes.weights(np.asarray(size), pilot.context)
+            left -= times * (passes.medians().ravel()[index] * weight).sum(1)
         return left
 
     def groups(self, counts: np.ndarray, vector: np.ndarray) -> dict[str, float]:

@@ -115,12 +115,6 @@ class Ranking:
             for length in (range(1, LONGEST + 1) if each.length else (0,))
         ]
         self.counts = {each: self._counts(each) for each in simulation.candidates}
-        draw = np.random.default_rng(0)
-        self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
-        self.draws = np.stack([prices.vector(draw=draw) for _ in range(DRAWS)])
-        self.chances = draw.standard_normal(DRAWS)  # randomness of acceptance in sampled texts
-        # The two sets of texts are timed apart: prices drawn for one do not hold for the other.
-        self.orders = np.stack([np.arange(DRAWS), draw.permutation(DRAWS)])
 
     def _counts(self, candidate: Candidate) -> np.ndarray:
         """How often each price occurs on each text: [texts, prices]."""
@@ -142,6 +136,14 @@ class Ranking:
 
     def predictions(self) -> list[Prediction]:
         """Predict every setting; the fastest comes first."""
+        draw = np.random.default_rng(
+            0
+        )  # only here: other figures need no intervals, and drawing takes seconds
+        self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
+        self.draws = np.stack([self.prices.vector(draw=draw) for _ in range(DRAWS)])
+        self.chances = draw.standard_normal(DRAWS)  # randomness of acceptance in sampled texts
+        # The two sets of texts are timed apart: prices drawn for one do not hold for the other.
+        self.orders = np.stack([np.arange(DRAWS), draw.permutation(DRAWS)])
         vector = self.prices.vector()
         plain = self.counts[Candidate(BASELINE)]
         above = self._drawn(plain)

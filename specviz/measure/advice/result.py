@@ -164,11 +164,12 @@ class Advice(Page):
     def answer(self) -> str:
         """``draft``, ``do not draft``, or ``undecided`` if drafting may gain here and lose on other texts.
 
-        If the advice was confirmed, the measurements on other prompts decide.
+        If the advice was confirmed, the measurements on other prompts decide. The fastest of several settings
+        is chosen by them, so its interval is one that holds for all at once.
         """
         speedup, low = self.best.speedup, self.best.low
         if self.confirmed:
-            speedup, low, _ = self.fastest["measured"]
+            speedup, low, _ = self.fastest["joint"]
         if speedup < WORTH:
             return NOT
         return UNDECIDED if low < 1 or low != low else USE
@@ -235,7 +236,7 @@ class Advice(Page):
 
     def _measured_sentence(self) -> str:
         row, count = self.fastest, plural(self.setting["confirmed_on"], "other prompt")
-        gain, predicted = gain_words(*row["measured"]), gain_words(*row["predicted"])
+        gain, predicted = gain_words(*row["joint"]), gain_words(*row["predicted"])
         label = row["label"]
         if self.answer == NOT:
             several = len(self.confirmed) > 1
@@ -247,7 +248,7 @@ class Advice(Page):
         measured = f"{gain} times the plain speed, measured on {count}; {predicted} was predicted"
         if self.answer == USE:
             return f"Draft with {label}: {measured}."
-        why = "It may be slower on others" if row["measured"][1] < 1 else "These are too few for an interval"
+        why = "It may be slower on others" if row["joint"][1] < 1 else "These are too few for an interval"
         return f"Undecided. {label} ran at {measured}. {why}: measure it on more texts."
 
     @property
@@ -371,6 +372,11 @@ class Advice(Page):
                 f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its cycles "
                 f"are {sure} and its times use the {'measured' if timed else 'modelled'} costs; it does not "
                 "use trees or stores."
+            )
+        if (count := len(self.confirmed)) > 1 and self.fastest["joint"][1] == self.fastest["joint"][1]:
+            lines.append(
+                f"confirmed: the fastest of {count} settings is advised. Its interval in the advice allows "
+                f"for that choice ({1 - 0.05 / count:.1%} for each setting); those in the table do not."
             )
         if s["texts"] < LEAST:
             lines.append(f"intervals need {LEAST} texts or more")

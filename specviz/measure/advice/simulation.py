@@ -191,12 +191,10 @@ def block_places(reading: Reading, draft: str) -> Places:
 
 
 def walk(places: Places, length: int) -> Cycles:
-    """Walk along a text with drafts of at most `length` tokens."""
+    """Walk along a greedy text with drafts of at most `length` tokens."""
     sent = np.minimum(places.sent, length)
     low, high = np.minimum(places.drafted, length), np.minimum(places.drafted_high, length)
     drafted = (low + high) / 2
-    if places.odds is not None:
-        return _walk_sampled(sent, drafted, places.odds, places.agreeing)
     accepted = np.minimum(places.accepted, length)
     step = accepted + 1
     at, starts, jumps = 0, list[int](), step.tolist()
@@ -212,33 +210,44 @@ def walk(places: Places, length: int) -> Cycles:
     )
 
 
-def _walk_sampled(
-    sent: np.ndarray, drafted: np.ndarray, odds: np.ndarray, agreeing: np.ndarray | None = None
-) -> Cycles:
-    """Cycles of a sampled text: the probability of one at each position, and the variance of their number."""
-    n = len(sent)
-    visited, full, accepted = np.zeros(n + 1), np.zeros(n), np.zeros(n)
-    visited[0] = 1
-    outcomes = []  # by position, the probability that 0, 1 ... tokens are accepted
-    for at in range(n):
-        m = min(int(sent[at]), n - at)
-        kept = np.concatenate([[1.0], odds[at : at + m].cumprod()])
-        if agreeing is not None:
-            kept[1 + agreeing[at] :] = 0
-        p = np.append(kept[:-1] - kept[1:], kept[-1])
-        outcomes.append(p)
-        full[at] = kept[-1] if m else 0.0
-        accepted[at] = p @ np.arange(m + 1)
-        ends = np.minimum(at + 1 + np.arange(m + 1), n)
-        np.add.at(visited, ends, visited[at] * p)
-    mean, square = np.zeros(n + 1), np.zeros(n + 1)  # moments of the number of remaining cycles
-    for at in range(n - 1, -1, -1):
-        p = outcomes[at]
-        ends = np.minimum(at + 1 + np.arange(len(p)), n)
-        mean[at] = 1 + p @ mean[ends]
-        square[at] = 1 + 2 * (p @ mean[ends]) + p @ square[ends]
-    variance = max(0.0, float(square[0] - mean[0] ** 2))
-    return Cycles(np.arange(n), visited[:n], sent, drafted, full, accepted, variance)
+def walk_sampled(every: Sequence[Places], length: int) -> list[Cycles]:
+    """Cycles of sampled texts: the probability of one at each position, and the variance of their number.
+
+    All texts are walked at once, because a Python loop over the positions of each takes many times as long.
+    """
+    sizes = np.array([len(each.sent) for each in every])
+    most = int(sizes.max())
+    sent, right = np.zeros((2, len(every), most), np.int64)  # sent tokens, and how many can be accepted
+    odds = np.zeros((len(every), most + length))
+    for row, (each, n) in enumerate(zip(every, sizes)):
+        assert each.odds is not None
+        sent[row, :n] = np.minimum(np.minimum(each.sent, length), n - np.arange(n))
+        right[row, :n] = sent[row, :n] if each.agreeing is None else np.minimum(sent[row, :n], each.agreeing)
+        odds[row, :n] = each.odds
+    kept = np.ones((len(every), most, length + 1))  # probability that at least 0, 1, ... tokens are accepted
+    kept[..., 1:] = np.lib.stride_tricks.sliding_window_view(odds, length, 1)[:, :most].cumprod(-1)
+    kept[np.arange(length + 1) > right[..., None]] = 0
+    p = -np.diff(kept, append=0)  # that exactly so many are
+    full = np.where(sent > 0, np.take_along_axis(kept, sent[..., None], -1)[..., 0], 0)
+    accepted = p @ np.arange(length + 1)
+    visited, mean, square = np.zeros((3, len(every), most + length + 1))  # moments: of the remaining cycles
+    visited[:, 0] = 1
+    for at in range(most):
+        visited[:, at + 1 : at + length + 2] += visited[:, at, None] * p[:, at]
+    for at in range(most - 1, -1, -1):
+        ahead = slice(at + 1, at + length + 2)
+        rest = (p[:, at] * mean[:, ahead]).sum(1)
+        mean[:, at] = (at < sizes) * (1 + rest)
+        square[:, at] = (at < sizes) * (1 + 2 * rest + (p[:, at] * square[:, ahead]).sum(1))
+    variance = np.maximum(0, square[:, 0] - mean[:, 0] ** 2)
+    return [
+        Cycles(
+            np.arange(n), visited[row, :n], np.minimum(each.sent, length),
+            (np.minimum(each.drafted, length) + np.minimum(each.drafted_high, length)) / 2,
+            full[row, :n], accepted[row, :n], float(variance[row]),
+        )
+        for row, (each, n) in enumerate(zip(every, sizes))
+    ]  # fmt: skip
 
 
 def plain(n: int) -> Cycles:
@@ -303,12 +312,15 @@ class Simulation:
         self.cycles = dict(grown or {})
         for each in listed:
             if each.by_place:
-                self.cycles[each] = [self._walk(each, i) for i in range(len(readings))]
+                self.cycles[each] = self._walked(each)
 
-    def _walk(self, candidate: Candidate, number: int) -> Cycles:
+    def _walked(self, candidate: Candidate) -> list[Cycles]:
         if candidate.method == BASELINE:
-            return plain(len(self.readings[number].text.tokens))
-        return walk(self.at_places(candidate)[number], candidate.length)
+            return [plain(len(each.text.tokens)) for each in self.readings]
+        every = self.at_places(candidate)
+        if every[0].odds is not None:
+            return walk_sampled(every, candidate.length)
+        return [walk(each, candidate.length) for each in every]
 
     def at_places(self, candidate: Candidate) -> list[Places]:
         """Cycles of a method and its drafter at each position of each text, with the longest draft."""

@@ -18,8 +18,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from specviz.errors import ParameterError, PromptError
-from specviz.loop import Run
+from specviz.errors import ParameterError, PromptError, plural
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import computed_by, identity
@@ -31,11 +30,13 @@ from specviz.measure.advice.ranking import LOADS, Prediction
 from specviz.measure.advice.result import CONFIRMED, Advice, compared
 from specviz.measure.advice.simulation import BASELINE, BLOCKS, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches import speed
-from specviz.measure.prompts import first_turns
+from specviz.measure.benches.batches import once
+from specviz.measure.prompts import check_room, first_turns
 from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
-from specviz.methods import find
+from specviz.measure.timing import Entrant
+from specviz.methods import Method, find
 from specviz.methods.sampling import Sampling
-from specviz.metrics import summary
+from specviz.metrics.interval import LEAST
 from specviz.models.protocols import Model
 from specviz.models.zoo import bundled
 from specviz.suites import spread
@@ -130,6 +131,9 @@ def bench(
     if len(ordered) < 2 * number:
         raise PromptError(f"{2 * number} prompts are needed, and there are {len(ordered)}: lower --number")
     chosen, others = ordered[:number], ordered[number:]
+    ids = first_turns(model, ordered)
+    check_room([model, *served], ordered, ids)
+    speed.encoded(model, others, max_new_tokens)
     candidates = candidate_settings(first.name if first else "", heads.name if heads else "")
     sizes = sorted({1, *timing.counts(batches, "batches")}) if batches else []
     if sizes == [1]:
@@ -140,7 +144,7 @@ def bench(
         "setting": timing.setting(model, list(drafts)), "number": number, "max_new_tokens": max_new_tokens,
         "settings": [each.label for each in candidates],
         "models": [identity(each) | computed_by(each) for each in (model, *served, *eagle)],
-        "prompts": hashlib.sha256(json.dumps(first_turns(model, ordered)).encode()).hexdigest(),
+        "prompts": hashlib.sha256(json.dumps(ids).encode()).hexdigest(),
     })  # fmt: skip
     with state.going_on(rounds):
         predictions = state.predictions(
@@ -157,8 +161,15 @@ def bench(
             exact_number, exact_tokens,
             lambda: list(_all_counted(model, [*served, *eagle], exact_number, exact_tokens, tick)),
         )  # fmt: skip
-        decoded = list(_loads(model, served, chosen, others, max_new_tokens, sizes, tick)) if sizes else []
+        decoded = (
+            _loads(model, served, chosen, ids[number:], max_new_tokens, sizes, rounds, tick) if sizes else []
+        )
     notes = [*NOTES, *warnings, *_misses(rows)]
+    if count := sum(row["covered"] is None for row in rows):
+        notes.append(
+            f"intervals around the measured speedups: {plural(count, 'setting')} not judged, because an "
+            f"interval needs {LEAST} prompts or more"
+        )
     loads = [each["others"] for each in state.content["rounds"]]
     about = timing.setting(
         model, served, prompts=number, max_new_tokens=max_new_tokens, rounds=rounds,
@@ -194,10 +205,13 @@ def _advice(
 
 
 def _loads(
-    model: Model, drafts: Sequence[Model], chosen: Sequence[Entry], others: Sequence[Entry], most: int,
-    sizes: Sequence[int], tick: Tick,
-) -> Iterator[Row]:  # fmt: skip
-    """Compare the advice's table of loads with decoded batches of other prompts."""
+    model: Model, drafts: Sequence[Model], chosen: Sequence[Entry], others: list[list[int]], most: int,
+    sizes: Sequence[int], rounds: int, tick: Tick,
+) -> list[Row]:  # fmt: skip
+    """Compare the advice's table of loads with decoded batches of other prompts.
+
+    As in the advice's short runs, nothing is recorded. All settings take turns in each round.
+    """
     made = _advice(model, drafts, chosen, most, tick, sizes)
     by_name = {each.name: each for each in drafts}
     method, _, draft = made.loads[0]["method"].partition(" ")
@@ -205,41 +219,34 @@ def _loads(
         {name: value for name, value in each.candidate.values if name not in ("draft_length", "stop")}
         for each in made.predictions if each.candidate.family == (method, draft)
     )  # fmt: skip
-    ids = first_turns(model, list(others))[: sizes[-1]]
-    clock, wait = timing.clock_of(model)[0], timing.synchroniser(model.device)
-
-    def timed(begin_run: Callable[[], Run]) -> tuple[float, int]:
-        """Seconds of a run, and the tokens that it wrote."""
-        wait()
-        begin = clock()
-        trace = timing.finish(begin_run())
-        wait()
-        return clock() - begin, int(summary(trace)["output"].sum())
-
-    for number, row in enumerate(made.loads):
-        plain = 0.0
-        for place, name in enumerate(("plain", *map(str, LOADS))):
-            tick(
-                number * (1 + len(LOADS)) + place,
-                len(made.loads) * (1 + len(LOADS)),
-                f"batches of {row['batch']}",
-            )
-            chosen_method = (
-                find(BASELINE)() if name == "plain" else find(method)(draft_length=int(name), **rest)
-            )
-            decoded = partial(
-                Run, model, ids, chosen_method, draft=by_name.get(draft) if name != "plain" else None,
-                batch=row["batch"],
-            )  # fmt: skip
-            begun, firsts = timed(partial(decoded, max_new_tokens=1))
-            spent, written = timed(partial(decoded, max_new_tokens=most))
-            speed = (written - firsts) / (spent - begun)
-            plain = plain or speed
-            yield {
+    drafting = Entrant(method, by_name.get(draft))
+    runs: dict[str, tuple[Entrant, Callable[[], Method]]] = {"plain": (Entrant(BASELINE), find(BASELINE))}
+    runs |= {str(n): (drafting, partial(find(method), draft_length=n, **rest)) for n in LOADS}
+    jobs = [(row["batch"], name) for row in made.loads for name in runs]
+    speeds: dict[tuple[int, str], list[float]] = {job: [] for job in jobs}
+    ids = others[: sizes[-1]]
+    for size, name in jobs:  # warm-up
+        once(model, *runs[name], ids[:size], size, min(8, most))
+    step = timing.counter(tick, rounds * len(jobs))
+    with timing.settled():
+        for turn in range(rounds):
+            begin = turn * len(jobs) // rounds
+            for size, name in jobs[begin:] + jobs[:begin]:
+                run = once(model, *runs[name], ids, size, most)
+                speeds[size, name].append(run.tokens / run.decoding)
+                step(f"batches of {size}")
+    rows = []
+    for row in made.loads:
+        plain = np.array(speeds[row["batch"], "plain"])
+        for name in runs:
+            own = np.array(speeds[row["batch"], name])
+            rows.append({
                 "batch": row["batch"], "setting": name if name == "plain" else f"{method}, {name}",
-                "predicted": row[name], "run": speed, "off": speed / row[name] - 1,
-                "gain": row[name] / row["plain"], "gain_run": speed / plain,
-            }  # fmt: skip
+                "predicted": row[name], "run": float(np.median(own)),
+                "off": float(np.median(own)) / row[name] - 1,
+                "gain": row[name] / row["plain"], "gain_run": float(np.median(own / plain)),
+            })  # fmt: skip
+    return rows
 
 
 class _State(speed.State):
@@ -390,7 +397,7 @@ def counted(
 
 def _bars(rows: list[Row], counts: list[Row]) -> list[Bar]:
     near = np.mean([abs(row["off"]) <= NEAR for row in rows])
-    covered = np.mean([bool(row["covered"]) for row in rows])
+    covered = [row["covered"] for row in rows if row["covered"] is not None]
     named = max(rows, key=lambda row: row["predicted"][0])
     fastest = max(row["measured"][0] for row in rows)
     exact = [row for row in counts if row["badge"] == "exact"]
@@ -401,7 +408,7 @@ def _bars(rows: list[Row], counts: list[Row]) -> list[Bar]:
     return [
         *bars,
         Bar("predicted speedups within 10 % of the measured ones", float(near), SHARE),
-        Bar("intervals around the measured speedups", float(covered), SHARE),
+        *([Bar("intervals around the measured speedups", float(np.mean(covered)), SHARE)] if covered else []),
         Bar(f"speed of the recommended setting ({named['label']}) relative to the fastest",
             named["measured"][0] / fastest, CLOSE),
     ]  # fmt: skip
@@ -415,7 +422,7 @@ def _misses(rows: list[Row]) -> list[str]:
     """Explain each missed prediction: the error in tokens per cycle and in the time of a cycle."""
     lines = []
     for row in rows:
-        if abs(row["off"]) <= NEAR and row["covered"]:
+        if abs(row["off"]) <= NEAR and row["covered"] is not False:
             continue
         tau, cycle = row["tau_measured"] / row["tau"] - 1, row["cycle_measured"] / row["cycle"] - 1
         why = "these prompts have different drafts" if abs(tau) >= abs(cycle) else "the clock"
