@@ -192,7 +192,8 @@ def _completed(
         for file in (partial,) if force else (path, partial):
             with suppress(TraceError):  # missing or damaged: measure again
                 stored = Calibration.open(file)
-                if (stored.setting, stored.how) == (empty.setting, empty.how):
+                same = (stored.setting, stored.how) == (empty.setting, empty.how)
+                if same and len(stored.points) >= fits.LEAST:  # an earlier version kept fewer, of no use
                     return asdict(stored)
         return asdict(empty)
 
@@ -218,10 +219,6 @@ def _completed(
                 kept = "measurements are kept: run the same command again to continue"
                 raise KeyboardInterrupt(*[kept] * ranks.leads) from None
             raise
-    if len(result.points) < fits.LEAST:
-        raise ModelError(
-            f"only {len(result.points)} sizes could be measured ({result.ended}): too few to fit"
-        )
     g, tau, s, _, _ = result.measured()
     result.fits, result.chosen = fits.fit(g, s, tau), fits.CHOSEN
     ranks.from_leader(keep)
@@ -249,8 +246,9 @@ def check_sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:
     """
     parameter = next(p for p in kind.parameters if p.name == kind.size)
     if sizes is None:
-        return [g for g in SIZES if (parameter.low or 1) <= g <= (parameter.high or SIZES[-1])]
-    draft_sizes = sorted({parameter.check(g) for g in sizes})
+        draft_sizes = [g for g in SIZES if (parameter.low or 1) <= g <= (parameter.high or SIZES[-1])]
+    else:
+        draft_sizes = sorted({parameter.check(g) for g in sizes})
     if len(draft_sizes) < fits.LEAST:
         raise ParameterError(f"at least {fits.LEAST} sizes are needed to fit curves, got {len(draft_sizes)}")
     return draft_sizes
@@ -423,7 +421,13 @@ class Measuring:
                     self.result.save(self.partial)
 
     def decode(self, g: int, ids: list[int]) -> tuple[int, int, float] | None:
-        """Decode a text at one size; None if memory runs out, which drops that size and all larger ones."""
+        """Decode a text at one size; None if memory runs out, which drops that size and all larger ones.
+
+        Raises
+        ------
+        ModelError
+            If too few sizes are left to fit curves.
+        """
         try:
             return self.turns.text(self.turns.method(g), ids)
         except Exception as error:
@@ -434,6 +438,11 @@ class Measuring:
         gc.collect()
         if torch.device(self.turns.model.device).type == "cuda":
             torch.cuda.empty_cache()
+        if len(self.result.points) < fits.LEAST:
+            raise ModelError(
+                f"{self.result.ended}, and curves need {fits.LEAST} sizes below it: free some memory, or "
+                "name a smaller model or smaller sizes, and run the same command again"
+            )
         return None
 
 

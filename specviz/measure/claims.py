@@ -106,11 +106,11 @@ class Quality:
         return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores], float)
 
     def bleu(self, sums: np.ndarray) -> np.ndarray:
-        """Corpus BLEU of summed statistics [..., 10]."""
+        """Corpus BLEU of summed statistics [..., 10], smoothed as sacrebleu's `corpus_score`."""
 
         def one(numbers: np.ndarray) -> float:
             whole = numbers.round().astype(int).tolist()
-            return self.rated.compute_bleu(whole[:4], whole[4:8], *whole[8:]).score
+            return self.rated.compute_bleu(whole[:4], whole[4:8], *whole[8:], smooth_method="exp").score
 
         return np.apply_along_axis(one, -1, sums)
 

@@ -2,7 +2,8 @@
 
 A bench's ``--json`` file holds its figures, medians of paired measurements. Their intervals show how much
 texts or rounds differ within one run, not how much two runs differ, so at least two earlier results are
-needed. The noise is their relative spread, pooled over all figures of the bench. A figure of the last result
+needed. The noise is their relative spread, pooled over all figures of the bench: after a change that is
+wanted, remove the results from before it, which would count as noise. A figure of the last result
 has moved if it is farther from the earlier results' mean than normal noise, equal in all figures, would move
 any of them in one of twenty comparisons.
 """
@@ -38,7 +39,7 @@ EXPLANATORY = ("system", "versions", "kernels", "rounds", "clock")
 # Columns that identify a row; a contender's name is enough.
 CONTENDER = "contender"
 KEYS = (
-    "model", "layout", "format", "decoder", "peer", "method", "draft", "way", "pass", "part", "kernel",
+    "model", "layout", "format", "decoder", "method", "draft", "way", "pass", "part", "kernel",
     "unit", "what", "group", "setting", "label", "task", "language", "signal", "trace", "book", "question",
     "policy", "g", "size", "batch", "rows", "cells", "canvases", "block", "nodes", "cycles", "id",
     "temperature",
@@ -120,12 +121,16 @@ class Series:
         return f"{self.place}, {self.results[0]['date'][:10]} to {self.results[-1]['date'][:10]}"
 
     def rows(self) -> list[Row]:
-        """A row for every figure that all results have, with ``moved``."""
+        """A row for every figure that all results have and that varies, with ``moved``."""
         each = [figures(result) for result in self.results]
         shared = [key for key in each[-1] if all(key in one for one in each)]
         if not shared:
             return []
         logs = np.log([[one[key] for key in shared] for one in each])
+        varied = np.ptp(logs, axis=0) > 0  # a figure over itself is always 1: it has no noise
+        if not varied.any():
+            return []
+        shared, logs = [key for key, own in zip(shared, varied) if own], logs[:, varied]
         earlier, last = logs[:-1], logs[-1]
         count = len(earlier)
         # A few results say little about one figure's noise, so the noise is pooled over all figures.
@@ -204,7 +209,7 @@ def history(paths: Sequence[Path]) -> History:
     series = [each for each, rows in judged if rows]
     rows = [row for _, rows in judged for row in rows]
     without = [
-        f"not compared, because its results share no figure with an interval: {each.words}"
+        f"not compared, because its results share no figure with an interval that varies: {each.words}"
         for each, rows in judged
         if not rows
     ]

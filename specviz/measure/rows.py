@@ -43,6 +43,7 @@ AGAIN = "delete it and run the same plan again"
 OURS = ("lock", "suites")  # left by a run that was killed before it wrote run.json
 CELL_COLUMNS = ("model", "method", "draft", "parameters", "suite", "temperature")
 ROW_COLUMNS = ("kind", "language", "seed", "round", "id")  # columns that a table may be broken down by
+NOTES = 40  # lines below a table
 MODELS = ("model", "drafts", "places")  # keys of an environment that say what ran, not where
 
 
@@ -300,7 +301,9 @@ class Results:
 
         table = self.shown()
         first = [name for name in table if name in (*CELL_COLUMNS, *ROW_COLUMNS)]
-        ends = ("MiB", "of means", "a request", "tokens", "prompts", "decoding", "tokens/s pooled", "draft")
+        ends = (
+            "MiB", "of means", "tokens/s, mean", "tokens", "prompts", "decoding", "tokens/s pooled", "draft",
+        )  # fmt: skip
         ranks = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
         columns = [
             Column(str(name), name not in first, None if name in CELL_COLUMNS[1:3] else 0, rank)
@@ -338,14 +341,15 @@ class Results:
             if self.plan.get("warm_up"):
                 notes.append(f"{name}: no prompt was left to fill memories, so they start empty: set number")
         if self.missing:
-            notes.append(f"{len(self.missing)} rows are still missing")
+            verb = "is" if len(self.missing) == 1 else "are"
+            notes.append(f"{plural(len(self.missing), 'row')} {verb} still missing")
         references = {cell["cell"] for cell in self.cells if cell["cell"] == cell["against"]}
         apart = table[(table["pairs"] < table["prompts"]) & ~table["cell"].isin(references)]
         if self.plan["timed"] and len(apart):
             lost = int((apart["prompts"] - apart["pairs"]).max())
             notes.append(
-                f"up to {lost} prompts of a cell have no pair (the reference failed, or the run was "
-                "interrupted between the two): speedups exclude them"
+                f"up to {plural(lost, 'prompt')} of a cell without a pair (the reference failed, or the run "
+                "was interrupted between the two): left out of the speedups"
             )
         failures: dict[tuple[str, str, int, str], list[str]] = {}
         for _, row in self.failures().iterrows():
@@ -355,7 +359,10 @@ class Results:
             names = list(dict.fromkeys(methods))
             who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
             notes.append(f"failed: {who} on {model}, {suite} prompt {prompt + 1}: {error}")
-        return notes[:40]
+        if len(notes) > NOTES:
+            left = plural(len(notes) - NOTES, "more failure")
+            notes[NOTES:] = [f"... and {left} (Results.failures() lists all)"]
+        return notes
 
 
 # Figures in a printed table: column: (heading, format).
@@ -367,7 +374,7 @@ SHOWN = {
     "paired_speedup": ("speedup paired", "{:.2f}"),
     "same": ("same texts", "{:.0%}"),
     "pooled_throughput": ("tokens/s pooled", "{:,.0f}"),
-    "request_throughput": ("a request", "{:,.0f}"),
+    "request_throughput": ("tokens/s, mean", "{:,.0f}"),
     "pooled_speedup": ("speedup pooled", "{:.2f}"),
     "request_speedup": ("of means", "{:.2f}"),
     "decode_speedup": ("decoding", "{:.2f}"),

@@ -246,9 +246,10 @@ def layouts_of(results: Results) -> Layouts:
     """The layouts that the rows of a folder were decoded with."""
     layouts = Layouts({}, {})
     models = {cell["cell"]: cell["model"] for cell in results.cells}
+    environments = results.environments  # each access reads their files
     for row in results.records():
         model = models[row["cell"]]
-        place = results.environments.get(str(row.get("environment")), {})
+        place = environments.get(str(row.get("environment")), {})
         if (layout := place.get("kernels")) is not None:
             layouts.model.setdefault(model, layout)
         drafters = layouts.drafters.setdefault(model, {})

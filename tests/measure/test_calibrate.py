@@ -212,8 +212,28 @@ def test_memory_that_runs_out_ends_the_range(model, monkeypatch, looks):
     assert found.ended == "out of memory at g = 5"
     assert found.g <= 4
     monkeypatch.setattr(room.Turns, "text", lambda *_: (_ for _ in ()).throw(MemoryError()))
-    with pytest.raises(SpecvizError, match=r"only 0 sizes could be measured .out of memory at g = 1"):
+    with pytest.raises(
+        ModelError, match="out of memory at g = 1, and curves need 4 sizes below it: free some"
+    ):
         specviz.calibrate(model, "unispec", TEXTS, **wide, force=True)
+
+
+def test_memory_that_leaves_too_few_sizes_ends_it_at_once_and_not_for_ever(model, monkeypatch):
+    seen, real = [], room.Turns.text
+
+    def full(self, method, ids):
+        seen.append(method.draft_size)
+        if method.draft_size >= 3:
+            raise RuntimeError("CUDA out of memory. Tried to allocate")
+        return real(self, method, ids)
+
+    few = SMALL | {"warm_up": 0, "sizes": [1, 2, 3, 4]}
+    with monkeypatch.context() as patch:
+        patch.setattr(room.Turns, "text", full)
+        with pytest.raises(ModelError, match="out of memory at g = 3, and curves need 4 sizes"):
+            specviz.calibrate(model, "unispec", TEXTS, **few)
+    assert seen == [1, 1, 2, 2, 3], "nothing is timed after the first look"
+    assert [point.g for point in specviz.calibrate(model, "unispec", TEXTS, **few).points] == [1, 2, 3, 4]
 
 
 def test_the_range_ends_where_it_gets_slow(model, monkeypatch):

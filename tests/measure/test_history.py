@@ -57,8 +57,18 @@ def test_what_is_beyond_the_noise_between_runs_has_moved(tmp_path):
     (row,) = made.rows
     assert (row["row"], row["figure"]) == ("b", "ratio") and row["before"] == pytest.approx(np.sqrt(2 * 1.97))
     assert row["after"] == 2.6 and row["change"] == pytest.approx(2.6 / row["before"] - 1)
-    # A figure in two tables counts once; the baseline's own ratio never moves.
-    assert len(made.measurements) == 4 and made.title == "1 of 4 figures moved beyond noise"
+    # A figure in two tables counts once; the baseline's own ratio is 1 in every result and is no figure.
+    assert len(made.measurements) == 3 and made.title == "1 of 3 figures moved beyond noise"
+
+
+def test_a_figure_that_never_varies_makes_the_others_no_noisier(tmp_path):
+    three(tmp_path, last=(1.01, 2.6, 3.0))
+    made = history([tmp_path]).measurements
+    for file in tmp_path.iterdir():
+        data = json.loads(file.read_text("utf8"))
+        data["rows"] += [{"contender": f"itself {i}", "ratio": vars(figure(1.0))} for i in range(9)]
+        file.write_text(json.dumps(data), "utf8")
+    assert history([tmp_path]).measurements == made
 
 
 def test_the_order_is_that_of_the_dates(tmp_path):
@@ -131,7 +141,7 @@ def test_figures_that_came_or_went_are_named(tmp_path):
     data["parts"] = []
     last.write_text(json.dumps(data), encoding="utf8")
     made = history([tmp_path])
-    assert len(made.measurements) == 3
+    assert len(made.measurements) == 2
     assert any("1 figure only before or after: by size · x 1 · ms" in note for note in made.notes)
 
 
@@ -179,7 +189,8 @@ def test_places_that_share_a_name_say_in_what_they_differ(tmp_path):
     for processor in ("EPYC", "Xeon"):
         (tmp_path / processor).mkdir()
         for day in (1, 2, 3):
-            result(tmp_path / processor / f"{day}.json", f"2026-01-0{day}", STEADY[0], processor=processor)
+            medians = STEADY[day % 2]
+            result(tmp_path / processor / f"{day}.json", f"2026-01-0{day}", medians, processor=processor)
     notes = history([tmp_path / "EPYC", tmp_path / "Xeon"]).notes
     compared = [note.split(", ")[4] for note in notes if note.startswith("compared: ")]
     assert compared == ["processor EPYC", "processor Xeon"]
@@ -189,7 +200,9 @@ def test_results_without_figures_are_not_called_compared(tmp_path):
     for day in (1, 2, 3):
         made = content(f"2026-01-0{day}", bench="roofline") | {"rows": [{"ms": 1.0}], "parts": []}
         (tmp_path / f"r{day}.json").write_text(json.dumps(made), "utf8")
-    line = "not compared, because its results share no figure with an interval: roofline of m, cpu, 1 thread"
+    line = (
+        "not compared, because its results share no figure with an interval that varies: roofline of m, cpu"
+    )
     with pytest.raises(TraceError, match=f"^{line}"):
         history([tmp_path])
     three(tmp_path)
@@ -229,7 +242,7 @@ def test_nothing_to_read(tmp_path):
 def test_command(tmp_path, capsys):
     three(tmp_path)
     assert cli.run(["bench", "history", str(tmp_path)]) == 0
-    assert "0 of 4 figures moved" in capsys.readouterr().out
+    assert "0 of 3 figures moved" in capsys.readouterr().out
     result(tmp_path / "c.json", "2026-02-01", (3.0, 2.0, 3.0))
     out = tmp_path / "out" / "moved.json"
     out.parent.mkdir()

@@ -198,7 +198,25 @@ def test_a_pair_is_of_one_sitting(tmp_path):
     found = write(tmp_path / "r", rows, ("autoregressive", "a"))
     one = found.table().iloc[1]
     assert (one["prompts"], one["pairs"], one["pooled_speedup"]) == (2, 1, 2.0)
-    assert any("no pair" in note for note in found.notes())
+    assert any("up to 1 prompt of a cell without a pair" in note for note in found.notes())
+    assert "tokens/s, mean" in found.shown()
+
+
+def test_one_row_is_missing(tmp_path):
+    rows = [(cell, prompt, 10, 1.0, "x") for cell, prompt in product((0, 1), range(9))]
+    assert "1 row is still missing" in write(tmp_path / "r", rows[1:], ("autoregressive", "a")).notes()
+
+
+def test_failures_that_are_not_listed_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "NOTES", 6)
+    rows = [(0, prompt, 10, 1.0, "x") for prompt in range(9)]
+    found = write(tmp_path / "r", rows, ("autoregressive",))
+    for prompt in range(len(rows)):
+        file = tmp_path / "r" / "rows" / f"c000-r0-p{prompt:04d}.json"
+        files.write_json(file, json.loads(file.read_text()) | {"error": f"out of memory {prompt}"})
+    notes = found.notes()
+    assert len(notes) == files.NOTES + 1
+    assert notes[-1] == "... and 3 more failures (Results.failures() lists all)"
 
 
 def test_a_row_without_tokens_has_no_speed(tmp_path):
@@ -1030,8 +1048,13 @@ def test_each_drafter_keeps_its_layout_under_each_target():
         {"cell": 0, "environment": "a"}, {"cell": 1, "environment": "b"},
         {"cell": 0, "environment": "b"}, {"cell": 0, "environment": None},
     ]  # fmt: skip
-    results = SimpleNamespace(cells=cells, records=lambda: rows, environments=environments)
-    layouts = running.layouts_of(results)
+    read = []
+
+    class Read(SimpleNamespace):
+        environments = property(lambda self: read.append(1) or environments)
+
+    layouts = running.layouts_of(Read(cells=cells, records=lambda: rows))
+    assert len(read) == 1, "once, not for every row: each reads the files"
     assert layouts.model == {"large": "plain"}
     assert layouts.drafters == {"large": {"small": "w8a8"}, "gguf:large": {"small": "transposed"}}
 

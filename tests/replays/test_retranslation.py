@@ -117,6 +117,10 @@ def test_bleu_of_sums_is_the_corpus_bleu():
     columns = [[r[0] for r in right], [right[0][1], None]]
     wanted = sacrebleu.corpus_bleu(said, columns).score
     assert float(quality.bleu(quality.statistics(said).sum(0))) == pytest.approx(wanted)
+    right, text = [["the dog sat on a mat"]], ["the cat sat on mat"]  # without a common run of four words
+    wanted = sacrebleu.corpus_bleu(text, [right[0]]).score
+    few = Quality("13a", right)
+    assert float(few.bleu(few.statistics(text).sum(0))) == pytest.approx(wanted) and wanted > 0
     assert quality.chrf(said) == pytest.approx(sacrebleu.corpus_chrf(said, columns).score)
 
 
