@@ -17,6 +17,7 @@ from specviz.trace import Recorder, Trace
 from specviz.view import flicker
 from specviz.view.updates import ribbon
 from specviz.widgets import flicker as widget
+from specviz.widgets.columns import columns as player_columns
 
 WORDS = {2: "?", 7: "?", 9: "?", 10: "a", 11: " b", 12: " c", 13: " d", 14: " e", 1: "</s>"}
 A, B, C, D, E, END = 10, 11, 12, 13, 14, 1
@@ -179,6 +180,10 @@ def test_cache_rows_that_are_not_recorded_are_unknown(two, since):
     assert [widget._source(row, same_source=True)[-1] for row in rows] == [row.cache for row in rows]
     drawn = flicker.figure([ribbon(trace)])
     assert drawn.count('"said">cache ') == drawn.count('"said">cache 5/20') == len(rows[since:])
+    shown = [u for prompt in player_columns(trace)[0]["prompts"] for u in prompt["updates"]]
+    for update in shown:
+        number = "an unknown number" if update["update"] < since else "5"
+        assert update["said"].endswith(f"; {number} of 20 rows of its prompt stay in the cache")
 
 
 def test_a_stream_without_times_has_none(two):

@@ -133,9 +133,9 @@ def by_length(trace: Trace) -> pd.DataFrame:
     import pandas as pd
 
     steps = draft_counts(trace)
-    longest = int(steps["depth"].max()) if len(steps) else 0
-    if longest < 2 or (steps["depth"] != steps["sent"]).any():
+    if not steps["depth"].max() >= 2 or (steps["depth"] != steps["sent"]).any():
         return pd.DataFrame(columns=["k", "first", "tau"])
+    longest = int(steps["depth"].max())
     outputs = trace.outputs
     outputs = outputs[outputs["kept"].to_numpy()].sort_values(["run", "prompt", "position"])
     origin = outputs["origin"]

@@ -88,13 +88,17 @@ def drafts(trace: Trace) -> pd.DataFrame:
     -------
     DataFrame
         One row per cycle: ``run``, ``prompt``, ``update``, ``cycle``; ``drafted``, its candidates, and
-        ``depth``, the longest path of them; both 0 without a draft.
+        ``depth``, the longest path of them; both 0 without a draft, and NaN in a run that recorded its text
+        alone.
     """
     keys, nodes = ["run", "prompt", "update", "cycle"], trace.nodes
     nodes = nodes[~nodes["status"].isin(["below_budget", "unsent", "unreviewed"])]
     by = nodes[nodes["source"] != "window"].groupby(keys, observed=True)["depth"]
     table = trace.cycles[keys].merge(by.agg(drafted="size", depth="max").reset_index(), how="left", on=keys)
-    return table.fillna({"drafted": 0, "depth": 0}).astype({"drafted": int, "depth": int})
+    columns = ["drafted", "depth"]
+    silent = table["run"].isin([part.run["run"] for part in trace.split() if part.run["record"] is None])
+    table[columns] = table[columns].fillna(0).where(~silent)
+    return table if silent.any() else table.astype(dict.fromkeys(columns, int))
 
 
 def _passes(trace: Trace, model: str) -> pd.DataFrame:

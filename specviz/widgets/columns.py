@@ -522,14 +522,15 @@ def _updates(cycles: pd.DataFrame, first: int) -> list[Json]:
             now = updates.words(each["source"])
             common = "".join(now[: updates.same(before, now)])
             source, old = visible(each["source"]), visible(common)
-            reused = int(each["reused"]) if each["reused"] == each["reused"] else 0
+            reused = int(each["reused"]) if each["reused"] == each["reused"] else None
             fresh = source[len(old) :].strip()
             line = (
                 f"the source continues with ‘\u2068{fresh}\u2069’"
                 if fresh
                 else "the source brings nothing new"
             )
-            line += f"; {reused} of {int(each['context'])} rows of its prompt stay in the cache"
+            kept = "an unknown number" if reused is None else reused
+            line += f"; {kept} of {int(each['context'])} rows of its prompt stay in the cache"
             facts = {"source": source, "new": js_length(old), "reused": reused, "said": line, "shown": None}
             entries.append({"update": int(each["update"]), "first": row} | facts)
             before = now
