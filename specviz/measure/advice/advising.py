@@ -909,7 +909,7 @@ def memory_of(drafter: Model, tokens: int) -> int | None:
 
 def confirm_on(
     model: Model, drafters: dict[str, Model], chosen: Sequence[Prediction], entries: Sequence[Entry],
-    most: int, rounds: int, kept: list[Row], keep: Callable[[], None],
+    most: int, rounds: int, kept: list[Row], keep: Callable[[], object],
     done: Callable[[str], None], advised_kinds: Sequence[str],
 ) -> tuple[list[Row], list[str]]:  # fmt: skip
     """Decode prompts with some settings and without drafts, in turns, and compare with the predictions.
