@@ -34,7 +34,7 @@ def lab(
 
     words = arguments or []
     named = words[:1] if words and not words[0].startswith("-") else []
-    folder, options = expanded(*named or ["specviz-notebooks"]), words[len(named) :]
+    folder, options = expanded("".join(named) or "specviz-notebooks"), words[len(named) :]
     if options and (copy_only or not options[0].startswith("-")):
         raise SpecvizError(f"lab takes one folder, and {shlex.join(options)} is not one of its options")
     if not copy_only and find_spec("jupyterlab") is None:

@@ -252,9 +252,9 @@ def test_a_larger_size_is_advised_only_if_the_method_takes_one(model, monkeypatc
     kind = find(method)
     longer_is_better = lambda self, built, ids: (5 * getattr(built, kind.size), 5, 0.01)
     monkeypatch.setattr(room.Turns, "text", longer_is_better)
-    found = specviz.calibrate(model, method, TEXTS, sizes=[8, 16, 32, 64], warm_up=0, rounds=1)
-    assert found.g == 64 and found.at_end == at_end
-    assert found.ended == (None if at_end else "draft_length is at most 64")
+    made = specviz.calibrate(model, method, TEXTS, sizes=[8, 16, 32, 64], warm_up=0, rounds=1)
+    assert made.g == 64 and made.at_end == at_end
+    assert made.ended == (None if at_end else "draft_length is at most 64")
 
 
 @pytest.mark.parametrize("name", [n for n in names() if find(n).size and find(n).drafts_with == "model"])
