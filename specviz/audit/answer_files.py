@@ -14,6 +14,7 @@ from ..chats import chat
 from ..errors import PromptError
 from ..files import checked, parsed, whole_text
 from ..models.protocols import Model, Prompt
+from ..paths import expanded
 from ..suites.files import load
 from ..suites.schema import Message
 from ..trace.engines import CONTEXT_FULL, CUT, ENDED
@@ -56,7 +57,7 @@ class Line(TypedDict, total=False):
     engine: Text | None
     temperature: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None
     top_p: Annotated[float, Field(gt=0, le=1)] | None
-    top_k: Annotated[int, Field(ge=0, lt=2**31)] | None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None  # -1 and 0: all tokens
     min_p: Setting | None
     typical_p: Setting | None
     repetition_penalty: Setting | None
@@ -146,7 +147,7 @@ def read(given: Given) -> list[Answer]:
         If there is no answer, or one is invalid; the message names its line.
     """
     if isinstance(given, str | Path):
-        path = Path(given)
+        path = expanded(given, PromptError)
         entries = [
             (f"{path}, line {number}", parsed(raw, f"{path}, line {number}", error=PromptError))
             for number, raw in enumerate(load(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
@@ -192,7 +193,7 @@ def _answer(where: str, entry: Record) -> Answer:
         line.get("engine") or "",
         line.get("temperature") or 0.0,
         1.0 if line.get("top_p") is None else float(line["top_p"] or 1.0),
-        line.get("top_k") or 0,
+        max(line.get("top_k") or 0, 0),
         "" if name is None else str(name),
         line.get("kind") or "",
         _altered(line),

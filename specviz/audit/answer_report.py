@@ -154,7 +154,8 @@ class Likelihood:
         setting = f"temperature {self.temperature:g}, top-p {self.top_p:g}"
         setting += f", top-k {self.top_k}" if self.top_k else ""
         whose = f" of {self.engine}" if self.engine else ""
-        head = f"{self.texts} sampled answers{whose} ({setting}), {self.tokens:,} tokens: "
+        many = plural(self.texts, "sampled answer")
+        head = f"{many}{whose} ({setting}), {plural(self.tokens, 'token')}: "
         if self.tokens < LEAST_TOKENS:
             return f"{head}{UNSURE}: testing the set needs {LEAST_TOKENS} tokens"
         words = f"mean log probability {self.mean:.3f}, {self.expected:.3f} expected, z = {self.z:+.1f}"
@@ -229,7 +230,7 @@ class Sibling:
         )
         if not self.like:
             few = f" (the test needs at least {LEAST_TEXTS})" if self.texts < LEAST_TEXTS else ""
-            return f"{self.texts} answers cannot be distinguished{few}: {numbers}"
+            return f"{plural(self.texts, 'answer')} cannot be distinguished{few}: {numbers}"
         rest = self.target if self.like == self.name else self.name
         return f"{self.texts} answers look like {self.like}, not like {rest}: {numbers}"
 

@@ -33,6 +33,7 @@ from ..methods.sampling import Sampling, TemperatureLast
 from ..models import load
 from ..models.protocols import Model
 from ..models.text import Text
+from ..paths import expanded
 from . import setup
 from .answer_files import Answer, Given, read, to_its_end, tokenised
 from .answer_report import (
@@ -48,6 +49,7 @@ from .answer_report import (
     Sibling,
     TextVerdict,
 )
+from .law import spell
 from .reference import Reference, Stepwise, reference_of
 
 DEFAULT = 0.5  # logits, if no honest answers of the engine are given
@@ -483,7 +485,8 @@ class _Judge:
         else:
             places = self.places(prompt, ids)
         reading = Reading(prompt, ids, float(places.margin.mean()) if len(ids) else 0.0)
-        if places.margin.any() or places.end > 0:
+        # The end of an answer that was cut off does not count, and float64 is slow.
+        if places.margin.any() or (answer.end in ("stop", "") and places.end > 0):
             places = self.places(prompt, ids, double=True)
         result = replace(
             blank,
@@ -545,14 +548,15 @@ class _Judge:
     def _sampled(
         self, answer: Answer, envelope: float, prompt: list[int], ids: list[int], blank: TextVerdict
     ) -> tuple[TextVerdict, Reading]:
-        moments, place = self.moments(prompt, ids, sampling_of(answer), answer.end == "stop", envelope)
+        sampling = sampling_of(answer)
+        moments, place = self.moments(prompt, ids, sampling, answer.end == "stop", envelope)
         reading = Reading(prompt, ids, moments=moments)
         if place is None:
             return replace(
                 blank, reason="sampled: a single text shows little; the set is tested below"
             ), reading
         words = "the end" if place == len(ids) else repr(self._words(ids[place]))
-        why = f"token {place}, {words}, cannot be drawn there (top-p {answer.top_p:g})"
+        why = f"token {place}, {words}, cannot be drawn there ({spell(sampling)})"
         sure = answer.ids is not None
         why = why if sure else f"{why}, if these are its tokens: give token_ids to be sure"
         return replace(blank, verdict=OTHER if sure else UNSURE, reason=why, place=place), reading
@@ -619,7 +623,7 @@ def _sibling(target: Model, sibling: Loadable, device: str | None, dtype: str | 
         other = _loaded(sibling, device, dtype)
         target.check_vocabulary(other)
         return _Judge(other)
-    path = Path(sibling.removeprefix("template:"))
+    path = expanded(sibling.removeprefix("template:"), ParameterError)
     try:
         template = path.read_text("utf8")
     except (OSError, UnicodeDecodeError) as error:

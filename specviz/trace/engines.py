@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 # Engines' names for an answer that was cut off, and for one that ended by itself.
 CONTEXT_FULL = "contextLengthReached"
 CUT = ("length", "limit", "max_tokens", "maxPredictedTokensReached", CONTEXT_FULL)
-ENDED = ("stop", "eos", "end_turn", "eosFound")
+ENDED = ("stop", "eos", "eos_token", "end_turn", "eosFound")
 SPECULATED = "used speculation, so it cannot be the baseline"
 NO_DRAFTS = "it reports no drafts"
 

@@ -14,6 +14,7 @@ from specviz import cli
 from specviz.audit import answer_files, answer_report
 from specviz.audit import answers as audit
 from specviz.audit.answer_report import NOISE, OTHER, OWN, UNSURE, Sibling
+from specviz.audit.reference import Reference
 from specviz.errors import ParameterError, PromptError
 from specviz.measure.advice.readings import sampling_of
 from specviz.methods.sampling import Sampling, TemperatureLast
@@ -221,6 +222,22 @@ def test_an_engines_name_for_a_cut_answer_does_not_matter(town, honest):
     more = line | {"max_tokens": 64}
     assert verdicts([more | {"finish_reason": "contextLengthReached"}], town) == [OWN]
     assert verdicts([more | {"finish_reason": "limit"}], town) == [UNSURE]
+
+
+def test_an_engines_name_for_an_answer_that_ended_does_not_matter(town, honest):
+    line = next(each for each in honest if each["finish_reason"] == "stop")
+    for reason, verdict in (("eos_token", OWN), ("eosFound", OWN), ("stop_sequence", UNSURE)):
+        assert verdicts([line | {"finish_reason": reason}], town) == [verdict], reason
+
+
+def test_an_answer_that_was_cut_off_is_not_read_again_in_float64(town, honest, monkeypatch):
+    """The target goes on after it, which decides nothing."""
+    cut = [line for line in honest if line["finish_reason"] == "length"]
+    monkeypatch.setattr(Reference, "double", None)
+    assert cut and set(verdicts(cut, town)) == {OWN}
+    ended = cut[0] | {"finish_reason": "stop"}
+    with pytest.raises(TypeError):
+        audit([ended], town)
 
 
 NEUTRAL = {
@@ -455,6 +472,7 @@ def test_sampled_answers_are_tested_as_a_set(town, drawn, honest):
     assert "sampled answers of vllm (temperature 0.9" in str(two[1])
     few = audit(drawn[:1], town).drawn[0]
     assert few.verdict == UNSURE and "needs 100 tokens" in str(few)
+    assert str(few).startswith("1 sampled answer of transformers (")
 
 
 def test_llama_cpp_applies_the_temperature_last(town):
@@ -504,7 +522,10 @@ def test_a_token_that_cannot_be_drawn_is_not_the_targets(town, drawn):
     line = next(each for each in drawn if len(each["token_ids"]) > 6)
     bad, _ = replaced(town, line, 2, 12.0)
     (text,) = audit([bad], town).texts
-    assert text.verdict == OTHER and text.place == 2 and "top-p 0.95" in text.reason
+    assert text.verdict == OTHER and text.place == 2
+    assert "cannot be drawn there (temperature 0.9, top-p 0.95)" in text.reason
+    (text,) = audit([bad | {"top_p": 1.0, "top_k": 1}], town).texts
+    assert text.verdict == OTHER and "cannot be drawn there (temperature 0.9, top-k 1)" in text.reason
     assert audit([words_alone(bad)], town).texts[0].verdict == UNSURE
 
 
@@ -585,6 +606,7 @@ BAD = [
     ('{"prompt": "a", "answer": 1}', "answer should be a string, not 1"),
     ('{"prompt": "a", "answer": "b", "temperature": -1}', "temperature"),
     ('{"prompt": "a", "answer": "b", "top_p": 0}', "top_p"),
+    ('{"prompt": "a", "answer": "b", "top_k": -2}', "top_k"),
     ('{"prompt": "a", "answer": "b", "repeat_penalty": "1.1"}', "repeat_penalty should be a number"),
     ('{"prompt": "a", "token_ids": [-1]}', "token_ids[0]"),
     ("[", "is not JSON"),
@@ -599,6 +621,21 @@ def test_a_bad_line_is_named(tmp_path, town, line, words):
     with pytest.raises(PromptError, match="line 2") as error:
         audit(path, town)
     assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("top_k", [-1, 0, None])
+def test_engines_spell_all_tokens_differently(top_k):
+    (line,) = answer_files.read([{"prompt": "a", "answer": "b", "temperature": 1.0, "top_k": top_k}])
+    assert line.top_k == 0
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, town, honest, monkeypatch):
+    """A shell leaves it in --answers=~/a.jsonl and in template:~/b.jinja."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.jsonl").write_text(json.dumps(honest[0]) + "\n")
+    (tmp_path / "b.jinja").write_text(town.tokenizer.chat_template)
+    result = audit("~/a.jsonl", town, sibling="template:~/b.jinja")
+    assert result.holds and result.sibling.name == "the template b.jinja"
 
 
 def test_the_command(tmp_path, honest, town, capsys):
