@@ -91,12 +91,13 @@ class Written:
     canvas: list[int] = field(default_factory=list)  # ... and which of its canvases
     # Log-odds of every masked cell of the current block in that canvas.
     odds: list[dict[int, float]] = field(default_factory=list)
-    bits: list[dict[int, bytes]] = field(default_factory=list)  # hashes of those cells' logits
+    # Hashes of those cells' logits; of an invariant model alone, for these are copied from its device.
+    bits: list[dict[int, bytes]] = field(default_factory=list)
     passes: int = 0
     end: str | None = None
     refreshed: list[int] = field(default_factory=list)  # entries whose pass computed every position
 
-    def add(self, cycle: Cycle, block: int) -> None:
+    def add(self, cycle: Cycle, block: int, invariant: bool) -> None:
         """Add a cycle."""
         self.end = cycle.end
         verdict, read = cycle.verdict, cycle.cells_read
@@ -115,7 +116,8 @@ class Written:
             odds = np.asarray(verdict.read_odds)[mine]
             cells = read.cell[mine].tolist()
             self.odds.append(dict(zip(cells, odds.tolist())))
-            self.bits.append(dict(zip(cells, map(_hashed, read.logits[torch.as_tensor(mine)]))))
+            if invariant:
+                self.bits.append(dict(zip(cells, map(_hashed, read.logits[torch.as_tensor(mine)]))))
 
     def same_text(self, other: Written) -> bool:
         """Whether both have the same tokens in the same cells, in any order."""
@@ -260,7 +262,7 @@ class _Audit:
         kept = []
         for cycles in decode_canvases(self.target, prompts, method, max_new_tokens=self.length):
             for cycle in cycles:
-                written[cycle.row].add(cycle, method.block)
+                written[cycle.row].add(cycle, method.block, self.target.invariant)
                 if cycle.row == keep:
                     kept.append(cycle)
         return written, kept

@@ -151,7 +151,9 @@ class Reference:
     def wide_net(self) -> Net:
         """A copy of the module in float64 on the CPU."""
         with torch.inference_mode(False):  # our own code may read it, and needs version counters
-            net = copy.deepcopy(self.net).to("cpu", torch.float64).eval()
+            # No second copy on the model's own device, which may have no room for it.
+            memo = {id(each): _widened(each) for each in (*self.net.parameters(), *self.net.buffers())}
+            net = copy.deepcopy(self.net, memo).eval()
         if net.config._attn_implementation not in ("eager", "sdpa"):
             net.set_attn_implementation("eager")
         experts = getattr(net, "_can_set_experts_implementation", None)  # our own modules lack it
@@ -276,6 +278,13 @@ class Stepwise:
         native.counts[:n], native.lists[:n], native.outputs[:n] = 1, native.alone[0], wanted
         native.decode(n)
         return native.logits(n) if wanted else None
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """A copy of a parameter or buffer on the CPU, in float64 unless it holds integers."""
+    dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
+    wide = tensor.detach().to("cpu", dtype, copy=True)
+    return torch.nn.Parameter(wide, False) if isinstance(tensor, torch.nn.Parameter) else wide
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -57,6 +57,19 @@ def test_what_is_right_holds(batch):
     assert json.loads(result.to_json())["rows"][2]["steps"] == LENGTH * len(PROMPTS)
 
 
+@pytest.mark.parametrize("invariant", [False, True])
+def test_logits_are_hashed_only_where_bits_are_compared(monkeypatch, invariant):
+    """Each hash copies a row of logits from the model's device."""
+    module, hashed = sys.modules["specviz.audit.canvases"], []
+    real = module._hashed
+    monkeypatch.setattr(module, "_hashed", lambda row: hashed.append(len(row)) or real(row))
+    model = tiny(3, shift=1, dtype=torch.float32, eos=())
+    model.invariant = invariant
+    monkeypatch.setattr(model, "make_invariant", lambda: None)  # not possible on every processor
+    run(["ssd:block=4"], model, PROMPTS[:1])
+    assert bool(hashed) == invariant
+
+
 def broken_guess(self, draft, told):
     """Take a cell other than the surest."""
     at = told.surest(-1)
