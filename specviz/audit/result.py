@@ -102,9 +102,10 @@ class Row(Judged):
         Whether its prompts are the updates of streams.
     spared : int
         Number of prompts that may differ by ties and noise, however few there are: one in batches, where
-        passes have other shapes than in single runs, so that no method is more than exact up to ties; and all
-        autoregressive texts of an invariant model in 16 bits, which the stock module rounds differently.
-        Other methods are compared with these texts, bit for bit.
+        passes have other shapes than in single runs, so that no method is more than exact up to ties. On an
+        invariant model in 16 bits: all autoregressive texts, which the stock module rounds differently, and
+        all texts of methods that take ties (``cm_asd``, ``specdec``), as scores of 16 bits often tie. The
+        texts of other methods must equal the autoregressive ones.
     """
 
     method: str
@@ -129,7 +130,7 @@ class Row(Judged):
         return self.bug == 0 and small <= max(self.spared, SHARE * self.prompts) and self.prompts > 0
 
     def __str__(self) -> str:
-        return _with_draft(self)
+        return with_draft(self.method, self.draft, self.sampling)
 
     def count(self, differences: list[Difference]) -> None:
         """Count one prompt with all its differences."""
@@ -253,7 +254,8 @@ class Drawn(Judged):
 
     def __str__(self) -> str:
         outcome = f"it raised {self.reason}" if self.test is None else self.test
-        return f"{_with_draft(self)}, first tokens of prompt {self.prompt}: {outcome}"
+        words = with_draft(self.method, self.draft, self.sampling)
+        return f"{words}, first tokens of prompt {self.prompt}: {outcome}"
 
 
 COLUMNS = ("method", "draft", "sampling", "prompts", "tokens", *VERDICTS, "bound", "verdict")
@@ -368,8 +370,12 @@ class AuditResult:
         kernels = f", {self.kernels} kernels" if self.kernels else ""
         kernels += ", compared bit for bit" * self.invariant
         machine = f"{self.device}, {plural(self.threads, 'thread')}"
-        words = {"tie": "ties", "noise": "kernel noise", "reference_noise": "reference noise", "bug": "bugs"}
-        numbers = [f"{sum(getattr(row, name) for row in self.rows)} {word}" for name, word in words.items()]
+        tie, noise, reference, bug = (
+            sum(getattr(row, name) for row in self.rows)
+            for name in ("tie", "noise", "reference_noise", "bug")
+        )
+        numbers = [plural(tie, "tie"), f"{noise:,} kernel noise", f"{reference:,} reference noise",
+                   plural(bug, "bug")]  # fmt: skip
         parted, texts = self.parted
         if texts and not self.invariant:
             numbers.append(f"{parted:,} of {plural(texts, 'greedy text')} differ ({parted / texts:.1%})")
@@ -389,9 +395,9 @@ class AuditResult:
         return json.dumps(finite(result), ensure_ascii=False, allow_nan=False)
 
 
-def _with_draft(of: Row | Drawn) -> str:
-    """The method, draft and sampling, in words."""
-    return f"{of.method}{f' with {of.draft}' if of.draft else ''}, {of.sampling}"
+def with_draft(method: str, draft: str, sampling: str) -> str:
+    """The method, its draft if it has one, and the sampling, in words."""
+    return f"{method}{f' with {draft}' if draft else ''}, {sampling}"
 
 
 def _line(of: LawResult | Drawn) -> Line:

@@ -28,7 +28,7 @@ from specviz.cli.options import (
     option,
 )
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError, loading
+from specviz.errors import ParameterError, loading, plural
 from specviz.escape import visible
 from specviz.files import write_text
 
@@ -51,7 +51,6 @@ class Limits(TypedDict):
 
 
 MOST_DIFFERENCES = 40  # printed by the audit
-ORDER = ("not the target's", "cannot tell", "within the noise", "the target's own")
 
 Target = Annotated[
     str | None,
@@ -241,6 +240,7 @@ def _answers(path: Path, model: str | None, threads: int, json: Path | None, opt
         raise ParameterError("--answers needs a model to compare with: name it with --model")
     with loading():
         from specviz import audit as auditing
+        from specviz.audit.answer_report import NOISE, OTHER, OWN, UNSURE
 
         with _counting("answers") as tick:
             result = auditing.answers(path, model, threads=threads, progress=tick, **options)
@@ -248,10 +248,11 @@ def _answers(path: Path, model: str | None, threads: int, json: Path | None, opt
         print(visible(line))
     print()
     doubted = [text for text in result.texts if text.reason]
-    for text in sorted(doubted, key=lambda text: ORDER.index(text.verdict))[:MOST_DIFFERENCES]:
+    worst_first = (OTHER, UNSURE, NOISE, OWN)
+    for text in sorted(doubted, key=lambda text: worst_first.index(text.verdict))[:MOST_DIFFERENCES]:
         print(visible(str(text)))
-    if len(doubted) > MOST_DIFFERENCES:
-        print(f"{len(doubted) - MOST_DIFFERENCES} more answers are in the result (--json)")
+    if (more := len(doubted) - MOST_DIFFERENCES) > 0:
+        print(f"the result has {plural(more, 'more answer')} (--json)")
     for part in (*result.drawn, *filter(None, [result.sibling])):
         print(visible(str(part)))
     print(visible(result.summary))
@@ -265,6 +266,7 @@ def _soak(ledger: Path | None, soak: bool, threads: int, options: Values) -> Non
     if ledger is None:
         raise ParameterError("a soak keeps its entries in a file: name it with --ledger FILE")
     with loading():
+        from specviz.audit.result import with_draft
         from specviz.audit.soak import read_ledger, sums
         from specviz.audit.soak import soak as run
     from specviz.measure.timing import threads as on_threads
@@ -283,9 +285,10 @@ def _soak(ledger: Path | None, soak: bool, threads: int, options: Values) -> Non
     bugs = [(entry, bug) for entry in entries for bug in entry["bugs"]]
     for entry, bug in bugs[:MOST_DIFFERENCES]:
         place = f"entry {entry['number']} of seed {entry['seed']}, {entry['setting']['model']}"
-        print(visible(f"{place}: {bug['method']} {bug['draft']} {bug['sampling']}: {bug['reason']}"))
+        words = with_draft(bug["method"], bug["draft"], bug["sampling"])
+        print(visible(f"{place}: {words}: {bug['reason']}"))
     if refused := sum(bool(entry["refused"]) for entry in entries):
-        print(f"{refused} of {len(entries)} entries were rejected before any work")
+        print(f"rejected before any work: {refused} of {len(entries)}")
     raise typer.Exit(1 if bugs else 0)
 
 
@@ -295,7 +298,7 @@ def _line(entry: SoakEntry) -> str:
     if entry["refused"]:
         return f"{about}: refused: {entry['refused']}"
     tokens, bugs = (sum(row[name] for row in entry["rows"]) for name in ("tokens", "bug"))
-    return f"{about}: {tokens} tokens, {bugs} bugs ({entry['seconds']:g} s)"
+    return f"{about}: {plural(tokens, 'token')}, {plural(bugs, 'bug')} ({entry['seconds']:g} s)"
 
 
 def _audited(
@@ -330,12 +333,12 @@ def _print_result(result: AuditResult) -> None:
     """Print the table, the methods left out, the differences and the summary."""
     _print_rows(result.table(), ("bound", "tokens", "prompts"))  # the summary line has them too
     if result.left_out:
-        print(_left_out(result.left_out))
+        print(visible(_left_out(result.left_out)))
     for audited, difference in result.differences[:MOST_DIFFERENCES]:
-        print(visible(f"{audited.method} {audited.draft} {audited.sampling}: {difference}"))
-    if len(result.differences) > MOST_DIFFERENCES:
-        print(f"{len(result.differences) - MOST_DIFFERENCES} more differences are in the result (--json)")
-    print(result.summary)
+        print(visible(f"{audited}: {difference}"))
+    if (more := len(result.differences) - MOST_DIFFERENCES) > 0:
+        print(f"the result has {plural(more, 'more difference')} (--json)")
+    print(visible(result.summary))
 
 
 def _print_rows(rows: list[Values], drop_first: tuple[str, ...] = ()) -> None:
@@ -383,7 +386,8 @@ def _test_streams(target: Model, number: int) -> list[Stream]:
     room = target.max_length // 2
     fitting = [stream for stream, each in zip(streams(made), made) if len(target.encode(each.source)) < room]
     if absent := number - len(fitting):
-        print(f"specviz: {absent} streams are too long for {target.name} and are skipped", file=sys.stderr)
+        words = f"specviz: skipped, as too long for {target.name}: {plural(absent, 'stream')}"
+        print(visible(words), file=sys.stderr)
     return fitting
 
 

@@ -24,8 +24,9 @@ from specviz import audit
 from specviz.audit.batches import _Rows
 from specviz.audit.law import ChiSquare, LawResult
 from specviz.audit.reference import Reference, reference_of
-from specviz.audit.result import COLUMNS, AuditResult, Drawn, Row
+from specviz.audit.result import COLUMNS, AuditResult, Difference, Drawn, Row
 from specviz.audit.text import Decoding, _measure
+from specviz.cli.auditing import _print_result
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import reduce
 from specviz.loop.cycle import decode
@@ -526,3 +527,38 @@ def test_laws_that_hold_are_one_row_a_method_and_a_breach_stands_apart():
         ("b", "law, temperature 1: off by 2e-17", 0, "holds"),
         ("a", "chi-square, 2 settings: 120 draws, least p = 0.03", 0, "holds"),
     ]
+
+
+def test_what_is_printed_is_visible_and_in_number(capsys):
+    odd = Difference(0, 1, "bug", "a token\x1b[31m")
+    result = AuditResult(
+        model="m\x1b", device="cpu", dtype="float32", threads=1, max_new_tokens=4, bound=1e-4,
+        rows=[Row("unispec", "", "greedy", 1e-4, 1, 4, tie=1, bug=1, differences=[odd] * 41)],
+        laws=[], drawn=[], left_out={"calm": "needs\x1b early exits"},
+    )  # fmt: skip
+    _print_result(result)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "calm (needs⟨U+001B⟩ early exits)" in out
+    assert "unispec, greedy: prompt 0, token 1: bug: a token⟨U+001B⟩[31m\n" in out
+    assert "the result has 1 more difference (--json)\n" in out
+    assert "1 prompt, 1 tie, 0 kernel noise, 0 reference noise, 1 bug, 1 of 1 greedy text differ" in out
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_model_is_widened_without_a_second_copy_where_it_is(monkeypatch, tied):
+    """A GPU may have no room for one."""
+    target = llama(seed=0)
+    if tied:
+        target.net.lm_head.weight = target.net.model.embed_tokens.weight
+    target.net.register_buffer("places", torch.arange(3))
+    real = torch.nn.Parameter.__deepcopy__
+    copied = []
+    monkeypatch.setattr(torch.nn.Parameter, "__deepcopy__", lambda *given: copied.append(1) or real(*given))
+    wide = reference_of(target).wide_net
+    assert not copied
+    assert {each.dtype for each in wide.parameters()} == {torch.float64}
+    assert {each.dtype for each in target.net.parameters()} == {torch.float32}
+    assert wide.places.dtype == torch.int64 and wide.model.rotary_emb.inv_freq.dtype == torch.float64
+    assert (wide.lm_head.weight is wide.model.embed_tokens.weight) == tied
+    for one, other in zip(wide.parameters(), target.net.parameters(), strict=True):
+        assert torch.equal(one, other.double()) and one.data_ptr() != other.data_ptr()
