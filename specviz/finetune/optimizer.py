@@ -1,4 +1,4 @@
-"""The recipes' optimiser: AdamW for embeddings and norms, orthogonalised momentum for matrices.
+"""The recipes' optimiser: Adam for embeddings and norms, orthogonalised momentum for matrices.
 
 A matrix's update is its momentum with all singular values brought near one (Muon, Jordan et al. 2024:
 five Newton-Schulz steps of a quintic); a three-dimensional tensor is a batch of matrices. The whole state
@@ -44,7 +44,7 @@ class Optimizer:
     model : torch.nn.Module
     matrix_rate, rate : float
         Peak learning rates of the matrices (in units of an orthogonal update's root mean square) and
-        of everything else (AdamW).
+        of everything else (Adam).
     """
 
     def __init__(
