@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -52,12 +52,17 @@ def writing(path: Path) -> Iterator[None]:
 def alone(path: Path) -> Iterator[None]:
     """Context in which no other process works on `path`, a file or folder.
 
+    The folders that it lies in are made, and deleted afterwards if nothing was written into them.
+
     Raises
     ------
     ModelError
         If another process does, or its place cannot be written.
     """
+    if not path.name:
+        raise ModelError(f"{path} is a folder: name a file in it")
     try:
+        absent = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         held = lock(path)
     except TraceError as error:
@@ -68,6 +73,9 @@ def alone(path: Path) -> Iterator[None]:
         yield
     finally:
         unlock(held)
+        with suppress(OSError):  # of the first one that is not empty
+            for folder in absent:
+                folder.rmdir()
 
 
 def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, int]) -> None:
