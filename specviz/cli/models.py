@@ -14,6 +14,7 @@ from specviz.cli.arguments import entries_of, hint, listed, on_threads, writable
 from specviz.cli.options import FILE, Device, Dtype, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError, loading, plural
+from specviz.escape import visible
 from specviz.files import checked, parsed, read_json
 
 if TYPE_CHECKING:
@@ -157,7 +158,12 @@ Prompts = Annotated[str | None, option(TRAINING)]
 AnswersFile = Annotated[
     Path | None, option("Answers made by specviz models answers, used instead of prompts.", "--answers")
 ]
-
+AnswerTokens = Annotated[
+    int | None,
+    option(
+        "Maximum number of tokens per answer to --prompts; default: 128.", "--max-new-tokens", "-n", min=1
+    ),
+]
 Tokens = Annotated[
     int | None, option("Learn from answers with this many tokens in total; default: all.", min=1)
 ]
@@ -251,7 +257,7 @@ def align(
     epochs: Annotated[float, option("How often each answer is read.")] = 3,
     rate: Annotated[float, option("Peak learning rate.")] = 5e-4,
     batch: Annotated[int, option("Texts per update.", min=1)] = 16,
-    max_new_tokens: NewTokens = 128,
+    max_new_tokens: AnswerTokens = None,
     tokens: Tokens = None,
     seed: Annotated[int, option("Seed of the order of the answers.", min=0)] = 0,
     threads: Threads = None,
@@ -294,11 +300,13 @@ def eagle(
     start: Annotated[
         str | None, option("A drafter of this target to train further: a folder, or a bundled one's name.")
     ] = None,
-    steps: Annotated[int, option("Steps of generation 3's training-time test.", min=1)] = 4,
+    steps: Annotated[
+        int | None, option("Steps of generation 3's training-time test; default: 4.", min=1)
+    ] = None,
     epochs: Annotated[float, option("How often each answer is read.")] = 3,
     rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
     batch: Annotated[int, option("Texts per update.", min=1)] = 16,
-    max_new_tokens: NewTokens = 128,
+    max_new_tokens: AnswerTokens = None,
     tokens: Tokens = None,
     seed: Annotated[int, option("Seed of the initial weights and the order.", min=0)] = 0,
     threads: Threads = None,
@@ -400,7 +408,7 @@ def check(
 
     with on_threads(threads):
         result = check_draft(load(drafter, device), load(target, device), entries, max_new_tokens)
-        print(result)
+        print(visible(str(result)))
         if card:
             print(f"written: {write_card(result, drafter, prompts)}")
 
@@ -419,7 +427,7 @@ def heads(
     epochs: Annotated[float, option("How often each answer is read.")] = 2,
     rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
     batch: Annotated[int, option("Texts per update.", min=1)] = 16,
-    max_new_tokens: NewTokens = 128,
+    max_new_tokens: AnswerTokens = None,
     tokens: Tokens = None,
     seed: Annotated[int, option("Seed of the initial weights and the order.", min=0)] = 0,
     threads: Threads = None,

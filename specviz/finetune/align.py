@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 
 from specviz.errors import ModelError, ParameterError, PromptError, plural
+from specviz.escape import markdown
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import speaks_by_its_last_state, states_of_answers, twin
@@ -54,7 +55,7 @@ class Aligned(Trained):
 
     def __str__(self) -> str:
         return (
-            f"{self.path} (agreement with the target on {self.held_out} held-out answers: "
+            f"{self.path} (agreement with the target on {plural(self.held_out, 'held-out answer')}: "
             f"{self.before:.3f} before, {self.after:.3f} after)"
         )
 
@@ -71,10 +72,10 @@ def align(
     epochs: float = 3,
     rate: float = 5e-4,
     batch: int = 16,
-    max_new_tokens: int = 128,
+    max_new_tokens: int | None = None,
     tokens: int | None = None,
     seed: int = 0,
-    device: str = "cpu",
+    device: str | None = None,
     force: bool = False,
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
@@ -104,12 +105,15 @@ def align(
         Peak learning rate; it rises for 3 % of the run and then falls to zero along a cosine.
     batch : int
         Texts per update.
-    max_new_tokens : int
-        Maximum number of tokens per answer; an answer that has not ended by then is learnt without an end.
+    max_new_tokens : int, optional
+        Maximum number of tokens per answer, unless the answers are given; an answer that has not ended by
+        then is learnt without an end. Default: 128.
     tokens : int, optional
         Learn from answers with this many tokens in total; a smaller set is part of a larger. Default: all.
     seed : int
         Seed of the order in which answers are read.
+    device : str, optional
+        Default: that of a model in memory, otherwise ``cpu``.
     force : bool
         Whether an existing folder may be replaced, and unfinished work with other settings deleted; its
         answers stay if this run would make the same.
@@ -124,11 +128,11 @@ def align(
         If there are fewer than two different prompts, one cannot be read, is a suite's question or leaves no
         room for an answer, or none of the given answers is of the kind that `drawn` names.
     ParameterError
-        If a value is out of range.
+        If a value is out of range or has no effect.
     """
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
     path = training.vacant(out, force)
-    given = training.to_learn(prompts)
+    given = training.to_learn(prompts, settings)
     if not isinstance(given, Answers) and drawn:
         raise ParameterError(
             "drawn answers must be given: make them with specviz models answers --temperatures, or drop "
@@ -277,7 +281,7 @@ class Judge:
         return linear(torch.cat(states).to(self.head.device), self.head, self.bias).float().softmax(-1)
 
 
-def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
+def _pair(target: Spec, draft: Spec, device: str | None) -> tuple[Target, Target]:
     """Load target and draft.
 
     Raises
@@ -285,6 +289,8 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
     ModelError
         If they differ in kind or vocabulary, or one is not in transformers' format.
     """
+    for each in (target, draft):
+        training.check_format(each)
     teacher, learner = (load(each, device, "float32", invariant=False) for each in (target, draft))
     for model in (teacher, learner):
         if not hasattr(model, "net"):
@@ -373,11 +379,12 @@ def _card(
     which = {None: "answers", False: "greedy answers", True: "answers drawn at a temperature"}[drawn]
     how = "the target's distributions (distillation)" if soft else "the target's tokens"
     return (
-        f"# {result.path.name}\n\n`{draft}`, fine-tuned on the {which} of `{target}` (prediction alignment, "
-        f"BiLD, section 3.5.1) by `specviz models align`.\n\n| | |\n| --- | --- |\n"
+        f"# {markdown(result.path.name)}\n\n`{markdown(draft)}`, fine-tuned on the {which} of "
+        f"`{markdown(target)}` (prediction alignment, BiLD, section 3.5.1) by `specviz models align`.\n\n"
+        "| | |\n| --- | --- |\n"
         f"| learnt | {how} |\n"
         f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |\n"
         f"| tokens of these answers | {result.tokens:,} |\n"
-        f"| agreement on {result.held_out:,} held-out answers | {result.before:.3f} before, "
+        f"| agreement on {plural(result.held_out, 'held-out answer')} | {result.before:.3f} before, "
         f"{result.after:.3f} after |\n"
     )

@@ -23,6 +23,7 @@ import torch
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from specviz.arguments import check_int
 from specviz.errors import ModelError, ParameterError, PromptError, plural
 from specviz.files import checked, parsed, replacing
 from specviz.finetune.checkpoint import alone, writing
@@ -97,14 +98,6 @@ class Answers:
         """Number of tokens in all answers."""
         return sum(len(row["answer"]) for row in self.rows)
 
-    @property
-    def digest(self) -> str:
-        """Hash of the prompts and answers."""
-        made = hashlib.blake2b(digest_size=8)
-        for row in self.rows:
-            made.update(json.dumps([row["prompt"], row["answer"]]).encode())
-        return made.hexdigest()
-
     def check(self, target: Target) -> None:
         """Check that the answers are the target's, and that it has all their tokens.
 
@@ -165,14 +158,13 @@ class AnswerOptions:
         if len(set(self.temperatures)) < len(self.temperatures):
             raise ParameterError("temperatures repeats a value and would repeat its answers: drop one")
         for name in ("max_new_tokens", "rows"):
-            if not getattr(self, name) > 0:
-                raise ParameterError(f"{name} must be positive, got {getattr(self, name)}")
+            check_int(name, getattr(self, name), 1)
 
 
 def answer(
     target: Target,
     prompts: Sequence[Sequence[int]],
-    out: Path,
+    out: str | Path,
     options: AnswerOptions | None = None,
     kinds: Sequence[str] = (),
     say: Say = print,
@@ -184,7 +176,7 @@ def answer(
     ----------
     target : Model
     prompts : sequence of sequences of int
-    out : Path
+    out : str or Path
         The file. If an interrupted run with the same target and options left one, it is continued.
     options : AnswerOptions, optional
     kinds : sequence of str, optional
@@ -202,7 +194,7 @@ def answer(
     PromptError
         If the file answers other prompts.
     """
-    options = options or AnswerOptions()
+    options, out = options or AnswerOptions(), expanded(out, ModelError)
     _check_answers(target, options)
     header = Header(
         format=FORMAT, model=target.name, content=target.file_content, max_new_tokens=options.max_new_tokens,
@@ -372,9 +364,17 @@ def _end(row: Row) -> int:
     return row["offset"] + states_count(row) if "offset" in row else 0
 
 
+def digest(texts: Iterable[tuple[list[int], list[int]]]) -> str:
+    """Short hash of prompts and their answers."""
+    made = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        made.update(json.dumps(text).encode())
+    return made.hexdigest()
+
+
 def _hash(row: Row) -> str:
     """Short hash of a row's text."""
-    return hashlib.blake2b(json.dumps([row["prompt"], row["answer"]]).encode(), digest_size=8).hexdigest()
+    return digest([(row["prompt"], row["answer"])])
 
 
 def _decoded(
@@ -417,7 +417,7 @@ def _answer_batch(
 
     def enter(context: Context, place: int) -> None:
         context.prefill([place], layers)
-        if layers:
+        if layers and place in context.states:  # a prompt of one token has none before the first pass
             texts[place].states.append(_stacked(context.states.pop(place), layers))
 
     with closing(target.open([text.prompt for text in texts], room)) as context:

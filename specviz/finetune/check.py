@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from specviz.draft import Draft
-from specviz.errors import ModelError, PromptError
+from specviz.errors import ModelError, PromptError, plural
+from specviz.escape import markdown
 from specviz.files import write_text
 from specviz.finetune.eagle_loss import EagleLoss, unroll, words
-from specviz.finetune.training import first_turns, read_card
+from specviz.finetune.training import read_card, share_text, tasks
 from specviz.loop.drafters import load_drafter
 from specviz.loop.run import generate
 from specviz.metrics.interval import LEAST as TEXTS
@@ -106,14 +107,14 @@ class DraftCheck:
     def card(self, prompts: str) -> str:
         """The section for a drafter's card; `prompts` names the source of the prompts."""
         lines = [
-            f"{CARD_BEGIN}, on {self.texts} greedy answers to prompts of `{prompts}`: how often a guess is "
-            "right if all guesses before it were.",
+            f"{CARD_BEGIN}, on {plural(self.texts, 'greedy answer')} to prompts of `{markdown(prompts)}`: "
+            "how often a guess is right if all guesses before it were.",
             "",
             "| depth | every position | where cycles begin | in the loop |",
             "| ---: | ---: | ---: | ---: |",
         ]
         for depth, row in self.depths.iterrows():
-            cells = [f"{row[share]:.3f} of {row[f'{share} places']:,.0f}" for share in SHARES]
+            cells = [f"{share_text(row[share])} of {row[f'{share} places']:,.0f}" for share in SHARES]
             lines.append(f"| {depth} | {' | '.join(cells)} |")
         return "\n".join([*lines, "", self.reason, ""])
 
@@ -157,7 +158,7 @@ def check_draft(draft: Loadable, model: Loadable, prompts: Prompts, max_new_toke
     PromptError
         If there are no prompts, one is not valid, or the texts are too short to guess in.
     """
-    given = first_turns(prompts)
+    given = [task.prompt for task in tasks(prompts)]
     target: Model = load(model)
     drafter = load_drafter(target, draft, None, None)
     if target.kind != "causal" or drafter.kind not in ("causal", "heads", "eagle"):
@@ -419,7 +420,8 @@ def _chains(
 
     `begun` limits each text to chains from these places. Default: from every place of the answer.
     """
-    counts = np.zeros((len(texts), len(guesses[0][1]), 2), int)  # heads may be fewer than DEPTH
+    depths = max(len(chains) for _, chains in guesses)  # of a short text fewer; heads may be fewer than DEPTH
+    counts = np.zeros((len(texts), depths, 2), int)
     for number, ((prompt, text), (first, chains)) in enumerate(zip(texts, guesses)):
         places = np.arange(first, len(text))
         alive = places >= prompt if begun is None else np.isin(places, begun[number])

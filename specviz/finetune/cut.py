@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import cross_entropy
 
-from specviz.errors import ModelError, ParameterError
+from specviz.arguments import check_int
+from specviz.errors import ModelError
+from specviz.escape import markdown
 from specviz.finetune import training
 from specviz.finetune.align import ABSENT, Student
 from specviz.models import load, trimmed
@@ -31,7 +33,7 @@ TEXTS = 16  # answers used to choose the scale of the scores
 @training.alone
 def cut(
     target: Spec, answers: Answers, out: str | Path, layers: int = 2, vocabulary: int = 8192, *,
-    device: str = "cpu", force: bool = False, say: Callable[[str], None] = training.print_line,
+    device: str | None = None, force: bool = False, say: Callable[[str], None] = training.print_line,
 ) -> Path:  # fmt: skip
     """Write the first layers of a target as a separate draft, for `specviz.finetune.align` to train.
 
@@ -50,6 +52,8 @@ def cut(
         Number of the target's layers to keep.
     vocabulary : int
         Rows of the draft's head.
+    device : str, optional
+        Default: that of a model in memory, otherwise ``cpu``.
     force : bool
         Whether an existing folder may be replaced.
 
@@ -61,6 +65,7 @@ def cut(
         If `layers` or `vocabulary` is out of range for the target.
     """
     path = training.vacant(out, force)
+    training.check_format(target)
     teacher = load(target, device, "float32", invariant=False)
     if not isinstance(teacher, Bergamot) and not (isinstance(teacher, Model) and teacher.plain):
         raise ModelError(
@@ -68,12 +73,8 @@ def cut(
             "translator"
         )
     answers.check(teacher)
-    for name, value, most in (
-        ("layers", layers, teacher.layers),
-        ("vocabulary", vocabulary, teacher.vocabulary),
-    ):
-        if not 0 < value <= most:
-            raise ParameterError(f"{name} must lie in 1 .. {most:,}, got {value:,}")
+    check_int("layers", layers, 1, teacher.layers)
+    check_int("vocabulary", vocabulary, 1, teacher.vocabulary)
     learnt, _ = training.parted(training.pairs_of(answers), say)
     counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
     tokens = training.draft_tokens(teacher.eos, counts, vocabulary, say)
@@ -92,9 +93,9 @@ def cut(
         draft.save(weights.on(teacher.net), torch.float16, folder)
 
     card = (
-        f"# {path.name}\n\nThe first {layers} layers of `{teacher.name}`, not trained. It can write "
-        f"{len(tokens):,} of the {teacher.vocabulary:,} tokens, which cover {share:.1%} of the answers. Made "
-        "by `specviz models cut`; embedding and head are the target's own.\n"
+        f"# {markdown(path.name)}\n\nThe first {layers} layers of `{markdown(teacher.name)}`, not trained. "
+        f"It can write {len(tokens):,} of the {teacher.vocabulary:,} tokens, which cover {share:.1%} of the "
+        "answers. Made by `specviz models cut`; embedding and head are the target's own.\n"
     )
     partial = training.begun(path, ["cut", teacher.content, layers, vocabulary], force)
     training.publish(partial, path, write, card)

@@ -21,10 +21,12 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypedDict
 
-from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.arguments import check_int
+from specviz.errors import ModelError, ParameterError, PromptError, plural
+from specviz.escape import markdown
 from specviz.files import read_json, read_json_lines
 from specviz.finetune import training
-from specviz.finetune.answers import check_apart
+from specviz.finetune.answers import check_apart, digest
 from specviz.finetune.masking import draw_masks
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import adapters, load
@@ -70,8 +72,8 @@ class Adapted(Trained):
 
     def __str__(self) -> str:
         return (
-            f"{self.path} (nats a cell of {self.held_out} held-out answers: {self.before:.3f} before, "
-            f"{self.after:.3f} after)"
+            f"{self.path} (nats a cell of {plural(self.held_out, 'held-out answer')}: "
+            f"{self.before:.3f} before, {self.after:.3f} after)"
         )
 
 
@@ -103,7 +105,7 @@ def adapt(
     batch: int = 16,
     tokens: int | None = None,
     seed: int = 0,
-    device: str = "cpu",
+    device: str | None = None,
     force: bool = False,
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
@@ -128,10 +130,10 @@ def adapt(
         Rank of the adapter's products; if `start` is given, its rank is used instead.
     longest : int
         Maximum number of tokens per answer, including the end token; longer answers are left out.
-    epochs, batch, tokens, seed, force, every
+    epochs, batch, tokens, seed, device, force, every
         See `specviz.finetune.align.align`.
     rate : float
-        Peak learning rate of the matrices (Muon) and of the mask's embedding (AdamW).
+        Peak learning rate of the matrices (Muon) and of the mask's embedding (Adam).
 
     Raises
     ------
@@ -143,18 +145,17 @@ def adapt(
     ParameterError
         If a value is out of range, or the target is not given by name or folder.
     """
-    settings = training.Settings(epochs, rate, batch, longest, seed, every, say, tokens)
-    training.positive(rank=rank)
+    settings = training.Settings(epochs, rate, batch, None, seed, every, say, tokens)
+    check_int("rank", rank, 1)
+    check_int("longest", longest, 1)
     path = training.vacant(out, force)
-    name = str(target) if isinstance(target, str | Path) else None
-    if name and (folder := find(name)) and folder == expanded(name):  # not a name: loadable from anywhere
+    if not isinstance(target, str | Path):
+        raise ParameterError("an adapter is loaded with its target by name: give the target's name or folder")
+    name = str(target)
+    if (folder := find(name)) and folder == expanded(name):  # not a name: loadable from anywhere
         name = str(folder.resolve())
     check_apart([text["prompt"] for text in texts])
-    model = adapters.base(
-        load(target, device, "float32", invariant=False, kernels="plain", backend=name and "torch")
-    )
-    if name is None:
-        raise ParameterError("an adapter is loaded with its target by name: give the target's name or folder")
+    model = adapters.base(load(target, device, "float32", invariant=False, kernels="plain", backend="torch"))
     if not model.eos:
         raise ModelError(f"{model.name} has no end token, with which answers must end")
     tensors = None if start is None else _tensors(start, model)
@@ -175,7 +176,7 @@ def adapt(
         tokens,
         seed,
         model.content,
-        training.digest(pairs),
+        digest((pair.prompt, pair.answer) for pair in pairs),
         None if tensors is None else [float(value.double().sum()) for value in tensors.values()],
     ]
     partial = training.begun(path, mark, force)
@@ -231,7 +232,10 @@ def unused_token(model: Model) -> int:
 
 
 def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest: int) -> list[Pair]:
-    """Texts and answers as token ids that end with an end token; those that are too long are left out."""
+    """Texts and answers as token ids, without those that are too long.
+
+    All end with the model's first end token, which also pads canvases, whichever one the target wrote.
+    """
     words: AnyTokenizer = model.tokenizer
     end, pairs = model.eos[0], []
     prompts = training.encoded(model, [text["prompt"] for text in texts])
@@ -242,7 +246,7 @@ def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest
         answers.check(model)
         first = len(pairs)
         pairs += [
-            pair._replace(number=first + pair.number)
+            pair._replace(number=first + pair.number, answer=[*pair.answer[:-1], end])
             for pair in training.pairs_of(answers) if pair.answer and pair.answer[-1] in model.eos
         ]  # fmt: skip
     room = model.max_length
@@ -429,15 +433,15 @@ def _card(
     number = sum(p.numel() for p in net.parameters() if p.requires_grad)
     token = model.tokenizer.convert_ids_to_tokens(mask) if model.tokenizer else str(mask)
     lines = [
-        f"# {result.path.name}", "",
-        f"`{model.name}` as a masked-diffusion model: a low-rank adapter by `specviz models diffusion`. "
-        "Attention is bidirectional; the position before a cell predicts it.", "",
+        f"# {markdown(result.path.name)}", "",
+        f"`{markdown(model.name)}` as a masked-diffusion model: a low-rank adapter by `specviz models "
+        "diffusion`. Attention is bidirectional; the position before a cell predicts it.", "",
         "| | |", "| --- | --- |", f"| trained parameters | {number:,} of {model.parameters:,} |",
-        f"| mask token | `{token}` ({mask}), its embedding trained |",
-        *([] if start is None else [f"| trained further from | `{Path(start).name}` |"]),
+        f"| mask token | {markdown(token)} ({mask}), its embedding trained |",
+        *([] if start is None else [f"| trained further from | `{markdown(Path(start).name)}` |"]),
         f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |",
-        f"| nats per cell of {result.held_out:,} held-out answers, padding included | "
+        f"| nats per cell of {plural(result.held_out, 'held-out answer')}, padding included | "
         f"{result.before:.3f} before, {result.after:.3f} after |",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
-from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.arguments import check_int
+from specviz.errors import ModelError, ParameterError, PromptError, plural
+from specviz.escape import markdown
 from specviz.finetune import eagle_loss, training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import digest, speaks_by_its_last_state, states_of_answers, twin
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 TEXTS = 8  # answers used to choose the initial scale of the scores
 STEPS = 4  # steps ahead for which agreement is reported
+TEST_STEPS = 4  # default steps of the training-time test
 OTHERS = 0.3  # rate of all but matrices, as a share of the matrices': as in the bundled drafters' recipes
 
 
@@ -55,7 +58,7 @@ class OwnEagle(Trained):
 
     def __str__(self) -> str:
         return (
-            f"{self.path} (agreement with the target on {self.held_out} held-out answers: "
+            f"{self.path} (agreement with the target on {plural(self.held_out, 'held-out answer')}: "
             f"{share_text(self.before[0])} before, {share_text(self.after[0])} after; further steps on "
             f"{', '.join(map(share_text, self.after[1:]))})"
         )
@@ -72,14 +75,14 @@ def train_eagle(
     draft_vocabulary: int | None = None,
     own_head: bool = True,
     start: str | Path | None = None,
-    steps: int = 4,
+    steps: int | None = None,
     epochs: float = 3,
     rate: float = 0.01,
     batch: int = 16,
-    max_new_tokens: int = 128,
+    max_new_tokens: int | None = None,
     tokens: int | None = None,
     seed: int = 0,
-    device: str = "cpu",
+    device: str | None = None,
     force: bool = False,
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
@@ -115,23 +118,26 @@ def train_eagle(
     start : str or Path, optional
         A drafter of this target to train further: a folder, or a bundled one's name. It keeps its layers, the
         tokens of its head, and whether it has a head of its own.
-    steps : int
-        Steps of generation 3's training-time test (the paper has 7).
+    steps : int, optional
+        Steps of generation 3's training-time test (the paper has 7). Default: 4.
     epochs : float
         How often each answer is read.
     rate : float
-        Peak learning rate of the matrices (Muon); everything else learns at 0.3 of it (AdamW). It rises for 3
+        Peak learning rate of the matrices (Muon); everything else learns at 0.3 of it (Adam). It rises for 3
         % of the run and then falls to zero along a cosine.
     batch : int
         Texts per update. The scores of the whole vocabulary for each token of their answers, times the steps,
         are in memory at once, so a large vocabulary needs a small batch.
-    max_new_tokens : int
-        Maximum number of tokens per answer; an answer that has not ended by then is learnt without an end.
+    max_new_tokens : int, optional
+        Maximum number of tokens per answer, unless the answers are given; an answer that has not ended by
+        then is learnt without an end. Default: 128.
     tokens : int, optional
         Learn from answers with this many tokens in total; a smaller set is part of a larger one. Default:
         all.
     seed : int
         Seed of the initial weights, the order of the answers, and generation 1's noise.
+    device : str, optional
+        Default: that of a model in memory, otherwise ``cpu``.
     force : bool
         Whether an existing folder may be replaced, and unfinished work with other settings deleted; its
         answers stay if this run would make the same.
@@ -146,13 +152,14 @@ def train_eagle(
         If there are fewer than two different prompts, or one cannot be read, is a suite's question or leaves
         no room for an answer.
     ParameterError
-        If a value is out of range or belongs to the other generation.
+        If a value is out of range, has no effect or belongs to the other generation.
     """
-    training.positive(steps=steps)
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
-    _check_generation(generation, own_head, layers=layers, draft_vocabulary=draft_vocabulary)
+    _check_generation(generation, own_head, layers=layers, draft_vocabulary=draft_vocabulary, steps=steps)
+    steps = TEST_STEPS if steps is None else check_int("steps", steps, 1)
     path = training.vacant(out, force)
-    given = training.to_learn(prompts)
+    given = training.to_learn(prompts, settings)
+    training.check_format(target)
     teacher = load(target, device, "float32", invariant=False)
     _refuse(teacher)
     net = twin(teacher.net)
@@ -166,8 +173,8 @@ def train_eagle(
         raise ParameterError(f"{start} keeps its layers and head: drop layers, draft_vocabulary, own_head")
     states = begun.layers(teacher) if begun is not None else _layers(teacher, generation, layers)
     words = len(embeddings(teacher.net))
-    if draft_vocabulary is not None and not 0 < draft_vocabulary <= words:
-        raise ParameterError(f"draft_vocabulary must lie in 1 .. {words:,}, got {draft_vocabulary}")
+    if draft_vocabulary is not None:
+        check_int("draft_vocabulary", draft_vocabulary, 1, words)
     mark = ["eagle", generation, states, draft_vocabulary, own_head, steps, epochs, rate, batch, tokens,
             seed, teacher.name, None if begun is None else digest(begun.net)]  # fmt: skip
     read = (*(states if generation == 3 else ()), teacher.layers)
@@ -182,7 +189,7 @@ def train_eagle(
     shape = Shape(generation, states, draft_vocabulary, own_head)
     model = begun.net if begun is not None else _fresh(teacher, net, shape, learnt, seed)
     kept = states_of_answers(net, answers, [*learnt, *held], read, partial, settings)
-    loss = KeptLoss(eagle_loss.EagleLoss(net, states, steps), kept)
+    loss = KeptLoss(eagle_loss.EagleLoss(net, steps), kept)
     if generation == 3 and begun is None:
         _temper(model, loss, learnt[:TEXTS])
     before, _ = measure(model, loss, held, batch)
@@ -258,7 +265,7 @@ def _learn(
 
     def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
         tokens, answer, states = loss.given(pairs)
-        total, shown = loss.loss(model, tokens, answer, 0.0, states)
+        total, shown = loss.loss(model, tokens, answer, states)
         count = int(answer[:, 2:].sum())
         return total / count, shown / count
 
@@ -288,7 +295,7 @@ def _temper(model: Eagle, loss: KeptLoss, pairs: Sequence[Pair]) -> None:
 
     def missed(size: float) -> float:
         model.norm.weight.fill_(size)
-        return float(loss.loss(model, tokens, answer, 0.0, states)[1])
+        return float(loss.loss(model, tokens, answer, states)[1])
 
     model.norm.weight.fill_(min([2.0**-i for i in range(8)], key=missed))
 
@@ -411,7 +418,7 @@ def _card(
     result: OwnEagle, model: Eagle, target: str, states: Sequence[int], epochs: float, rate: float,
     start: str | Path | None, which: str,
 ) -> str:  # fmt: skip
-    shape, name = model.config, result.path.name
+    shape, name, target = model.config, markdown(result.path.name), markdown(target)
     lines = [
         f"# {name}", "",
         f"An EAGLE drafter of generation {model.generation} for `{target}`, trained on its {which} answers "
@@ -424,11 +431,11 @@ def _card(
     if model.generation == 3:
         lines.append(f"| tokens of its head | {len(kept):,} of {shape.vocab_size:,} |")
     if start is not None:
-        lines.append(f"| trained further from | `{Path(start).name}` |")
+        lines.append(f"| trained further from | `{markdown(Path(start).name)}` |")
     lines += [
         f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |", "",
-        f"How often its top token is the target's, on {result.held_out:,} held-out answers: the "
+        f"How often its top token is the target's, on {plural(result.held_out, 'held-out answer')}: the "
         "answer's own tokens given, and after the first step its own states.", "",
         "| steps ahead | before | after |", "| ---: | ---: | ---: |",
         *(f"| {i} | {share_text(a)} | {share_text(b)} |"

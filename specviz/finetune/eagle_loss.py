@@ -1,8 +1,8 @@
 """Losses of EAGLE drafters: on the target's states and tokens (generation 1), or on tokens alone (3).
 
-The frozen target reads a batch, and the drafter learns from its states and predictions. Only answer tokens
-count. Places are named as in `specviz.models.eagle`: from state i and token i + 1 the drafter predicts token
-i + 2, and is compared with the target's own distribution p_(i+1) there.
+The drafter learns from the frozen target's states and predictions. Only answer tokens count. Places are named
+as in `specviz.models.eagle`: from state i and token i + 1 the drafter predicts token i + 2, and is compared
+with the target's own distribution p_(i+1) there.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def begin(model: Eagle, target: PreTrainedModel, sizes: Sequence[float]) -> None
 
 LITTLE = 0.1
 NOISE = 0.1  # EAGLE, section 4.2: uniform noise on the states, so that the drafter tolerates its own errors
-WORDS = 1.0  # weight of the tokens' loss relative to the states'; w_cls in the paper is 0.1: see the card
+# Weight of the tokens' loss relative to the states'; w_cls in the paper is 0.1: see town-eagle's card.
+WORDS = 1.0
 Marks = TypeVar("Marks", np.ndarray, Tensor)
 DECAY = 0.8  # EAGLE-3: the weight of each step of the training-time test relative to the one before
 
@@ -166,25 +167,21 @@ class EagleLoss:
     ----------
     target : transformers model
         A causal model, frozen and in evaluation mode; it is not changed.
-    layers : tuple of int
-        Layers whose states generation 3 reads (0 is the embedding, the last is after the final norm).
     steps : int
         Steps of the training-time test (generation 3).
     """
 
-    def __init__(self, target: PreTrainedModel, layers: tuple[int, ...] = (), steps: int = 1) -> None:
-        self.target, self.layers, self.steps = target, layers, steps
+    def __init__(self, target: PreTrainedModel, steps: int = 1) -> None:
+        self.target, self.steps = target, steps
         self._rows: tuple[Tensor, Tensor] | None = None  # a drafter's tokens, and their rows in the head
 
     def __call__(
-        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float,
-        kept: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, kept: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """The loss for the gradient, and the first step's cross-entropy of tokens for display.
 
-        Only answers are judged: `prompt_weight`, which other losses of the recipes use, has no effect here.
-        `kept` [rows, n, layers + 1, width] holds the target's states of the layers that are read, then of the
-        last layer; without it the target is run.
+        Only answers are judged. `kept` [rows, n, layers + 1, width] holds the target's states of the layers
+        that generation 3 reads (0 is the embedding), then of the last layer, after the final norm.
         """
         fused = model.generation == 3
         texts = self._read(model, tokens, answer, kept)
@@ -211,17 +208,9 @@ class EagleLoss:
                 shown = cross.detach()
         return total, shown
 
-    def right(
-        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int, kept: Tensor | None = None
-    ) -> tuple[list[int], list[int]]:
-        """Hits of the drafter's most likely token, 1 ... `steps` steps ahead, and the guesses counted."""
-        hits = [int(step.sum()) for step in self.hits(model, tokens, answer, steps, kept)]
-        counted = [int(chains(answer, step).sum()) for step in range(steps)]
-        return hits + [0] * (steps - len(hits)), counted
-
     @torch.no_grad()
     def hits(
-        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int, kept: Tensor | None = None
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int, kept: Tensor
     ) -> list[Tensor]:
         """Whether the drafter's most likely token is the target's, by step: bool [rows, n - 2 - step].
 
@@ -243,20 +232,15 @@ class EagleLoss:
         return every
 
     @torch.no_grad()
-    def _read(self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, kept: Tensor | None) -> Texts:
+    def _read(self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, kept: Tensor) -> Texts:
         device = self.target.device
         ids, answers = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
-        kind, fused = model.fc.weight.dtype, model.generation == 3
+        kind = model.fc.weight.dtype
         # Not the first layer's input: some families add positions to it, but drafting reads only the table.
         embedded = F.embedding(ids, embeddings(self.target)).to(kind)
-        if kept is not None:
-            kept = kept.to(device, kind)
-            last = kept[:, :, -1]
-            return aligned(answers, embedded, kept[:, :, :-1].flatten(2) if fused else last, last)
-        net = self.target.get_decoder()
-        layers = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-        last = layers[-1].to(kind)
-        states = torch.cat([layers[layer] for layer in self.layers], -1).to(kind) if fused else last
+        kept = kept.to(device, kind)
+        last = kept[:, :, -1]
+        states = kept[:, :, :-1].flatten(2) if model.generation == 3 else last
         return aligned(answers, embedded, states, last)
 
     def _scores(self, states: Tensor) -> Tensor:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.arguments import check_int
+from specviz.errors import ModelError, PromptError, plural
+from specviz.escape import markdown
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import states_of_answers, twin
@@ -50,9 +52,8 @@ class OwnHeads(Trained):
 
     def __str__(self) -> str:
         shares = ", ".join(map(share_text, self.after))
-        return (
-            f"{self.path} (agreement with the target on {self.held_out} held-out answers, by head: {shares})"
-        )
+        many = plural(self.held_out, "held-out answer")
+        return f"{self.path} (agreement with the target on {many}, by head: {shares})"
 
 
 @training.alone
@@ -67,10 +68,10 @@ def train_heads(
     epochs: float = 2,
     rate: float = 0.01,
     batch: int = 16,
-    max_new_tokens: int = 128,
+    max_new_tokens: int | None = None,
     tokens: int | None = None,
     seed: int = 0,
-    device: str = "cpu",
+    device: str | None = None,
     force: bool = False,
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
@@ -79,8 +80,10 @@ def train_heads(
 
     Parameters
     ----------
-    target, prompts, out, epochs, batch, max_new_tokens, tokens, seed, force, every
+    target, prompts, epochs, batch, max_new_tokens, tokens, seed, device, force, every
         See `specviz.finetune.eagle.train_eagle`.
+    out : str or Path
+        The folder to write: ``config.json``, ``model.safetensors`` in float16, a card.
     heads : int
         Number of heads, not counting the target's own.
     inner : int
@@ -88,7 +91,7 @@ def train_heads(
     draft_vocabulary : int, optional
         Number of tokens that they can write: end tokens and the answers' most common ones. Default: all.
     rate : float
-        Peak learning rate of the matrices (Muon); the offsets learn at 0.3 of it (AdamW).
+        Peak learning rate of the matrices (Muon); the offsets learn at 0.3 of it (Adam).
 
     Raises
     ------
@@ -98,21 +101,21 @@ def train_heads(
         If there are fewer than two different prompts, or one cannot be read, is a suite's question or leaves
         no room for an answer; or if all answers are too short for the last head.
     ParameterError
-        If a value is out of range.
+        If a value is out of range or has no effect.
     """
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
-    training.positive(heads=heads, inner=inner)
+    check_int("heads", heads, 1)
+    check_int("inner", inner, 1)
     path = training.vacant(out, force)
-    given = training.to_learn(prompts)
+    given = training.to_learn(prompts, settings)
+    training.check_format(target)
     teacher = load(target, device, "float32", invariant=False)
     if not isinstance(teacher, Model) or not teacher.plain:
         raise ModelError(
             f"{teacher.name} has no head that can be used separately: use a Llama-family model on torch"
         )
-    if draft_vocabulary is not None and not 0 < draft_vocabulary <= teacher.vocabulary:
-        raise ParameterError(
-            f"draft_vocabulary must lie in 1 .. {teacher.vocabulary:,}, got {draft_vocabulary}"
-        )
+    if draft_vocabulary is not None:
+        check_int("draft_vocabulary", draft_vocabulary, 1, teacher.vocabulary)
     last = teacher.layers
     mark = ["heads", heads, inner, draft_vocabulary, epochs, rate, batch, tokens, seed, teacher.name]
     partial, answers = training.gather(teacher, (), given, path, mark, force, settings, (last,))
@@ -235,13 +238,13 @@ def _save(net: BlockwiseHeads, target: Model, folder: Path) -> None:
 def _card(result: OwnHeads, net: BlockwiseHeads, target: str, epochs: float, rate: float) -> str:
     number, width, inner = net.up.shape
     lines = [
-        f"# {result.path.name}", "",
-        f"Blockwise heads for `{target}`, trained on its answers by `specviz models heads`.", "",
+        f"# {markdown(result.path.name)}", "",
+        f"Blockwise heads for `{markdown(target)}`, trained on its answers by `specviz models heads`.", "",
         "| | |", "| --- | --- |", f"| shape | {number} heads, {width} × {inner} × {width} each |",
         f"| tokens that they can write | {'all' if net.tokens is None else f'{len(net.tokens):,}'} |",
         f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |", "",
-        f"How often each head's top token is the target's, on {result.held_out:,} held-out answers:",
+        f"How often each head's top token is the target's, on {plural(result.held_out, 'held-out answer')}:",
         "",
         "| tokens ahead | before | after |", "| ---: | ---: | ---: |",
         *(f"| {i} | {share_text(a)} | {share_text(b)} |"

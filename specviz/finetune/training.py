@@ -27,10 +27,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 import torch
 from typing_extensions import TypedDict
 
+from specviz.arguments import check_int
 from specviz.errors import ModelError, ParameterError, PromptError, plural
+from specviz.escape import markdown
 from specviz.files import read_json, replacing, temporary, write_text
 from specviz.finetune import checkpoint
-from specviz.finetune.answers import AnswerOptions, Answers, answer, check_apart, read_header
+from specviz.finetune.answers import AnswerOptions, Answers, answer, check_apart, digest, read_header
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint, writing
 from specviz.finetune.optimizer import Optimizer
 from specviz.finetune.target_states import BYTES, lack_of_room
@@ -60,6 +62,13 @@ CURVE = "curve.json"
 SCORES = "scores.json"
 LIKE = 32  # batches sorted by size at a time, so that little of a batch is padding
 POINTS = 10  # lines of a card's loss curve
+
+
+class Task(NamedTuple):
+    """A prompt to answer, and its kind of work, which may be empty."""
+
+    prompt: Prompt
+    kind: str
 
 
 class Pair(NamedTuple):
@@ -103,16 +112,18 @@ class Settings:
     epochs: float
     rate: float
     batch: int
-    max_new_tokens: int
+    max_new_tokens: int | None  # None: the default, or the answers are given
     seed: int
     every: float
     say: Say
     tokens: int | None = None
 
     def __post_init__(self) -> None:
-        names = ("epochs", "rate", "batch", "max_new_tokens")
-        positive(**{name: getattr(self, name) for name in names})
-        positive(tokens=1 if self.tokens is None else self.tokens)
+        positive(epochs=self.epochs, rate=self.rate)
+        check_int("batch", self.batch, 1)
+        for name in ("max_new_tokens", "tokens"):
+            if (value := getattr(self, name)) is not None:
+                check_int(name, value, 1)
 
 
 class Curve(TypedDict):
@@ -182,12 +193,20 @@ def alone(train: Callable[P, Made]) -> Callable[P, Made]:
 
 
 def unfinished(path: Path) -> Path:
-    """The folder of unfinished work on `path`."""
+    """The folder of unfinished work on `path`.
+
+    Raises
+    ------
+    ModelError
+        If `path` has no name, as the current folder.
+    """
+    if not path.name:
+        raise ModelError(f"{path} exists: choose another folder")
     return path.with_name(path.name + ".partial")
 
 
-def first_turns(prompts: Prompts) -> list[Prompt]:
-    """The prompts as texts, chats or token ids; of a conversation the first turn.
+def tasks(prompts: Prompts) -> list[Task]:
+    """The prompts as texts, chats or token ids, with their kinds; of a conversation the first turn.
 
     Raises
     ------
@@ -200,23 +219,38 @@ def first_turns(prompts: Prompts) -> list[Prompt]:
         prompts = prompts.tolist()
     if isinstance(prompts, Sequence) and not prompts:
         raise PromptError("there are no prompts; give one or more")
-    return [entry.get("prompt") or entry["turns"][0] for entry in check_prompts(prompts)]
+    return [
+        Task(entry.get("prompt") or entry["turns"][0], str(entry.get("kind", "")))
+        for entry in check_prompts(prompts)
+    ]
 
 
-def to_learn(prompts: Prompts | Answers) -> list[Prompt] | Answers:
-    """Return answers as they are, and prompts as `first_turns`: two or more, no question of a suite.
+def to_learn(prompts: Prompts | Answers, settings: Settings) -> list[Task] | Answers:
+    """Return answers as they are, and prompts as `tasks`: two or more, no question of a suite.
 
     Raises
     ------
     PromptError
         If there are fewer, or one is not valid or is a suite's question.
+    ParameterError
+        If answers are given and `settings` say how long they may be.
     """
     if isinstance(prompts, Answers):
+        if settings.max_new_tokens is not None:
+            raise ParameterError("max_new_tokens has no effect on answers that are given: drop it")
         return prompts
-    if len(texts := first_turns(prompts)) < 2:
+    if len(made := tasks(prompts)) < 2:
         raise PromptError("training needs two prompts or more: one is held out for measuring")
-    check_apart(texts)
-    return texts
+    check_apart([task.prompt for task in made])
+    return made
+
+
+def check_format(model: Spec) -> None:
+    """Raise `ModelError` if a model in memory is not in float32, in which training computes."""
+    number = str(getattr(model, "dtype", torch.float32)).removeprefix("torch.")
+    if hasattr(model, "net") and number != "float32":
+        name = getattr(model, "name", "the model")
+        raise ModelError(f"{name} is in {number}: load it with dtype='float32' for training")
 
 
 def encoded(target: TextModel, prompts: Sequence[Prompt]) -> list[list[int]]:
@@ -306,7 +340,7 @@ def _mark(settings: Mark) -> str:
 
 
 def gather(
-    target: Target, others: Sequence[Drafter], prompts: Sequence[Prompt] | Answers, path: Path,
+    target: Target, others: Sequence[Drafter], prompts: Sequence[Task] | Answers, path: Path,
     mark: Mark, force: bool, settings: Settings, layers: Sequence[int] = (),
 ) -> tuple[Path, Answers]:  # fmt: skip
     """Return the folder of unfinished work, and the target's answers: those given, or made now from prompts.
@@ -329,8 +363,10 @@ def gather(
     """
     if isinstance(prompts, Answers):
         prompts.check(target)
-        return begun(path, [*mark, prompts.header, prompts.digest], force), prompts
-    ids, room = encoded(target, prompts), settings.max_new_tokens
+        texts = digest((row["prompt"], row["answer"]) for row in prompts.rows)
+        return begun(path, [*mark, prompts.header, texts], force), prompts
+    ids = encoded(target, [task.prompt for task in prompts])
+    room = settings.max_new_tokens or AnswerOptions.max_new_tokens
     parted([Pair(each, [], number) for number, each in enumerate(ids)])  # refuse before the answers
     check_room((target, *others), ids)
     layout = rounding(target.kernels)
@@ -345,7 +381,8 @@ def gather(
             settings.say(f"{why}: they are not kept with the answers")
             layers = ()
     options = AnswerOptions(max_new_tokens=room, layers=tuple(layers))
-    return partial, answer(target, ids, file, options, say=settings.say, every=settings.every)
+    kinds = [task.kind for task in prompts]
+    return partial, answer(target, ids, file, options, kinds, settings.say, settings.every)
 
 
 def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
@@ -393,12 +430,6 @@ def draft_tokens(eos: Sequence[int], counts: Counter[int], number: int, say: Say
     if len(tokens) < number:
         say(f"the answers have {len(tokens):,} different tokens: the draft can write these, not {number:,}")
     return sorted(tokens)
-
-
-def digest(pairs: Sequence[Pair]) -> str:
-    """Hash of these prompts and answers."""
-    content = json.dumps([[list(pair.prompt), list(pair.answer)] for pair in pairs])
-    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def count(pairs: Sequence[Pair]) -> int:
@@ -482,12 +513,12 @@ def kinds_table(pairs: Sequence[Pair], runs: Sequence[Sequence[int]], chain: int
         "", f"Greedy held-out answers: the first guess, and τ of chains of {chain}.", "",
         "| kind of work | answers | first guess right | τ |", "| --- | ---: | ---: | ---: |",
     ]  # fmt: skip
-    for kind in ["all", *kinds]:
-        some = [run for each, run in greedy if kind in ("all", each)]
+    for name, kind in [("all", None), *((markdown(kind), kind) for kind in kinds)]:
+        some = [run for each, run in greedy if kind in (None, each)]
         places = sum(map(len, some))
         first = sum(value > 0 for run in some for value in run)
         if places:
-            lines.append(f"| {kind} | {len(some):,} | {first / places:.3f} | {chain_tau(some):.2f} |")
+            lines.append(f"| {name} | {len(some):,} | {first / places:.3f} | {chain_tau(some):.2f} |")
     return lines if greedy else []
 
 
@@ -534,7 +565,7 @@ def learn(
         )
         say(f"resuming after {done:,} of {updates:,} updates")
     else:
-        say(f"{len(pairs):,} answers to learn, {updates:,} updates")
+        say(f"{plural(len(pairs), 'answer')} to learn, {plural(updates, 'update')}")
     spoken = began = time.monotonic()
     here, before = done, curve["seconds"][-1] if curve["seconds"] else 0.0
     running = torch.tensor(curve["loss"][-1], device=device) if curve["loss"] else None
@@ -610,7 +641,7 @@ def publish(
     ModelError
         If it cannot be written; the unfinished work stays.
     """
-    made, old = partial / "model", path.with_name(path.name + ".old")
+    made, old = partial / "model", partial / "old"
     shutil.rmtree(made, ignore_errors=True)
     with writing(made):
         made.mkdir()
@@ -623,8 +654,7 @@ def publish(
         for weights in made.glob("*.safetensors"):
             weights.chmod(usual)
     if path.exists():
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)  # a kill may have left it
         os.replace(path, old)
     os.replace(made, path)
-    shutil.rmtree(old, ignore_errors=True)
     shutil.rmtree(partial)

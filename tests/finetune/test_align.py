@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import align as module
 from specviz.finetune import answers, checkpoint, target_states, training
 from specviz.finetune.align import align
+from specviz.finetune.cut import cut
+from specviz.finetune.eagle import train_eagle
 from specviz.finetune.heads import train_heads
 from specviz.models import Model
 
@@ -176,7 +179,10 @@ def test_what_is_distilled_is_the_targets_own_law(
     monkeypatch.setattr(module.Judge, "__call__", judged)
     for part in (training, target_states):  # otherwise logits and states are rounded, too
         monkeypatch.setattr(part, "has_bfloat16", lambda device: False)
-    align(target, llama(4, 4), prompts, tmp_path / "new", soft=True, epochs=1, max_new_tokens=6, say=_quiet)
+    most = None if stored else 6
+    align(
+        target, llama(4, 4), prompts, tmp_path / "new", soft=True, epochs=1, max_new_tokens=most, say=_quiet
+    )
     assert compared and max(compared) < 0.02  # states are stored in bfloat16
 
 
@@ -188,9 +194,19 @@ def test_prompts_are_taken_as_generate_takes_them(pair, tmp_path: Path) -> None:
     one, other = (load_file(folder / "model.safetensors") for folder in made)
     assert all(torch.equal(one[name], other[name]) for name in one)
     chat = [{"role": "user", "content": "w1"}]
-    assert training.first_turns([{"messages": chat}, {"prompt": "w1"}, [3]]) == [chat, "w1", [3]]
-    assert training.first_turns(chat) == [chat]
-    assert training.first_turns(np.array(["w1", "w2"])) == ["w1", "w2"], "a column of a table"
+    given = [{"messages": chat, "kind": "qa"}, {"prompt": "w1", "kind": None}, [3]]
+    assert training.tasks(given) == [(chat, "qa"), ("w1", ""), ([3], "")]
+    assert training.tasks(chat) == [(chat, "")]
+    assert training.tasks(np.array(["w1", "w2"])) == [("w1", ""), ("w2", "")], "a column of a table"
+
+
+def test_kinds_of_work_come_with_the_prompts_and_open_no_markdown(tmp_path: Path) -> None:
+    target, draft = (llama(seed, 4, eos=(47,), name=f"m{seed}`<b>") for seed in (3, 4))
+    prompts = [{"prompt": [3 + i, 5], "kind": "a|b<i>"} for i in range(6)]
+    made = align(target, draft, prompts, tmp_path / "<u>", epochs=1, max_new_tokens=4, say=_quiet)
+    card = (made.path / "README.md").read_text(encoding="utf-8")
+    assert r"| a\|b&lt;i> | 1 | " in card
+    assert not re.search("<[biu]>", card) and card.startswith("# &lt;u>\n") and "m3\\`&lt;b>" in card
 
 
 def test_only_answers_are_learnt(pair) -> None:
@@ -433,6 +449,10 @@ def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatc
         (ModelError, "of the same kind as the target", (target, other, PROMPTS, out)),
         (ModelError, "exists: choose another folder$", (target, draft, PROMPTS, full)),
         (ModelError, "--force", (target, draft, PROMPTS, draft)),
+        *(
+            (ModelError, "exists: choose another folder$", (target, draft, PROMPTS, name))
+            for name in (".", "/", "")
+        ),
         (PromptError, "two prompts", (target, draft, PROMPTS[:1], out)),
         (PromptError, "prompt 2 of 3", (target, draft, ["w1", "", "w2"], out)),
         (PromptError, "two different prompts", (target, draft, ["w1"] * 12, out)),
@@ -446,10 +466,36 @@ def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatc
             align(target, foreign, PROMPTS, out, say=_quiet)
         with pytest.raises(PromptError, match="prompt 2 has 64 tokens and leaves no room"):
             align(target, draft, ["w1", " ".join(["w1"] * 64)], out, say=_quiet)
-    for name in ("epochs", "rate", "batch", "max_new_tokens"):
-        with pytest.raises(ParameterError, match=f"{name} must be positive"):
-            align(target, draft, PROMPTS, out, say=_quiet, **{name: 0})
+    for name, value in (("epochs", 0), ("rate", 0), ("batch", 0), ("max_new_tokens", 0), ("batch", 2.5)):
+        number = "positive" if name in ("epochs", "rate") else "a whole number of at least 1"
+        with pytest.raises(ParameterError, match=f"{name} must be {number}, got {value}"):
+            align(target, draft, PROMPTS, out / "deep" / "er", say=_quiet, **{name: value})
     assert {p.name for p in tmp_path.iterdir()} == {"foreign", "other", "full"}
+
+
+def test_a_model_in_memory_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No device is passed on, and the advice for another number format names a parameter of load."""
+
+    class Loading(Exception):
+        pass
+
+    def load(model: Any, device: Any, *rest: Any, **options: Any) -> None:
+        raise Loading(device)
+
+    target, half = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,), name="half")
+    learnt = answers.answer(target, [[3, 5], [4, 6]], tmp_path / "a", answers.AnswerOptions(4), say=_quiet)
+    half.net.to(torch.bfloat16)
+    for train, given in (
+        (align, (target, learnt)), (train_eagle, (learnt,)), (train_heads, (learnt,)), (cut, (learnt,)),
+    ):  # fmt: skip
+        with pytest.raises(
+            ModelError, match="half is in bfloat16: load it with dtype='float32' for training"
+        ):
+            train(half, *given, tmp_path / "new")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules[train.__module__], "load", load)
+            with pytest.raises(Loading, match="None"):
+                train(target, *given, tmp_path / "new")
 
 
 def test_the_command(pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

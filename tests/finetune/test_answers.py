@@ -194,6 +194,30 @@ def test_the_states_are_those_of_reading_the_text(target: Model, tmp_path: Path)
         assert torch.equal(last(place)[:, 0], kept(place)[:, 1])
 
 
+def test_a_prompt_of_one_token_has_states(target: Model, tmp_path: Path) -> None:
+    """Nothing is computed before its first pass; also where it takes the place of a text that ended."""
+    options = AnswerOptions(8, layers=LAYERS, rows=2)
+    made = answer(target, [[3], [4, 5], [6], [7]], tmp_path / "a", options, say=_quiet)
+    kept = made.states(LAYERS)
+    assert kept is not None and len(made.rows) == 4
+    for place, row in enumerate(made.rows):
+        ids = torch.tensor([[*row["prompt"], *row["answer"]]])
+        with torch.no_grad():
+            hidden = target.net.get_decoder()(ids, output_hidden_states=True).hidden_states
+        want = torch.stack([hidden[layer][0, :-1] for layer in LAYERS], 1)
+        assert torch.allclose(kept(place), want, atol=0.02, rtol=0.02)
+
+
+def test_a_tilde_in_out_is_the_home_folder(
+    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell leaves it in --out=~/a.jsonl."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    answer(target, PROMPTS[:2], Path("~/a.jsonl"), AnswerOptions(4), say=_quiet)
+    assert len(read("~/a.jsonl").rows) == 2 and [each.name for each in tmp_path.iterdir()] == ["home"]
+
+
 def test_a_run_that_was_cut_off_goes_on(target: Model, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     answer(target, PROMPTS, whole, BOTH, say=_quiet)
@@ -241,7 +265,7 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="different content"):
         answer(other, PROMPTS, out, AnswerOptions(4), say=_quiet)
     for bad in (
-        {"max_new_tokens": 0}, {"rows": 0}, {"temperatures": ()}, {"temperatures": (-1.0,)},
+        {"max_new_tokens": 0}, {"rows": 0}, {"rows": 2.5}, {"temperatures": ()}, {"temperatures": (-1.0,)},
         {"temperatures": (0.0, float("nan"))}, {"temperatures": (1e-40,)},
     ):  # fmt: skip
         with pytest.raises(ParameterError):
@@ -276,6 +300,8 @@ def test_a_file_that_is_somebody_elses_is_left_as_it_is(target: Model, tmp_path:
         assert letter.read_text(encoding="utf-8") == text
     with pytest.raises(ModelError, match="cannot read"):
         answer(target, PROMPTS, tmp_path, AnswerOptions(4), say=_quiet)
+    with pytest.raises(ModelError, match=r"\. is a folder: name a file in it"):
+        answer(target, PROMPTS, ".", AnswerOptions(4), say=_quiet)
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,9 @@ def test_chains_are_counted_from_where_they_begin() -> None:
     # From each position: 1 1 0 | 1 0 | 0 | 1 1 | 1.
     assert _chains(*chains).tolist() == [[[4, 5], [2, 3], [0, 1], [0, 0]]]
     assert _chains(*chains, [np.array([1, 3])]).tolist() == [[[2, 2], [1, 2], [0, 0], [0, 0]]]
+    short = (0, [7] * 5), (0, [right[depth:] for depth in range(3)])  # too short for a chain of four
+    both = _chains([short[0], *chains[0]], [short[1], *chains[1]]).tolist()
+    assert both == [[[4, 5], [2, 3], [0, 1], [0, 0]]] * 2
 
 
 def depths(forced, begun, looped, texts: int = 20):
@@ -204,6 +207,9 @@ def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
     begin = "Acceptance by depth (`specviz models check`), on 3 greedy answers to prompts of `demo`"
     assert text.startswith(f"# a\n\nText.\n\n{begin}")
     assert "| 1 | 0.600 of 100 | 0.500 of 10 | 0.500 of 10 |" in text and "0.500 of 100" not in text
+    empty = DraftCheck("a", "b", 1, depths((1, 2), (0, 0), (0, 0), 1)).card("`<b>")
+    assert "| 1 | 0.500 of 2 | – of 0 | – of 0 |" in empty and "on 1 greedy answer to" in empty
+    assert "<b>" not in empty
     card.write_text(text + "\nStored in eight bits.\n\nAnd more.\n")
     write_card(DraftCheck("a", "b", 3, depths((70, 100), (5, 10), (5, 10), 1)), tmp_path, "demo")
     again = card.read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,8 @@ def test_the_cards_tau_is_that_of_a_run(target: Model, learnt: Answers, tmp_path
     assert training.chain_tau(runs) > 1.1
     lines = training.kinds_table([pair._replace(kind="qa") for pair in pairs], runs)
     assert lines[-2].startswith("| all | 12 | ") and lines[-1] == lines[-2].replace("all", "qa")
+    *_, total, own = training.kinds_table([pairs[0]._replace(kind="all"), *pairs[1:]], runs)
+    assert total == lines[-2] and own.startswith("| all | 1 | "), "a kind that is called all"
     held = [run for pair, run in zip(pairs, runs) if pair.number == 9]
     assert f"{training.chain_tau(held):.2f} |" in (made.path / "README.md").read_text(encoding="utf-8")
 
@@ -170,9 +173,10 @@ def test_what_is_refused(target: Model, learnt: Answers, tmp_path: Path) -> None
         cut(other, learnt, tmp_path / "new", 1, 20)
     with pytest.raises(ModelError, match="exists"):
         cut(target, learnt, out, 1, 20)
-    with pytest.raises(ParameterError, match=r"layers must lie in 1 \.\. 4, got 5"):
-        cut(target, learnt, tmp_path / "new", 5, 20)
-    with pytest.raises(ParameterError, match="vocabulary must lie in"):
+    for layers in (5, 1.5):
+        with pytest.raises(ParameterError, match=f"layers must be a whole number from 1 to 4, got {layers}"):
+            cut(target, learnt, tmp_path / "new", layers, 20)
+    with pytest.raises(ParameterError, match="vocabulary must be a whole number from 1 to 48, got 49"):
         cut(target, learnt, tmp_path / "new", 1, 49)
     said: list[str] = []
     cut(target, learnt, out, 1, 48, force=True, say=said.append)
@@ -217,8 +221,10 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
                 "--vocabulary", "30"]) == 0  # fmt: skip
     assert f"cut: {begin}" in capsys.readouterr().out
     given = ["models", "align", str(begin), "--target", "town", "--answers", str(made), "--epochs", "1"]
+    assert run([*given, "-o", str(out), "-n", "4"]) == 2
+    assert "max_new_tokens has no effect on answers that are given: drop it" in capsys.readouterr().err
     assert run([*given, "-o", str(out), "--soft", "--threads", "1"]) == 0
-    assert "held-out answers" in capsys.readouterr().out
+    assert "on 1 held-out answer: " in capsys.readouterr().out
     say = ["generate", "--model", "town", "--prompt", "What is 2 plus 2?", "-n", "4"]
     assert run([*say[:1], "speculative", *say[1:], "--draft", str(out)]) == 0
     heads = tmp_path / "heads"
@@ -240,3 +246,34 @@ def test_others_may_read_what_is_published(tmp_path: Path) -> None:
     modes = {each.stat().st_mode for each in (tmp_path / "made").iterdir()}
     (tmp_path / "other").touch()
     assert modes == {(tmp_path / "other").stat().st_mode}
+
+
+def test_only_the_folder_to_write_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own copy stays, and a kill between the two renames loses nothing."""
+    out, partial, mine = tmp_path / "made", tmp_path / "made.partial", tmp_path / "made.old" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("hours")
+    replace = os.replace
+
+    def publish(text: str) -> None:
+        partial.mkdir(exist_ok=True)
+        training.publish(partial, out, lambda folder: (folder / "config.json").write_text(text), "card")
+
+    def killed(source: Path, to: Path) -> None:
+        if to == out:
+            raise KeyboardInterrupt
+        replace(source, to)
+
+    publish("1")
+    assert mine.read_text() == "hours" and sorted(os.listdir(tmp_path)) == ["made", "made.old"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish("2")
+    assert (partial / "old" / "config.json").read_text() == "1" and not out.exists()
+    publish("2")
+    (partial / "old").mkdir(parents=True)  # as a kill after the renames leaves it
+    (partial / "old" / "config.json").write_text("1")
+    publish("3")
+    assert (out / "config.json").read_text() == "3" and mine.read_text() == "hours"
+    assert sorted(os.listdir(tmp_path)) == ["made", "made.old"]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.finetune import diffusion, masking, training
+from specviz.finetune import answers, diffusion, masking, training
 from specviz.finetune.diffusion import AdaptedNet, LowRank, MaskedLoss, adapt, read_texts
 from specviz.models import Model, adapters, fetching
 from specviz.models.llamacpp import write_gguf
@@ -176,7 +176,9 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
             [{"prompt": "a", "answer": "one two three"}] * 3,
             {"longest": 2},
         ),
-        (ParameterError, "rank must be positive", "town", TEXTS, {"rank": 0}),
+        (ParameterError, "rank must be a whole number of at least 1", "town", TEXTS, {"rank": 0}),
+        (ParameterError, "rank must be a whole number of at least 1", "town", TEXTS, {"rank": 8.0}),
+        (ParameterError, "longest must be a whole number of at least 1", "town", TEXTS, {"longest": 0}),
         (ParameterError, "by name", target, TEXTS, {}),
         (
             PromptError,
@@ -312,6 +314,19 @@ def test_held_out_answers_have_one_bound(target: Model) -> None:
     first = diffusion.bound(loss, pairs, 4)
     torch.rand(1)  # masks do not depend on what was drawn before
     assert first == diffusion.bound(loss, pairs[::-1], 4) != diffusion.bound(loss, pairs[:4], 4)
+
+
+def test_all_texts_end_with_the_token_that_pads_them(target: Model, tmp_path: Path) -> None:
+    """Otherwise those that the target ended with another one count for nothing when masked by blocks."""
+    target.eos = (*target.eos, 9)
+    row = answers.Row(number=0, kind="", temperature=0.0, prompt=[5, 6], answer=[7, 8, 9])
+    learnt = answers.Answers(tmp_path / "a", {"model": "town", "content": target.file_content}, [row])
+    pairs = diffusion._pairs(target, TEXTS[:2], learnt, 64)
+    assert pairs[-1].answer == [7, 8, target.eos[0]]
+    for seed in range(9):
+        canvas, cells = diffusion.canvases(pairs, target.eos[0], np.random.default_rng(seed))
+        *_, weights = masking.hide_blocks(canvas, cells, target.eos[0], np.random.default_rng(seed))
+        assert (weights > 0).all()
 
 
 def test_a_wide_batch_is_learnt_whole_in_several_passes(

@@ -28,6 +28,7 @@ from specviz.models.additions import EagleHead
 from specviz.models.eagle import LAYERS, Eagle, Variant
 from town.corpus import tasks
 from town.training import eagle_cards, evaluate, recipes, shards
+from town.training.eagle import ReadingLoss
 
 PROMPTS = [[3 + i, 5 + i % 7, 9] for i in range(12)]
 LEARNT = PROMPTS[:9]
@@ -91,7 +92,7 @@ def test_the_loss_is_that_of_drafting_step_by_step(target: Model, generation: in
                     total += 1.0 * cross + float(imitated)
                 hits[step] += int(kept[logits[0].argmax()] == out.logits[0, at - 1].argmax())
                 counted[step] += 1
-    loss = eagle_loss.EagleLoss(target.net, (1, 2, 4), steps)
+    loss = ReadingLoss(target.net, (1, 2, 4), steps)
     found = loss(made.net, tokens, answer, 0.0)
     assert [float(value.detach()) for value in found] == pytest.approx([total, shown], rel=1e-4)
     assert loss.right(made.net, tokens, answer, steps) == (hits, counted)
@@ -217,7 +218,7 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
         train_eagle(target, PROMPTS, tmp_path / "broken", generation, **given)
     assert not (tmp_path / "broken").exists()
     with pytest.raises(ModelError, match="left by another run"):
-        train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "steps": 2})
+        train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "seed": 2})
     torch.manual_seed(99)  # as in another process
     said: list[str] = []
     monkeypatch.setattr(answers, "_answer_batch", None)  # the answers exist already
@@ -281,7 +282,7 @@ def test_answers_without_states_are_read_by_the_target_once(
             usage = shutil.disk_usage(tmp_path)._replace(free=1000)
             monkeypatch.setattr(target_states.shutil, "disk_usage", lambda path, usage=usage: usage)
         lines: list[str] = []
-        given = {**FAST, "epochs": 3, "say": lines.append, "every": 0.0}
+        given = {**FAST, "max_new_tokens": None, "epochs": 3, "say": lines.append, "every": 0.0}
         runs[name] = train_eagle(target, made, tmp_path / name, **given)
         assert any("GB of states are more than" in line for line in lines) == (name == "full disk")
     assert runs["kept"].after == pytest.approx(runs["full disk"].after, abs=0.05)
@@ -391,12 +392,17 @@ def test_what_is_refused_is_refused_before_work(
         (ParameterError, "layers needs gen", target, PROMPTS, out, {"generation": 1, "layers": (1,)}),
         (ParameterError, "draft_vocabulary needs gen", target, PROMPTS, out,
          {"generation": 1, "draft_vocabulary": 5}),
-        (ParameterError, "must lie in 1 .. 48, got 49", target, PROMPTS, out, {"draft_vocabulary": 49}),
+        (ParameterError, "steps needs gen", target, PROMPTS, out, {"generation": 1, "steps": 4}),
+        (ParameterError, "draft_vocabulary must be a whole number from 1 to 48, got 49", target, PROMPTS, out,
+         {"draft_vocabulary": 49}),
         (ParameterError, "layers 1, 5: tiny has 0", target, PROMPTS, out, {"layers": (1, 5)}),
         (ParameterError, "authors' choice of layers 2, 1, -1", shallow, PROMPTS, out, {}),
         (ParameterError, "one or more", target, PROMPTS, out, {"layers": ()}),
         *((ParameterError, f"{name} must be positive", target, PROMPTS, out, {name: 0})
-          for name in ("steps", "epochs", "rate", "batch", "max_new_tokens")),
+          for name in ("epochs", "rate")),
+        *((ParameterError, f"{name} must be a whole number of at least 1, got {value}", target, PROMPTS, out,
+           {name: value})
+          for name in ("steps", "batch", "max_new_tokens") for value in (0, 2.5)),
     ):  # fmt: skip
         with pytest.raises(error, match=words) as told:
             train_eagle(model, prompts, where, **given)
@@ -410,7 +416,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     given = ["models", "eagle", "town", "--prompts", str(file), "--out", out, "-n", "4", "--threads", "1"]
     assert run([*given, "--epochs", "1", "--layers", "2,5,8", "--draft-vocabulary", "9"]) == 0
     told = capsys.readouterr().out
-    assert f"eagle: {out} (agreement with the target on 1 held-out answers: " in told
+    assert f"eagle: {out} (agreement with the target on 1 held-out answer: " in told
     assert f"--draft {out}" in told
     assert specviz.load(out).on(specviz.load("town")).layers == (2, 5, 8)
     further = [*given[:-5], str(tmp_path / "more"), *given[-4:], "--epochs", "1", "--start", out]
@@ -431,7 +437,7 @@ def test_the_cards_tau_is_that_of_a_run(target: Model, tmp_path: Path) -> None:
     learnt = answers.answer(target, PROMPTS, tmp_path / "a", options, say=FAST["say"])
     pairs, kept = training.pairs_of(learnt), learnt.states(read)
     assert kept is not None
-    loss = KeptLoss(eagle_loss.EagleLoss(target.net, drafter.layers, 4), kept)
+    loss = KeptLoss(eagle_loss.EagleLoss(target.net, 4), kept)
     _, runs = measure(drafter.addition.net, loss, pairs)
     trace = specviz.generate(
         target, [pair.prompt for pair in pairs], "eagle", draft=drafter, draft_size=4, depth=4, branches=1,

@@ -53,7 +53,7 @@ def test_the_cards_tau_is_that_of_a_run(tmp_path: Path) -> None:
     learnt = answer(
         target, PROMPTS, tmp_path / "a", AnswerOptions(8, (0.0, 0.7), (4,)), ["qa"] * 12, FAST["say"]
     )
-    made = train_heads(target, learnt, tmp_path / "new", **FAST)
+    made = train_heads(target, learnt, tmp_path / "new", **FAST | {"max_new_tokens": None})
     net = specviz.load(made.path)
     states = learnt.states((4,))
     assert states is not None
@@ -131,13 +131,14 @@ def test_answers_without_states_do(target: Model, tmp_path: Path, monkeypatch: p
     answers = answer(
         target, by_heart(target, LEARNT), tmp_path / "answers", AnswerOptions(8), say=FAST["say"]
     )
-    made = train_heads(target, answers, tmp_path / "new", **FAST)
+    own = FAST | {"max_new_tokens": None}
+    made = train_heads(target, answers, tmp_path / "new", **own)
     beside = train_heads(target, by_heart(target, LEARNT), tmp_path / "beside", **FAST)
     assert made.after == pytest.approx(beside.after, abs=0.05)
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(target_states.shutil, "disk_usage", lambda path: usage)
     lines: list[str] = []
-    full = train_heads(target, answers, tmp_path / "full", **{**FAST, "say": lines.append, "epochs": 2})
+    full = train_heads(target, answers, tmp_path / "full", **{**own, "say": lines.append, "epochs": 2})
     assert full.held_out == 1 and "more than a quarter of the free" in lines[0]
 
 
@@ -149,13 +150,17 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
     for error, words, model, prompts, given in (
         (ModelError, "answers of tiny", other, answers, {}),
         (PromptError, "two prompts", target, PROMPTS[:1], {}),
-        (ParameterError, "heads must be positive", target, PROMPTS, {"heads": 0}),
-        (ParameterError, "must lie in 1 .. 48, got 49", target, PROMPTS, {"draft_vocabulary": 49}),
+        (ParameterError, "heads must be a whole number of at least 1", target, PROMPTS, {"heads": 0}),
+        (ParameterError, "heads must be a whole number of at least 1", target, PROMPTS, {"heads": 2.5}),
+        (ParameterError, "inner must be a whole number of at least 1", target, PROMPTS, {"inner": 8.0}),
+        (ParameterError, "from 1 to 48, got 49", target, PROMPTS, {"draft_vocabulary": 49}),
+        (ParameterError, "max_new_tokens has no effect on answers that are given: drop it", target, answers,
+         {"max_new_tokens": 4}),
         (ModelError, "Llama-family", specviz.load("town-t5"), PROMPTS, {}),
         (PromptError, "prompts is a list; for a file use list", target, "prompts.jsonl", {}),
         (PromptError, "is a question of the suite town", target, specviz.suite("town"), {}),
         (PromptError, "answers are too short: head 4 needs 5 tokens", target, answers, {"heads": 4}),
-    ):
+    ):  # fmt: skip
         with pytest.raises(error, match=words) as told:
             train_heads(model, prompts, out, **quiet, **given)
         assert "\n" not in str(told.value)

@@ -12,12 +12,13 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 import specviz as sv
-from specviz.finetune.eagle_loss import DECAY, EagleLoss
+from specviz.finetune.eagle_loss import DECAY
 from specviz.models import load
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import Eagle, Variant
 from specviz.models.eagle_model import EagleContext, EagleModel
 from specviz.models.layers import over_all
+from town.training.eagle import ReadingLoss
 
 torch.set_num_threads(1)
 TEXT = [5, 11, 2, 30, 7, 7, 19, 36]  # seven pairs
@@ -199,7 +200,7 @@ def test_the_training_time_test_is_what_drafting_does(rows: int | None, family: 
     model = target(family)
     head = trained(3, model, rows)
     steps = 4
-    loss = EagleLoss(model.net, (1, 4, 6), steps)
+    loss = ReadingLoss(model.net, (1, 4, 6), steps)
     said = np.array([[False, False, True, True, False, True, True, True]])
     net = head.net.double()
     got, shown = loss(net, np.array([TEXT]), said, 1.0)
@@ -231,7 +232,7 @@ def test_features_are_learnt_as_they_are_drafted() -> None:
     model = target()
     head = trained(1, model)
     said = np.array([[False, False, True, True, False, True, True, True]])
-    got, shown = EagleLoss(model.net)(head.net.double(), np.array([TEXT]), said, 1.0)
+    got, shown = ReadingLoss(model.net)(head.net.double(), np.array([TEXT]), said, 1.0)
     drafting = EagleModel(head, model)
     tokens, given = pairs(drafting)
     with torch.no_grad():

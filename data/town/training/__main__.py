@@ -92,7 +92,7 @@ def make(
     from tokenizers import Tokenizer
 
     from specviz.finetune import eagle_loss
-    from town.training import answers, diffusion, encoder_decoders, train
+    from town.training import answers, diffusion, eagle, encoder_decoders, train
 
     name = recipe.name
     on_gpu = torch.device(device).type == "cuda"
@@ -127,7 +127,7 @@ def make(
                 "slots": lambda: encoder_decoders.SlotsLoss(target)}[recipe.part]()  # fmt: skip
 
     if on_states:
-        loss = eagle_loss.EagleLoss(target.eval().requires_grad_(False), recipe.states, recipe.ahead)
+        loss = eagle.ReadingLoss(target, recipe.states, recipe.ahead)
 
     def shard(number: int) -> shards.Shard:
         if recipe.target and not on_states:

@@ -44,14 +44,14 @@ def scores(made: Recipe, out: Path, models: Path, device: str = "cpu", n: int = 
     """
     from tokenizers import Tokenizer
 
-    from specviz.finetune.eagle_loss import EagleLoss
     from specviz.models.eagle_loading import load_eagle
     from town.training.answers import load
+    from town.training.eagle import ReadingLoss
     from town.training.shards import batches, pack
 
     reader = models / str(made.target)
     pieces = Tokenizer.from_file(str(reader / "tokenizer.json"))
-    loss = EagleLoss(load(reader).to(device).eval().requires_grad_(False), made.states)
+    loss = ReadingLoss(load(reader).to(device), made.states)
     model = load_eagle(out)[0].to(device)
     found = {}
     for code, samples in drawn(n).items():
@@ -103,7 +103,7 @@ def _departures(made: Recipe) -> list[str]:
     from specviz.finetune.eagle_loss import WORDS
 
     rates = (
-        f"- Muon at a peak rate of {made.matrix_rate:g} for matrices, AdamW at {made.rate:g} for the rest."
+        f"- Muon at a peak rate of {made.matrix_rate:g} for matrices, Adam at {made.rate:g} for the rest."
     )
     if made.generation == 1:
         (ours, read), (theirs, less) = TRIED[WORDS], TRIED[0.1]
