@@ -15,7 +15,7 @@ from specviz.models.eight_bits import pack
 from specviz.models.loading import find
 
 WEIGHTS = "model.safetensors"
-KEPT = "config.json", "README.md", SCORES
+KEPT = "config.json", "README.md", "training.json", SCORES
 
 
 @dataclass(frozen=True)

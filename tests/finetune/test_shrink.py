@@ -128,8 +128,10 @@ def test_what_cannot_be_shrunk_is_refused_and_nothing_is_written(
 def test_the_command_and_the_list_of_models(
     drafters: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "small"
-    assert run(["models", "shrink", str(drafters["eagle"]), "--out", str(out)]) == 0
+    out, own = tmp_path / "small", shutil.copytree(drafters["eagle"], tmp_path / "own")
+    (own / "training.json").write_text('{"tokens": 5}', encoding="utf-8")
+    assert run(["models", "shrink", str(own), "--out", str(out)]) == 0
+    assert (out / "training.json").read_text(encoding="utf-8") == '{"tokens": 5}'
     assert "shrunk: " in capsys.readouterr().out
     assert run(["models", "shrink", str(tmp_path / "none"), "--out", str(tmp_path / "x")]) == 2
     assert "none" in capsys.readouterr().err
