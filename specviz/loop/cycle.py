@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..draft import Draft
-from ..errors import ModelError, ParameterError
+from ..errors import ModelError, ParameterError, plural
 from ..methods.base import Drafting, Method, Request, Session, Verdict
 from ..methods.kinds import SizedMethod, StreamMethod
 from ..methods.sampling import Sampling, Uniforms
@@ -227,6 +227,12 @@ class Text(ABC):
         if not verdict.path and verdict.token is None and not self.method.streams:
             raise ParameterError(
                 f"{self.method.name}.verify emitted no token: accept a drafted one or give the target's own"
+            )
+        nodes = range(len(verdict.tokens))
+        if any(node not in nodes for node in verdict.path):
+            raise ParameterError(
+                f"{self.method.name}.verify returned the path {list(verdict.path)} of a draft of "
+                f"{plural(len(nodes), 'node')}: name only its nodes, from 0"
             )
         self.tokens = [verdict.tokens[node] for node in verdict.path]
         self.origins = [origin_of(verdict.status[node]) for node in verdict.path]

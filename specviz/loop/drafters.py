@@ -93,6 +93,9 @@ def _loaded(
     if getattr(draft, "kind", None) in ADDED:  # these have no device before they are attached to a target
         unbound: Model = draft
         return unbound
+    loaded = load_if_needed(draft, device, dtype)
+    if kernels is None or loaded.kind in ADDED:  # only loading it shows whether it has kernels of its own
+        return loaded
     return load_if_needed(draft, device, dtype, kernels)
 
 

@@ -29,6 +29,9 @@ counts in neither: it is small, and is used where it was made, in the processor'
 tokens times all slots), and pad ragged rows of a batch in every layer, but not in the head. ``computed``
 includes that.
 
+A prefill counts whole layers. Llama-family models and Gemma 2 on torch do less: they stop in the last layer
+when its keys and values are written.
+
 An encoder-decoder reads its source of P tokens once, in the prefill. The encoder of E layers costs
 ``2 P E (4 h d H + m h f) + 4 E H d P²``, the keys and values of the decoder's cross-attention
 ``4 P L h d H``. A pass of the decoder then has ``4 n L h d H`` more for projections and ``4 L H d n P`` more
@@ -147,7 +150,8 @@ class Shape:
     def encoder(self) -> Shape | None:
         """The encoder's layers, if there are any."""
         own = self.widths.get("encoder")
-        return None if own is None else Shape(own)
+        # Its weights have the model's own format, as activations do, whatever the layout of the decoder's.
+        return None if own is None else Shape({**own, "activation_bytes": self.activation_bytes})
 
     @property
     def inner(self) -> int:
@@ -271,12 +275,22 @@ class Shape:
         own = self.encoder.widths
         layers = own["layers"] * (self.encoder.matrices + own["vectors"]) + own["last"]
         cross = 2 * self.widths["layers"] * self.widths["hidden"] * self.inner
-        return float((layers + cross) * self.widths["weight_bytes"])
+        return float(layers * self.activation_bytes + cross * self.widths["weight_bytes"])
 
     @property
     def slot(self) -> int:
         """Bytes of a token's keys and values in all layers."""
         return int(2 * self.widths["layers"] * self.outer * self.widths["cache_bytes"])
+
+    @property
+    def source_slot(self) -> int:
+        """Bytes of a source token's keys and values in all layers, which have the model's own format."""
+        return int(2 * self.widths["layers"] * self.outer * self.activation_bytes)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of an element of what goes from matrix to matrix."""
+        return int(self.widths.get("activation_bytes", 4))
 
     @property
     def embedded(self) -> float:
@@ -297,7 +311,7 @@ class Shape:
         cross = 2 * k["hidden"] + 2 * self.inner if self.encoder else 0
         each = k["layers"] * (attention + feed_forward + cross)
         head = np.multiply(logits, k["hidden"] + k.get("vocabulary", 0))
-        return (np.multiply(tokens, each) + head) * k.get("activation_bytes", 4)
+        return (np.multiply(tokens, each) + head) * self.activation_bytes
 
 
 def pass_costs(trace: Trace) -> pd.DataFrame:
@@ -574,7 +588,7 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     table["computed"] = rows * padded + shape.flops(0, 0, logits)  # the head runs on no padding
     fed = table.assign(fed=n).groupby("pass")["fed"].transform("sum").to_numpy()
     table["weights"] = shape.weights(most_logits, fed) / share + n * shape.embedded
-    table["cache_read"] = (start + n + source) * shape.slot
+    table["cache_read"] = (start + n) * shape.slot + source * shape.source_slot
     table["cache_written"] = n * shape.slot
     table["activations"] = shape.activations(n, logits)
     if encoded.any():
@@ -583,7 +597,7 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
         table["weights"] = table["weights"].where(~idle, 0)
         table["weights"] += (encoded > 0) * shape.reader / share + encoded * shape.embedded
         table["cache_read"] = table["cache_read"].where(~idle, 0)
-        table["cache_written"] += encoded * shape.slot
+        table["cache_written"] += encoded * shape.source_slot
         table["flops"] += shape.reading(encoded, encoded**2)
         table["computed"] += rows * shape.reading(most_encoded, most_encoded**2)
         table["activations"] += shape.encoder.activations(encoded, 0)

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, one_line
 from specviz.files import checked
+from specviz.models import choices
 from specviz.models.diffusion import Diffusion
 from specviz.models.downloads import DOWNLOADS
 from specviz.models.eight_bits import pack, unpack
@@ -155,6 +156,7 @@ def merge(
         layer.weight.add_(change.to(layer.weight.device, layer.weight.dtype))
     table[mask] = tensors["mask"].to(table.device, table.dtype)  # also changes a tied head, harmlessly
     net.config.is_causal = False
+    choices.convert(net, kernels, auto=False)
     made = Diffusion(net, target.tokenizer, name, mask=mask, shift=SHIFT, kernels=kernels)
     made.source = f"adapter of {target.name}"
     return made

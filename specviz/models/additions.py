@@ -61,6 +61,7 @@ class Addition:
     """
 
     kind: str
+    description: str  # what it is, before the name of its target
     most: int
     folder: Path | None = None
 
@@ -97,10 +98,10 @@ class Addition:
         ModelError
             Always.
         """
-        what = "an EAGLE drafter" if self.kind == "eagle" else self.kind
+        target = self.trained_on.partition(" (")[0]  # names of converted weights end with their origin
         raise ModelError(
-            f"{self.name} is not a model by itself but {what} on {self.trained_on}: decode with "
-            f"{self.trained_on} and pass it as the draft"
+            f"{self.name} is not a model by itself but {self.description} {target}: decode with {target} "
+            "and pass it as the draft"
         )
 
     open = encode = check_vocabulary = alone
@@ -108,7 +109,7 @@ class Addition:
 
     def _check(self, target: Target) -> None:
         own, width = self.config["target"], self.config["width"]
-        self._check_kind(target, f"an encoder-decoder, {own}")
+        self._check_kind(target, self.trained_on)
         self._check_whose(target)
         size = target.net.get_output_embeddings().weight.shape[1]
         if size != width:
@@ -146,6 +147,7 @@ class Heads(Addition):
     net: heads.BlockwiseHeads
 
     kind = "heads"
+    description = "heads on"
     targets = ("encoder-decoder", "causal")
 
     @property
@@ -208,6 +210,7 @@ class EagleHead(Addition):
     net: Eagle
 
     kind = "eagle"
+    description = "an EAGLE drafter on"
     targets = ("causal",)
 
     @property
@@ -256,6 +259,7 @@ class Trimmed(Addition):
     net: trimmed.TrimmedNet
 
     kind = "trimmed"
+    description = "a drafter cut out of"
     targets = ("causal",)
 
     def on(self, target: Target | LlamaCpp) -> trimmed.TrimmedModel:
@@ -275,6 +279,7 @@ class TrimmedTranslator(Addition):
     net: bergamot.TrimmedDecoder
 
     kind = "trimmed"
+    description = "a drafter cut out of"
 
     def on(self, target: Target) -> bergamot.TrimmedBergamot:
         """See `Addition.on`."""
@@ -290,6 +295,7 @@ class Slots(Addition):
     net: slots.SlotDrafter
 
     kind = "slots"
+    description = "slots on"
 
     @property
     def most(self) -> int:  # type: ignore[override]

@@ -407,12 +407,10 @@ class Canvas:
             return kept
         computed = layout.computed
         count, positions = computed.shape
-        line = np.eye(count, dtype=bool)  # each canvas' ancestors and itself
-        line[:, 0] = True
-        line[1:, 1:] = draft.mask
-        depth = np.concatenate(([1], 1 + draft.depths))
-        near = (line[:, :, None] & computed[None]) * depth[None, :, None]
-        owner = near.argmax(1)  # 0 (the cache) if no canvas computed it
+        # The last canvas that computed a position, from the root to this one; 0 (the cache) if none did.
+        owner = np.zeros((count, positions), np.int64)
+        for node, parent in enumerate(draft.parents, 1):
+            owner[node] = np.where(computed[node], node, owner[1 + parent])
         slot = np.repeat(np.arange(positions)[None], count, 0)
         canvas, at = np.nonzero(computed)
         own = canvas > 0

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specviz.models.model import Model
+    from specviz.models.protocols import Net
     from specviz.models.torch_model import TorchModel
 
 COST = 1.10  # time ratio, invariant pass to ordinary pass, up to which a model is invariant by default
@@ -105,11 +106,11 @@ def way(model: TorchModel, others: Sequence[str]) -> Way:
 
 
 def _tried(model: TorchModel, others: Sequence[str]) -> Way:
-    faults = []
+    faults, dtype = [], torch.promote_types(model.dtype, torch.float32)  # that of an invariant attention
     for layout in dict.fromkeys((model.kernels, *others)):
         function = model.function(layout, invariant=True)
         threads, biased = torch.get_num_threads(), function.bias is not None
-        if not (sums := ordered.fixed_order(function.dim, threads, biased, function.cap)):
+        if not (sums := ordered.fixed_order(function.dim, threads, biased, function.cap, dtype)):
             return Way(
                 fault="torch's products over a head's width change their summation order with the size of a "
                 "pass here"
@@ -122,7 +123,7 @@ def _tried(model: TorchModel, others: Sequence[str]) -> Way:
     return Way(fault=", ".join(faults))
 
 
-def convert(net: PreTrainedModel, layout_name: str | None = None, auto: bool = True) -> PreTrainedModel:
+def convert(net: Net, layout_name: str | None = None, auto: bool = True) -> Net:
     """Convert a network to the fastest format in which it can be invariant.
 
     The candidates are bfloat16 if the processor computes in it, float32 with weights rounded to float16 if
@@ -227,7 +228,10 @@ def unasked(model: Model, chosen: bool, variable: str | None) -> bool:
 
 def _cheap(model: Model) -> bool:
     """Whether a model's passes can be invariant here at a time ratio of at most `COST`."""
-    where = {"choice": "invariant", "check": ordered.CHECK, **kernels.about(model.net)}
+    function = model.plain_function
+    assert function is not None  # see `unasked`
+    where: kernels.Place = {"choice": "invariant", "check": ordered.CHECK, **kernels.about(model.net)}
+    where |= {"head": function.dim, "cap": str(function.cap)}
     # Another layout may be taken for an invariant model if none was requested.
     where |= {"layout": model.kernels, "requested": model.requested_kernels is not None}
 

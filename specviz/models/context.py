@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from specviz.draft import Draft
-from specviz.errors import ModelError, PromptError
+from specviz.errors import ModelError, PromptError, plural
 from specviz.models import ordered
 from specviz.models.devices import send
 
@@ -139,6 +139,8 @@ class Exit:
 
 
 NOTHING = Draft.empty()
+LARGE_MASK = 1 << 23  # elements of a mask above which a prefill after other tokens is run in parts
+KEPT_MASKS = 64 << 20  # most bytes of the masks of chains that a context keeps
 
 
 class Layers(Protocol):
@@ -450,7 +452,7 @@ class Context:
         """The rows that the entries of `given` belong to; `what` starts the error for a wrong number."""
         if len(given) != (self.rows if rows is None else len(rows)):
             held = f"the context has {self.rows}" if rows is None else f"{len(rows)} were named"
-            raise ModelError(f"{what} for {len(given)} rows; {held}")
+            raise ModelError(f"{what} for {plural(len(given), 'row')}; {held}")
         return range(self.rows) if rows is None else rows
 
     @torch.no_grad()
@@ -472,13 +474,12 @@ class Context:
     @torch.no_grad()
     def _grow(self, slots: int) -> None:
         store, ids = self._allocated(slots)
-        end = max(self.filled)
+        end = max(n + len(self._drafts.get(row, NOTHING)) for row, n in enumerate(self.filled))
         for new, old in zip(store.parts, self.store.parts):
             new.data[..., :end, :] = old.data[:, :, : self.rows, :, :end]
         ids[:, :end] = self.ids[: self.rows, :end]
         self.store, self.ids, self.slots = store, ids, slots
         self._triangles.clear()  # masks are as long as the storage
-        self._drafts.clear()
 
     @torch.no_grad()
     def branch(self, lengths: Sequence[int], room: int) -> Context:
@@ -505,7 +506,7 @@ class Context:
         rows = self._beginning(lengths, room)
         end = max(rows.filled)
         for new, old in zip(rows.store.parts, self.store.parts):
-            new.data[..., :end, :] = old.data[..., :end, :]
+            new.data[..., :end, :] = old.data[:, :, :1, :, :end]  # dropped rows keep their place in it
         rows.cached = [min(self.cached[0], filled) for filled in rows.filled]
         return rows
 
@@ -534,10 +535,8 @@ class Context:
         if (wanted := len(prompt) + room) > self.slots:
             # At least by a quarter: otherwise prompts of rising length would copy the whole cache each time.
             self._grow(max(wanted, min(self.slots + self.slots // 4, self.model.max_length)))
-        self.filled[row] = self.cached[row] = 0
-        check_fits(self, row, self.filled[row], len(prompt), len(prompt))
         self.ids[row, : len(prompt)] = ids
-        self.filled[row] = len(prompt)
+        self.filled[row], self.cached[row] = len(prompt), 0
         self._drafts.pop(row, None)
 
     def drop(self, row: int) -> None:
@@ -620,7 +619,7 @@ class Context:
         drafts = [drafts] if isinstance(drafts, Draft) else list(drafts)
         some = range(self.rows) if rows is None else rows
         if len(drafts) != len(some):
-            raise ModelError(f"forward got {len(drafts)} drafts for {len(some)} rows")
+            raise ModelError(f"forward got {plural(len(drafts), 'draft')} for {plural(len(some), 'row')}")
         if leave is not None:
             return self._leave(drafts, hidden, leave)
         nodes = [len(draft) for draft in drafts]
@@ -674,9 +673,9 @@ class Context:
         if self.rows != 1 or pending != 1 or len(drafts[0]) or len(hidden):
             raise ModelError(
                 "a pass that may exit early reads one pending token of one row, without nodes or hidden "
-                f"states; requested were {self.rows} rows, {pending} pending tokens, {len(drafts[0])} nodes "
-                "and "
-                f"{len(hidden)} hidden states: call prefill first, or read without leave"
+                f"states; this one has {plural(self.rows, 'row')}, {plural(pending, 'pending token')}, "
+                f"{plural(len(drafts[0]), 'node')} and {plural(len(hidden), 'hidden state')}: call prefill "
+                "first, or read without leave"
             )
         door = Exit(model, leave)
         with torch.inference_mode():
@@ -698,7 +697,7 @@ class Context:
         parts = []
         span = None if len(rows) == len(self.ids) else slice(rows[0], rows[-1] + 1)
         ids = self.ids if span is None else self.ids[span]
-        for start, end in self._parts(max(counts)):
+        for start, end in self._parts(max(counts), max(counts)):
             with torch.inference_mode():
                 self.store.aim(start, end - start, end, span)
                 mask, columns = self._chain(start, end - start), slice(start, end)
@@ -714,7 +713,9 @@ class Context:
     ) -> list[dict[int, torch.Tensor]]:
         """Like `_head`, after the slots of each row that are computed already."""
         made: dict[int, list[dict[int, torch.Tensor]]] = {row: [] for row in rows}
-        for start, end in self._parts(max(counts)):
+        # Each of its tokens has a line of a mask, which is as long as the text.
+        lines = self.group * len(rows) * max(self.cached[row] + n for row, n in zip(rows, counts))
+        for start, end in self._parts(max(counts), max(ordered.LINES, LARGE_MASK // lines)):
             fed = {row: min(end, n) - start for row, n in zip(rows, counts) if n > start or not start}
             starts = [self.cached[row] + start for row in fed]
             _, states = self._run(list(fed), starts, list(fed.values()), None, 0, hidden)
@@ -723,13 +724,16 @@ class Context:
                 made[row].append({layer: state[at] for layer, state in states.items()})
         return [{at: torch.cat([each[at] for each in made[row]]) for at in hidden} for row in rows]
 
-    def _parts(self, count: int) -> list[tuple[int, int]]:
-        """Start and end of each part of a prefill of `count` tokens.
+    def _parts(self, count: int, most: int) -> list[tuple[int, int]]:
+        """Start and end of each part, of `most` tokens, of a prefill of `count` tokens.
 
-        An invariant pass needs a mask that grows with the square of its tokens, so it is run in parts, which
-        changes no bit of the result.
+        An invariant pass always needs a mask that grows with the square of its tokens, so its parts are
+        shorter, which changes no bit of the result.
         """
-        most = ordered.LINES if self.model.invariant and not self.joint else count
+        if self.joint:
+            most = count
+        elif self.model.invariant:
+            most = ordered.LINES
         return [(start, min(start + most, count)) for start in range(0, count, most)]
 
     @torch.no_grad()
@@ -789,7 +793,10 @@ class Context:
             kept[:, :, size:] = send(near, device, self.kind)
             kept = kept.view(1, 1, -1, size + count + beyond)
             if small:
-                self._triangles[count] = kept
+                masks = self._triangles
+                while masks and kept.nbytes + sum(mask.nbytes for mask in masks.values()) > KEPT_MASKS:
+                    del masks[next(iter(masks))]  # the oldest
+                masks[count] = kept
         first = kept.shape[-1] - beyond - count - start
         return kept[..., first : first + self._slots_read(start + count)]
 
@@ -915,7 +922,8 @@ def check_ids(low: int, high: int, model: TextModel) -> None:
 
 def check_path(draft: Draft, path: Sequence[int], row: int) -> None:
     """Check that nodes are a path from the root of a draft; raise `ModelError` otherwise."""
-    if any(draft.parents[node] != before for before, node in zip([-1, *path], path)):
+    parents, count = draft.parents, len(draft)
+    if any(not 0 <= node < count or parents[node] != before for before, node in zip([-1, *path], path)):
         raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
 
 

@@ -53,7 +53,6 @@ class Diffusion(TorchModel):
     """
 
     kind = "diffusion"
-    geometry = None  # the cost model covers causal passes only
 
     def __init__(
         self, net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str | None = None,

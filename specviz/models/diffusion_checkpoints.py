@@ -37,6 +37,7 @@ from transformers.utils import logging
 
 from specviz.errors import ModelError, one_line, plural
 from specviz.files import read_json
+from specviz.models import choices
 from specviz.models.diffusion import Diffusion
 from specviz.models.llama import ROPES
 from specviz.models.torch_model import no_room
@@ -201,7 +202,8 @@ def load_checkpoint(
     _fill(net, wanted, stored, device, dtype, name)
     if config.tie_word_embeddings:
         net.lm_head.weight = net.model.embed_tokens.weight
-    return Diffusion(net.eval(), words, name, mask=mask, shift=kind.shift, kernels=kernels)
+    net = choices.convert(net.eval(), kernels, auto=False)
+    return Diffusion(net, words, name, mask=mask, shift=kind.shift, kernels=kernels)
 
 
 # -- config -----------------------------------------------------------------------------------------

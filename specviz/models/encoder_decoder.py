@@ -89,8 +89,8 @@ class EncoderDecoder(TorchModel):
         super().__init__(net, tokenizer, name, kernels, encoder=True)
         self.encoder = encoder or Encoder(net)
         self.layers = layers or getattr(self.config, "num_decoder_layers", None) or self.config.decoder_layers
-        self.decoder = self._laid()
         self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
+        self.decoder = self._laid()
         self.template = "task" if self._family is t5.T5 else "plain"
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
@@ -110,6 +110,7 @@ class EncoderDecoder(TorchModel):
     def _laid(self) -> Decoder:
         """Choose a layout and build the decoder as a plain function."""
         self.kernels = layouts.choose(self.requested_kernels, self.net, self._groups())
+        self._weigh()
         return self.function(self.kernels)
 
     def _groups(self) -> Iterator[tuple[torch.nn.Linear, ...]]:
@@ -124,6 +125,7 @@ class EncoderDecoder(TorchModel):
         decoder = self.ordered_function()
         assert isinstance(decoder, Decoder)
         self.decoder = decoder
+        self._weigh()
         self.encoder.encodings.clear()
 
     def left(self, prompt: int) -> int:
@@ -193,7 +195,7 @@ def _served(net: PreTrainedModel, name: str) -> type[t5.T5] | type[bart.Bart]:
     for part in parts:
         own = type(part).__module__.startswith(PLAIN)
         if not own or (isinstance(part, torch.nn.Linear) and type(part) is not torch.nn.Linear):
-            raise refuse(f"its decoder holds a {type(part).__name__} (quantised, or with an adapter)")
+            raise refuse(f"its decoder holds the module {type(part).__name__} (quantised, or an adapter)")
         if hooked(part):
             raise refuse("its decoder has hooks, which would not be called")
     if len({p.device for p in net.parameters()}) > 1:

@@ -28,6 +28,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError, install, one_line
 from specviz.files import read_json
 from specviz.models import adapters, choices, diffusion_checkpoints, ranks
+from specviz.models import kernels as layouts
 from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder
@@ -91,10 +92,10 @@ def adopt(
             f"{type(spec).__name__}"
         )
     name = Path(getattr(spec, "name_or_path", "") or type(spec).__name__).name
-    if device is not None or dtype is not None:
-        number = _dtype(STORED if dtype in (None, AUTO) else dtype)
-        number = number if isinstance(number, torch.dtype) else spec.dtype
-        move(spec, name, _device(device) if device is not None else spec.device, number)
+    number = _dtype(STORED if dtype in (None, AUTO) else dtype)
+    if device is not None or isinstance(number, torch.dtype):
+        target = _device(device) if device is not None else spec.device
+        move(spec, name, target, number if isinstance(number, torch.dtype) else None)
     return _model(spec.eval(), _tokenizer(tokenizer), name, kernels)
 
 
@@ -126,6 +127,11 @@ def fetch(
             if given is not None and (addition or adapter):
                 raise ModelError(f"{name} has its target's tokenizer: drop tokenizer=")
             if addition:
+                if layouts.check(kernels) is not None:
+                    raise ModelError(
+                        f"{name} is not a model by itself but {addition.description} {addition.trained_on}, "
+                        f"and drafts in its layout or in eight bits: drop kernels=, or set {layouts.VARIABLE}"
+                    )
                 return addition  # moved and converted when it is bound to its target
             if adapter:
                 return adapters.load_adapter(folder, name, config, target, number, kernels)
@@ -174,18 +180,18 @@ def from_bergamot(
 
     number = _dtype("float32" if dtype == AUTO else dtype)
     if not isinstance(number, torch.dtype):
-        raise ModelError(f"a Bergamot file stores 8-bit weights: choose float32 or bfloat16, not {dtype!r}")
+        raise ModelError(f"a Bergamot file stores 8-bit weights: choose {', '.join(DTYPES)}, not {dtype!r}")
     with _as_model_error(str(folder), name):
         return load(folder, _device(device), number, name, kernels)
 
 
-def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision: str | None) -> Model:
+def fetch_split(spec: str | Path, dtype: str | torch.dtype, tokenizer: Words, revision: str | None) -> Model:
     """Load a causal model split over the ranks of torchrun; each rank reads its own shards."""
     group = ranks.join()
 
     def place() -> tuple[str, str, bool]:
-        path = find(text)
-        source, name, local = _source(text, path)
+        path = find(spec)
+        source, name, local = _source(str(spec), path)
         folder = path if path is not None else _hub_folder(source, revision)
         if folder is not None:
             _check_json(folder)

@@ -96,6 +96,8 @@ class Gemma2(llama.Llama):
             turned = turn(y.narrow(2, 0, turning), cos, sin)
             new = y.narrow(2, self.heads, 2 * self.groups).view(rows, n, 2, self.groups, self.dim)
             keys, values = store.write_both(i, new.permute(2, 0, 3, 1, 4))
+            if keep == 0 and i + 1 == depth and depth not in hidden:
+                break  # as in `Llama`
             queries, near = turned.narrow(2, 0, self.heads), self.slides[i]
             if sights is not None:
                 out = ordered.attend(queries, keys, values, sights[near], self.scale, self.cap)

@@ -1,7 +1,9 @@
-"""Blockwise decoding heads on an encoder-decoder (Stern et al. 2018, "Blockwise Parallel Decoding").
+"""Blockwise decoding heads of a causal model or an encoder-decoder (Stern et al. 2018, "Blockwise Parallel
+Decoding").
 
 The model's own head is head 1 and predicts the next token. Head i = 2, 3 ... predicts the token i positions
-ahead from the same hidden state of the decoder. With h the state after its last norm, [width],
+ahead from the same hidden state (an encoder-decoder's is the decoder's). With h the state after the last
+norm, [width],
 
     h_i = h + offset_i + relu(h up_i) down_i        (section 4: a feed-forward layer with a residual)
 
@@ -34,7 +36,7 @@ TYPE = "specviz-blockwise"
 
 
 class BlockwiseHeads(nn.Module):
-    """Computes the states of heads 2, 3 ... from the decoder's last state.
+    """Computes the states of heads 2, 3 ... from the model's last state.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ class BlockwiseHeads(nn.Module):
         self.offset = nn.Parameter(torch.zeros(heads, width))
 
     def forward(self, state: Tensor, heads: int | None = None) -> Tensor:
-        """States [n, heads, width] of the first `heads` heads from the decoder's normed state [n, width]."""
+        """States [n, heads, width] of the first `heads` heads from the model's normed state [n, width]."""
         up, down, offset = (p[:heads] for p in (self.up, self.down, self.offset))
         inner = torch.einsum("nd,hdr->hnr", state, up).relu()
         return state[:, None] + offset + (inner @ down).transpose(0, 1)

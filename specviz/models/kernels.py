@@ -442,8 +442,9 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
         if layout_name not in possible:
             if layout_name == FP16 and takes_halves(net):
                 raise ModelError(f"kernels={FP16!r} needs weights that float16 holds exactly: drop it")
+            number = str(net.dtype).removeprefix("torch.")
             raise ModelError(
-                f"kernels={layout_name!r} does not support {net.dtype} on {net.device} here: use "
+                f"kernels={layout_name!r} does not support {number} on {net.device} here: use "
                 f"{' or '.join(map(repr, possible))}, or drop it"
             )
         return layout_name

@@ -127,7 +127,9 @@ class Llama(PlainFunction):
         x, tokens, least = padded(x.view(-1, self.size), self.least), rows * n, self.least
         depth = len(self.weights)
         seen, windows = None, given.windows
-        # In the last layer, places that are not kept only need their keys and values written.
+        # In the last layer, places that are not kept only need keys and values written: all of them in a
+        # prefill.
+        stops = isinstance(keep, int) and keep == 0 and depth not in hidden
         last_kept = keep if rows == 1 and isinstance(keep, torch.Tensor) and not windows else None
         if self.invariant and not windows:
             assert isinstance(mask, torch.Tensor)
@@ -144,6 +146,8 @@ class Llama(PlainFunction):
             else:
                 key, value = turned.narrow(2, heads, groups), y.narrow(2, turning, groups)
                 keys, values = store.write(i, key.transpose(1, 2), value.transpose(1, 2))
+            if stops and i + 1 == depth:
+                break
             queries = turned.narrow(2, 0, heads)
             if i + 1 == depth and last_kept is not None:
                 queries, x = queries.index_select(1, last_kept), padded(x.index_select(0, last_kept), least)

@@ -40,24 +40,26 @@ SHARDS = "pytorch_model-*.bin"
 SHARDED = "its pickle is in several files, which are not converted: save it with transformers as safetensors"
 
 
-def find(text: str) -> Path | None:
+def find(spec: str | Path) -> Path | None:
     """Find the folder of a bundled, downloaded or local model; return None if the model is not a folder.
+
+    A Path is always a folder, also if a model of the same name is bundled or downloaded.
 
     Raises
     ------
     ModelError
         If there is no such folder, it holds no readable model, or the model is not downloaded yet.
     """
-    if (name := text.removeprefix(GGUF)) in DOWNLOADS:
+    if isinstance(spec, Path):
+        return _checked(spec, expanded(spec, ModelError))
+    if (name := spec.removeprefix(GGUF)) in DOWNLOADS:
         path = require(name)
         return path if DOWNLOADS[name].in_folder else None
-    if text.startswith(("hf:", GGUF)):
+    if spec.startswith(("hf:", GGUF)):
         return None
-    if text.startswith(BERGAMOT):
-        return _bergamot(text)
-    path = bundled().get(text, expanded(text, ModelError))
-    _check_folder(text, path)
-    return path
+    if spec.startswith(BERGAMOT):
+        return _bergamot(spec)
+    return _checked(spec, bundled().get(spec, expanded(spec, ModelError)))
 
 
 @loading()
@@ -87,15 +89,16 @@ def load(
         (a path, or the name of a bundled or downloaded model) for llama.cpp, ``bergamot:`` and a folder
         with a Marian binary and its tokenizer (or a downloaded language pair, ``bergamot:en-pt``), or a
         model in memory: a transformers model is converted to the given device and dtype; a model loaded
-        here is reused, and rejected if the given device or dtype differs.
+        here is reused, and rejected if the given options differ. A Path is always a folder, never a name.
     device : str, default ``cpu``
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. For a GGUF file it sets ``gpu_layers``: none for ``cpu``,
-        otherwise all.
+        otherwise all. A drafter that was trained on top of a model follows that model in device and format.
     dtype : str, default ``auto``
         ``float32``, ``float16``, ``bfloat16``, ``float64``, ``stored`` for the weights' own format, or
         ``auto``: float32, but for a large Llama-family model on a CPU the fastest of float32, bfloat16, and
         float32 with weights rounded to float16, measured once; the last two only if its passes can be
-        invariant. A model in memory keeps its own format, and a GGUF file on llama.cpp has its own.
+        invariant. A model in memory keeps its own format, and a GGUF file on llama.cpp has its own
+        (``float32``, the default of benches, is accepted for one and changes nothing).
     tokenizer : transformers tokenizer, folder or ``hf:<id>``, optional
         Default: the one stored with the weights.
     revision : str, optional
@@ -122,12 +125,12 @@ def load(
         Layout of the matrices in memory on torch (`specviz.models.kernels`). It changes the speed and the
         last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once;
         the next load measures again if other work disturbed the measurement.
-        ``fp16`` rounds the weights to float16 and computes in float32 (on x86); if no dtype is named, a
-        large model's weights are rounded in this way if that is fastest. ``int8`` rounds the weights to eight
-        bits; ``int4`` keeps weights stored in four bits and rounds the others to eight. Both compute in
-        bfloat16 on a CPU. ``w8a8`` rounds weights and inputs to eight bits, on a processor with instructions
-        for it. It is the default for EAGLE heads and drafters cut from a large model, unless SPECVIZ_KERNELS
-        is set, because it does not change the text of an exact method.
+        ``fp16`` rounds the weights to float16, except those of a model in memory, and computes in float32 (on
+        x86); if no dtype is named, a large model's weights are rounded in this way if that is fastest.
+        ``int8`` rounds the weights to eight bits; ``int4`` keeps weights stored in four bits and rounds the
+        others to eight. Both compute in bfloat16 on a CPU. ``w8a8`` rounds weights and inputs to eight bits,
+        on a processor with instructions for it. It is the default for EAGLE heads and drafters cut from a
+        large model, unless SPECVIZ_KERNELS is set, because it does not change the text of an exact method.
     invariant : bool, optional
         Compute each row of a pass bit for bit as if it were alone (`specviz.models.ordered`): verification in
         one pass then gives the same result as decoding token by token. Supported on a CPU, for the Llama
@@ -161,8 +164,9 @@ def load(
         }  # fmt: skip
         if ignored := [name for name, value in options.items() if value is not None]:
             raise ModelError(f"{model.name} is already loaded: drop {ignored[0]}=, or load its files with it")
-        if invariant is False and getattr(model, "invariant", False):
-            raise ModelError(f"{model.name} is invariant already: load its files with invariant=False")
+        if hasattr(model, "make_invariant") and invariant not in (None, model.invariant):
+            state = "invariant already" if model.invariant else "not invariant"
+            raise ModelError(f"{model.name} is {state}: load its files with {invariant=}")
     elif isinstance(spec, str) and _is_gguf(spec):
         _drop("a GGUF file brings its own {0}: drop {0}={1!r}", tokenizer=tokenizer, revision=revision)
         model = _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)
@@ -185,7 +189,7 @@ def load(
         )  # fmt: skip
         path = None  # looked up before importing the libraries, which takes seconds
         if isinstance(spec, (str, Path)) and tp_plan is None:
-            path = find(str(spec))
+            path = find(spec)
         if path is not None:
             _drop("{0} is of a model on the hub (hf:ID): drop {0}={1!r}", revision=revision)
         from specviz.models import fetching
@@ -193,27 +197,29 @@ def load(
         if tp_plan is not None:
             layout = None if kernels in ("auto", "plain") else kernels
             _drop("a model split by tp_plan keeps transformers' layout: drop {0}={1!r}", kernels=layout)
-            model = fetching.fetch_split(str(spec), dtype or "auto", tokenizer, revision)
+            assert isinstance(spec, (str, Path))  # see `_check_spread`
+            model = fetching.fetch_split(spec, dtype or "auto", tokenizer, revision)
         elif isinstance(spec, (str, Path)):
             given = device or "cpu", _format(dtype, kernels), tokenizer, revision, device_map, kernels
             model = fetching.fetch(str(spec), path, *given)
         else:
             model = fetching.adopt(spec, device, dtype, tokenizer, kernels)
-    if invariant:
+    chosen = _format(dtype, kernels) == "auto"  # whether the format was left to `auto`
+    if invariant and not getattr(model, "invariant", False):
         if not hasattr(model, "make_invariant"):
             raise ModelError(f"{spec} cannot be invariant: only language models on torch can; drop invariant")
         model.make_invariant()
     elif invariant is None and isinstance(spec, (str, Path)) and hasattr(model, "make_invariant"):
         from specviz.models import choices
 
-        if choices.unasked(model, dtype in (None, "auto"), os.environ.get(VARIABLE)):
+        if choices.unasked(model, chosen, os.environ.get(VARIABLE)):
             try:
                 model.make_invariant()
             except ModelError as error:  # the variable applies only to models that can be invariant
-                if _format(dtype, kernels) == "auto" and str(model.dtype) == "torch.bfloat16":
+                if chosen and str(model.dtype) == "torch.bfloat16":
                     print(f"specviz: {error} to accept this, or with dtype='float32'", file=sys.stderr)
     if isinstance(spec, (str, Path)) and hasattr(model, "requested_invariant"):
-        model.requested_invariant, model.chosen_format = invariant, dtype in (None, "auto")
+        model.requested_invariant, model.chosen_format = invariant, chosen
     _warn_of_slow(model, dtype)
     return model
 
@@ -298,8 +304,11 @@ def _gguf(
         number = _format(dtype, kernels)
         return from_gguf(_gguf_file(name), device or "cpu", number, Path(name).stem, kernels)
     message = "a GGUF file brings its own {0} to llama.cpp: drop {0}={1!r}, or set backend='torch'"
-    usual = (None, "auto", "float32")
-    _drop(message, **{k: v for k, v in (("dtype", dtype), ("kernels", kernels)) if v not in usual})
+    _drop(
+        message,
+        dtype=None if dtype in ("auto", "float32") else dtype,  # float32 is the default of benches
+        kernels=None if kernels == "auto" else kernels,
+    )
     from specviz.models.llamacpp.model import LlamaCpp
 
     if gpu_layers is None:
@@ -344,13 +353,13 @@ def _check_spread(
         ranks.join()
 
 
-def _check_folder(text: str, path: Path) -> None:
+def _checked(spec: str | Path, path: Path) -> Path:
+    """Return `path`, the folder that `spec` names; raise `ModelError` if it holds no readable model."""
+    text = str(spec)
     if not exists(path):
         hub = [f"hf:{text}"] if HUB_ID.fullmatch(text) else []
-        raise ModelError(
-            f"no model {text!r}{near(text, [*bundled(), *DOWNLOADS, *hub])} (or give a folder, gguf:PATH or "
-            f"hf:<id>)"
-        )
+        close = "" if isinstance(spec, Path) else near(text, [*bundled(), *DOWNLOADS, *hub])
+        raise ModelError(f"no model {text!r}{close} (or give a folder, gguf:PATH or hf:<id>)")
     if not path.is_dir():
         gguf = f"; for a GGUF file write {GGUF}{text}" if path.suffix == ".gguf" else ""
         raise ModelError(f"{text} is a file; a model is a folder in transformers' format{gguf}")
@@ -364,3 +373,4 @@ def _check_folder(text: str, path: Path) -> None:
         raise ModelError(
             f"{text} has no safetensors weights (other formats can run code and are not read){how}"
         )
+    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ UNKNOWN = {
     "attention_chunk_size": "chunked attention",
 }
 
+_running = threading.Lock()  # held while a model's config names our attention
 BIDIRECTIONAL = "it is not a causal language model (its attention is bidirectional)"
 GEMMA2 = ("attn_logit_softcapping", "final_logit_softcapping")  # fields of `UNKNOWN` computed for Gemma 2
 
@@ -167,12 +169,6 @@ class Model(TorchModel):
         self.kernels = layouts.choose(self.requested_kernels, self.net, groups(self.net))
         self._weigh()
         return self.function(self.kernels)
-
-    def _weigh(self) -> None:
-        """Record in the geometry how many bytes a weight takes in the layout, and an element of the cache."""
-        if self.geometry is not None:
-            size, cached = layouts.width(self.kernels, self.dtype), self.attention_dtype.itemsize
-            self.geometry = {**self.geometry, "weight_bytes": size, "cache_bytes": cached}
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -367,15 +363,19 @@ def _refuse(
 
 @contextmanager
 def _attention(*configs: PreTrainedConfig) -> Iterator[None]:
-    """Use our attention within the block, then restore the model's own so that its `generate` still works."""
-    before = [config._attn_implementation for config in configs]
-    for config in configs:
-        config._attn_implementation = attention.NAME
-    try:
-        yield
-    finally:
-        for config, own in zip(configs, before):
-            config._attn_implementation = own
+    """Use our attention within the block, then restore the model's own so that its `generate` still works.
+
+    One thread at a time: another that ended first would restore the model's own under this one's pass.
+    """
+    with _running:
+        before = [config._attn_implementation for config in configs]
+        for config in configs:
+            config._attn_implementation = attention.NAME
+        try:
+            yield
+        finally:
+            for config, own in zip(configs, before):
+                config._attn_implementation = own
 
 
 def _window(config: PreTrainedConfig) -> int | None:

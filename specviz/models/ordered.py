@@ -507,25 +507,28 @@ def _alike(product: Lines, x: torch.Tensor, whole: bool) -> bool:
 
 
 @cache
-def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None = None) -> Sums | None:
+def fixed_order(
+    dim: int, threads: int, biased: bool = False, cap: float | None = None, dtype: torch.dtype = torch.float32
+) -> Sums | None:
     """The first of `SUMS` with which attention keeps its order on this machine; None if there is none.
 
     Tested on random numbers: a token alone, with other tokens and with other texts; masked slots after and
-    between the visible ones; and passes of many lengths. Scores have a bias if `biased` and are soft-capped
-    by `cap`.
+    between the visible ones; and passes of many lengths. Scores have a bias if `biased`, are soft-capped by
+    `cap`, and are computed in `dtype`.
     """
     with torch.random.fork_rng([]), torch.inference_mode():
         torch.default_generator.manual_seed(dim)  # the CPU's generator only
-        every = (each for each in SUMS if all(_tried(dim, n, each, biased, cap) for n in LENGTHS))
+        every = (each for each in SUMS if all(_tried(dim, n, each, biased, cap, dtype) for n in LENGTHS))
         return next(every, None)
 
 
-def _tried(dim: int, length: int, sums: Sums, biased: bool, cap: float | None) -> bool:
+def _tried(dim: int, length: int, sums: Sums, biased: bool, cap: float | None, dtype: torch.dtype) -> bool:
     """Whether the last token's row is the same in passes of several shapes over `length` tokens."""
     slots = (length + MOST_NODES + BLOCK) // BLOCK * BLOCK
-    query, key, value = (torch.randn(1, QUERIES[-1], 1, dim), *torch.randn(2, 1, 1, slots, dim))
-    nothing = torch.full((1, 1, QUERIES[-1], slots), -torch.inf)
-    added = torch.randn(QUERIES[-1], length) * biased
+    query = torch.randn(1, QUERIES[-1], 1, dim, dtype=dtype)
+    key, value = torch.randn(2, 1, 1, slots, dim, dtype=dtype)
+    nothing = torch.full((1, 1, QUERIES[-1], slots), -torch.inf, dtype=dtype)
+    added = torch.randn(QUERIES[-1], length, dtype=dtype) * biased
     nothing[..., :length] = added
     least, scale = -(-length // BLOCK) * BLOCK, dim**-0.5
 
@@ -557,7 +560,7 @@ def _tried(dim: int, length: int, sums: Sums, biased: bool, cap: float | None) -
         key, value = (each[:, :, : whole_blocks(root + 1 + nodes)].clone() for each in text)
         for own, each in zip((key, value), text):
             own[:, :, later] = each[:, :, root + 1 : length]
-        path = torch.full((1, 1, QUERIES[-1], key.shape[2]), -torch.inf)
+        path = torch.full((1, 1, QUERIES[-1], key.shape[2]), -torch.inf, dtype=dtype)
         path[..., : root + 1], path[..., later] = added[:, : root + 1], added[:, root + 1 :]
         tails = [tail(root, offsets, root + 1, key.device)]
         if nodes == MOST_NODES:

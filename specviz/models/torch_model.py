@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
 from specviz.models import choices
 from specviz.models import kernels as layouts
 from specviz.models.devices import to_format
+from specviz.models.geometry import BYTES
 from specviz.models.layers import PlainFunction, stamp
-from specviz.models.ranks import whole
+from specviz.models.ranks import here, whole
 from specviz.models.text import Text, TokenizedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from specviz.models.protocols import Settings
 
 UNBOUNDED = 1 << 40  # maximum length of a model without a limit
 
@@ -45,6 +49,7 @@ class TorchModel(TokenizedModel):
     requested_invariant: bool | None = None  # likewise
     chosen_format: bool = False  # whether `load` was free to choose the number format
     layers: int
+    geometry: Settings | None = None  # see `specviz.models.geometry`; None: its passes cannot be priced
     invariant: bool = False  # whether each row of a pass is bit-identical to the row computed alone
     source: str | None = None  # description of the source format, for weights converted from another format
     path: Path | None = None  # of the file that was read
@@ -121,6 +126,13 @@ class TorchModel(TokenizedModel):
         self.kernels, self.invariant, self._threads = way.layout, True, torch.get_num_threads()
         return way.laid(self)
 
+    def _weigh(self) -> None:
+        """Record in the geometry the bytes of a weight in the layout, of the cache, and of activations."""
+        if self.geometry is not None:
+            own, cached = self.dtype.itemsize, self.attention_dtype.itemsize
+            sizes = dict(zip(BYTES, (layouts.width(self.kernels, self.dtype), cached, own)))
+            self.geometry = {**self.geometry, **sizes}
+
     def order_stale(self, stale: bool) -> bool:
         """Whether invariance must be set up anew: the weights are `stale` or the thread count changed."""
         return self.invariant and (stale or self._threads != torch.get_num_threads())
@@ -181,6 +193,10 @@ class TorchModel(TokenizedModel):
         self._stored = stamp(self.net), digest
 
 
+# By network: the state of its weights when they were hashed, and their hash. A network may be wrapped often.
+_hashes: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
 def hashed(
     net: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, dtype: torch.dtype | None = None
 ) -> str:
@@ -188,11 +204,16 @@ def hashed(
 
     With a `dtype`, each weight is hashed as converted to it; the model stays as it is.
     """
-    digest = hashlib.sha256()
-    for name, weight in sorted(net.named_parameters()):  # yields tied weights once
-        values = whole(weight.detach()).cpu().to(dtype).contiguous()
-        digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
-        digest.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
+    # Sums, too: converted weights may lie where others were. They cost a twentieth of a hash.
+    state = dtype, stamp(net), [here(weight).detach().sum().item() for weight in net.parameters()]
+    if _hashes.get(net, (None,))[0] != state:
+        weights = hashlib.sha256()
+        for name, weight in sorted(net.named_parameters()):  # yields tied weights once
+            values = whole(weight.detach()).cpu().to(dtype).contiguous()
+            weights.update(f"{name} {list(values.shape)} {values.dtype}".encode())
+            weights.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
+        _hashes[net] = state, weights
+    digest = _hashes[net][1].copy()
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         # transformers drops these settings when it first encodes a text; the hash must not depend on that.
         backend.no_truncation()

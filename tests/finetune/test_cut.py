@@ -164,7 +164,9 @@ def test_what_is_refused(target: Model, learnt: Answers, tmp_path: Path) -> None
     out = cut(target, learnt, tmp_path / "cut", 1, 20)
     with pytest.raises(ModelError, match="was trained on tiny, and other is a different model"):
         specviz.load(out).on(other)
-    with pytest.raises(ModelError, match="not a model by itself"):
+    with pytest.raises(
+        ModelError, match="not a model by itself but a drafter cut out of tiny: decode with tiny"
+    ):
         specviz.generate(specviz.load(out), PROMPTS[:1], "autoregressive")
     with pytest.raises(ModelError, match="answers of tiny"):
         cut(other, learnt, tmp_path / "new", 1, 20)

@@ -17,7 +17,7 @@ import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import diffusion, masking, training
 from specviz.finetune.diffusion import AdaptedNet, LowRank, MaskedLoss, adapt, read_texts
-from specviz.models import Model, adapters, fetching
+from specviz.models import Model, adapters, fetching, kernels
 from specviz.models.llamacpp import write_gguf
 from specviz.models.zoo import bundled
 
@@ -42,6 +42,13 @@ def test_the_thin_products_have_their_gradients() -> None:
     )
     learn = [t.requires_grad_(True) for t in (x, down, up)]
     assert torch.autograd.gradcheck(lambda x, down, up: LowRank.apply(x, weight, down, up), learn)
+
+
+def test_merged_weights_are_rounded_to_float16_by_name(made: diffusion.Adapted) -> None:
+    if not kernels.multiplies_halves():
+        pytest.skip("torch has no product with weights in float16 here")
+    model = specviz.load(made.path, kernels="fp16")
+    assert model.kernels == "fp16" and all(map(kernels.in_halves, kernels.matrices(model.net)))
 
 
 def test_it_learns_and_its_folder_computes_what_was_trained(made: diffusion.Adapted, target: Model) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -82,6 +84,21 @@ def test_a_method_of_few_lines_decodes():
     assert trace.run["exactness"] == "exact up to ties"
     with pytest.raises(ParameterError, match="repeats decodes greedily"):
         specviz.generate(model, [3, 4, 5], Repeats(), temperature=1.0)
+
+
+@pytest.mark.parametrize("path", [[-1], [-1, 0], [0, 9]])
+def test_a_path_of_other_nodes_than_the_drafts_is_one_line(path):
+    class Wrong(Repeats):
+        name = "wrong"
+
+        def verify(self, draft, scores):
+            return replace(super().verify(draft, scores), path=path)
+
+    model = llama(seed=0, eos=(1,), max_length=64, name="target")
+    with pytest.raises(
+        ParameterError, match=r"^wrong.verify returned the path .* of a draft of 2 nodes: name"
+    ):
+        specviz.generate(model, [3, 4, 5], Wrong, max_new_tokens=8)
 
 
 def test_greedy_only_is_declared_once():

@@ -13,6 +13,7 @@ from seq2seq import make
 
 from specviz.draft import Draft
 from specviz.errors import ModelError
+from specviz.loop.drafters import load_drafter
 from specviz.models import Model, load
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.layers import head_rows
@@ -128,7 +129,8 @@ def test_whom_they_do_not_fit(make_one) -> None:
         made.on(other)
     with pytest.raises(ModelError, match=r"was trained on large of width 16, and this one's is 20"):
         made.on(wide)
-    with pytest.raises(ModelError, match=rf"{made.name} is not a model by itself but {made.kind} on large"):
+    line = f"{made.name} is not a model by itself but {made.kind} on large: decode with large and pass it as"
+    with pytest.raises(ModelError, match=line):
         made.open([[1]], 3)
 
 
@@ -140,12 +142,30 @@ def test_slots_are_for_a_t5() -> None:
     with pytest.raises(ModelError, match="was trained on a T5, and large is a bart"):
         added.slots(model).on(bart)
     llama = Model(causal("llama"), name="large")
-    with pytest.raises(ModelError, match="an encoder-decoder, large, and large is causal"):
+    with pytest.raises(ModelError, match="was trained on large, and large is causal: use a drafter that"):
         added.slots(model).on(llama)
     assert added.heads(model).on(llama).guesses(torch.zeros(16), 2).shape == (
         2,
         37,
     )  # heads fit any model
+
+
+def test_a_drafter_cut_out_of_its_target_names_it_as_it_is_loaded() -> None:
+    line = "by itself but a drafter cut out of smollm2: decode with smollm2 and pass it as the draft$"
+    with pytest.raises(ModelError, match=f"^smollm2-draft is not a model {line}"):
+        load("smollm2-draft").encode("Who")
+
+
+def test_kernels_are_those_of_the_target() -> None:
+    for layout, line in (
+        ("plain", "but an EAGLE drafter on town, and drafts in its layout or in eight bits: drop kernels="),
+        ("mkl", "kernels is auto, pl"),
+    ):
+        with pytest.raises(ModelError, match=line):
+            load("town-eagle", kernels=layout)
+    town = load("town", dtype="float32", kernels="plain")
+    assert load_drafter(town, "town-eagle", None, None, "w8a8").kernels == "plain"
+    assert load_drafter(town, "town-draft", None, None, "transposed").kernels == "transposed"
 
 
 def folder(path: Path, made, kind: str, **config: object) -> Path:

@@ -19,6 +19,7 @@ from specviz.finetune.align import align
 from specviz.finetune.answers import AnswerOptions
 from specviz.finetune.cut import cut
 from specviz.methods import find
+from specviz.models import kernels
 from specviz.models.bergamot import marian
 from specviz.models.bergamot.model import RecurrentDecoder
 from specviz.models.torch_model import hashed
@@ -55,6 +56,14 @@ def test_a_file_is_read_as_it_was_written(tmp_path) -> None:
         read = contents.tensors[name].reshape(value.shape).numpy()
         assert np.abs(read - value).max() <= np.abs(value).max() / 254 * 1.01, name
     assert contents.config["dec-cell"] == "ssru"
+
+
+def test_weights_are_rounded_to_float16_by_name(tmp_path, drafter) -> None:
+    if not kernels.multiplies_halves():
+        pytest.skip("torch has no product with weights in float16 here")
+    made = specviz.load(f"bergamot:{folder(tmp_path / 'tiny')}", kernels="fp16")
+    for each in (made, specviz.load(drafter).on(made)):
+        assert each.kernels == "fp16" and all(map(kernels.in_halves, kernels.matrices(each.net)))
 
 
 def test_its_name_says_what_it_is(model) -> None:

@@ -104,6 +104,13 @@ def test_a_model_given_in_memory_stays_as_it_is(monkeypatch):
     cost(monkeypatch, 1.0)
     model = sv.load("town", invariant=False)
     assert not sv.load(model).invariant
+    with pytest.raises(sv.errors.ModelError, match="town is not invariant: load its files with invariant=T"):
+        sv.load(model, invariant=True)
+    assert not model.invariant
+    made = sv.load("town", invariant=True)
+    assert sv.load(made, invariant=True) is made
+    with pytest.raises(sv.errors.ModelError, match="town is invariant already: load its files with invaria"):
+        sv.load(made, invariant=False)
 
 
 def test_a_cost_measured_beside_other_work_is_not_kept(monkeypatch):
@@ -140,6 +147,15 @@ def test_the_faster_format_is_taken_and_made_exact(asked, monkeypatch):
     own = sv.generate(model, "A walk by the sea", method="autoregressive", max_new_tokens=24)
     assert trace.texts == own.texts
     assert trace.run["exactness"] == "exact"
+
+
+def test_the_format_of_integer_kernels_is_not_a_choice(monkeypatch):
+    if not kernels._multiplies_whole_numbers():
+        pytest.skip("torch has no products with 8-bit weights here")
+    cost(monkeypatch, 3.0)
+    model = sv.load("town", kernels="int8")
+    assert (model.kernels, model.dtype, model.chosen_format) == ("int8", torch.bfloat16, False)
+    assert not model.invariant
 
 
 def test_a_format_whose_passes_cannot_be_invariant_is_not_taken(monkeypatch):
@@ -196,6 +212,15 @@ def test_the_cost_is_that_of_the_layout_an_invariant_model_takes(monkeypatch):
     assert model.invariant and model.kernels != kernels.TRANSPOSED
 
 
+def with_heads(number):
+    """A model whose matrices have the same shapes for any number of heads."""
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=number, num_key_value_heads=number,
+    )  # fmt: skip
+    return Model(LlamaForCausalLM(config).eval(), kernels=kernels.PLAIN)
+
+
 def test_a_kept_way_is_for_one_width_of_a_head(monkeypatch):
     tried = []
 
@@ -204,13 +229,15 @@ def test_a_kept_way_is_for_one_width_of_a_head(monkeypatch):
         return choices.Way(fault="it changes its order")
 
     monkeypatch.setattr(choices, "_tried", noted)
-    for heads in (2, 4, 4):  # with matrices of the same shapes
-        config = LlamaConfig(
-            vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-            num_attention_heads=heads, num_key_value_heads=heads,
-        )  # fmt: skip
-        choices.way(Model(LlamaForCausalLM(config).eval(), kernels=kernels.PLAIN), ())
+    for heads in (2, 4, 4):
+        choices.way(with_heads(heads), ())
     assert tried == [16, 8]
+
+
+def test_a_kept_cost_is_for_one_width_of_a_head(monkeypatch):
+    monkeypatch.setattr(Model, "make_invariant", lambda self: None)
+    monkeypatch.setattr(choices, "_times", lambda model, *_: ([1.0], [3.0 if model.dim == 16 else 1.0]))
+    assert [choices._cheap(with_heads(heads)) for heads in (2, 4)] == [False, True]
 
 
 def test_float32_stays_where_it_is_faster_or_the_processor_has_nothing_else(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from functools import lru_cache
 
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
+from specviz.models import context as contexts
 from specviz.models.context import Context
-from specviz.models.model import Model
+from specviz.models.model import Model, _attention
 
 torch.set_num_threads(1)
 TOKEN = st.integers(0, VOCABULARY - 1)
@@ -235,18 +237,19 @@ def test_misuse_is_refused() -> None:
     context.forward(Draft(np.array([1, 2, 3]), np.array([-1, 0, -1])))
     with pytest.raises(ModelError, match="not a path"):
         context.commit([0, 2])
-    with pytest.raises(ModelError, match="not a path"):
-        context.commit([1])
+    for wrong in ([1], [-1], [-1, 0], [3]):
+        with pytest.raises(ModelError, match="not a path"):
+            context.commit(wrong)
     with pytest.raises(ModelError, match="rewind"):
         context.rewind(0)
     with pytest.raises(ModelError, match="rewind"):
         context.rewind(4)
-    with pytest.raises(ModelError, match="2 drafts for 1 rows"):
+    with pytest.raises(ModelError, match=r"forward got 2 drafts for 1 row$"):
         context.forward([Draft.empty()] * 2)
     with pytest.raises(ModelError, match="hidden state of 7"):
         context.forward(Draft.empty(), hidden=(7,))
     batch = served.open([[1], [2]], 8)
-    with pytest.raises(ModelError, match="1 rows; the context has 2"):
+    with pytest.raises(ModelError, match="extend got tokens for 1 row; the context has 2"):
         batch.extend([[1]])
 
 
@@ -268,6 +271,80 @@ def test_a_second_long_turn_behind_a_cached_one() -> None:
     context.extend(text[40:])
     assert context.prefill() == 140
     check(context, net, [text], [Draft.chain(np.array([1, 2]))])
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_long_prefill_after_other_tokens_runs_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise its mask would grow with the square of its tokens."""
+    net, fed = make("llama", max_position_embeddings=256), []
+    served = Model(net, plain=True)
+    run = served.run
+    monkeypatch.setattr(
+        served, "run", lambda given, store: (fed.append(given.ids.shape[1]), run(given, store))[1]
+    )
+    monkeypatch.setattr(contexts, "LARGE_MASK", served.group * rows * 180 * 50)
+    monkeypatch.setattr(contexts.ordered, "LINES", 16)
+    texts = [[(i + row) % VOCABULARY for i in range(180 - 30 * row)] for row in range(rows)]
+    context = served.open([text[:40] for text in texts], 200)
+    context.prefill()
+    context.extend([text[40:] for text in texts])
+    assert context.prefill(hidden=(1,)) == sum(map(len, texts)) - 40 * rows
+    assert fed[0] == 39 and max(fed[1:]) == 50
+    for row, text in enumerate(texts):
+        with torch.no_grad():
+            states = net(torch.tensor([text]), output_hidden_states=True).hidden_states[1][0, 39:-1]
+        torch.testing.assert_close(context.states[row][1], states, atol=1e-4, rtol=0)
+    check(context, net, texts, [Draft.chain(np.array([1, 2]))] * rows)
+
+
+def test_the_masks_of_chains_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    served, net = model("qwen2", True)
+    context = served.open([[1, 2, 3]], ROOM)
+    context.prefill()
+    monkeypatch.setattr(contexts, "KEPT_MASKS", 1 << 14)
+    for length in (*range(1, 12), *range(11, 0, -1)):
+        check(context, net, [[1, 2, 3]], [Draft.chain(np.arange(length))])
+        assert 0 < sum(mask.nbytes for mask in context._triangles.values()) <= 1 << 14
+    assert len(context._triangles) > 1
+
+
+def test_a_branch_after_rows_were_dropped() -> None:
+    served, net = model("llama", True)
+    base = served.open([[1, 2, 3], [4, 5, 6, 7], [8, 9, 10]], ROOM)
+    base.prefill()
+    base.drop(1)
+    base.drop(1)
+    for rows in (3, 2):
+        branch = base.branch([3] * rows, ROOM)
+        check(branch, net, [[1, 2, 3]] * rows, [Draft.empty()] * rows)
+
+
+def test_a_row_keeps_its_draft_when_another_is_replaced_by_a_longer_one() -> None:
+    served, net = model("llama", True)
+    context = served.open([[1, 2, 3], [4, 5]], 4)
+    context.forward([Draft.chain(np.array([6, 7, 8])), Draft.empty()])
+    context.replace(1, [9] * 12, 4)
+    context.commit([[0, 1]], [0])
+    assert context.cached[0] == 5
+    check(context, net, [[1, 2, 3, 6, 7], [9] * 12], [Draft.empty()] * 2)
+
+
+def test_another_thread_waits_until_modules_have_their_own_attention_again() -> None:
+    config = make("gpt2").config
+    own, entered, ended = config._attn_implementation, threading.Event(), threading.Event()
+
+    def other() -> None:
+        with _attention(config):
+            entered.set()
+            ended.wait(10)
+
+    thread = threading.Thread(target=other)
+    with _attention(config):
+        thread.start()
+        entered.wait(0.2)  # in vain
+    ended.set()
+    thread.join()
+    assert config._attn_implementation == own
 
 
 @pytest.mark.parametrize("prompt", [[1] * 5000, [1, VOCABULARY]])

@@ -22,7 +22,7 @@ from transformers import AddedToken
 
 from specviz.draft import Draft
 from specviz.errors import ModelError
-from specviz.models import diffusion_checkpoints, fetching, load
+from specviz.models import diffusion_checkpoints, fetching, kernels, load
 from specviz.models.diffusion import Diffusion
 from specviz.models.diffusion_checkpoints import family
 
@@ -333,6 +333,13 @@ def test_number_formats(homes: dict[str, Path], tmp_path: Path) -> None:
 
 
 # -- tokenizers ---------------------------------------------------------------------------------------
+
+
+def test_weights_are_rounded_to_float16_by_name(homes: dict[str, Path]) -> None:
+    if not kernels.multiplies_halves():
+        pytest.skip("torch has no product with weights in float16 here")
+    model = load(homes["llada"], kernels="fp16")
+    assert model.kernels == "fp16" and all(map(kernels.in_halves, kernels.matrices(model.net)))
 
 
 def test_tokenizers_without_their_code(homes: dict[str, Path]) -> None:

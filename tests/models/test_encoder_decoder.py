@@ -234,6 +234,24 @@ def test_every_layout_says_what_transformers_says(name: str, layout: str) -> Non
     torch.testing.assert_close(found.logits[1][0], scores(net, [4], []), atol=2e-4, rtol=0)
 
 
+def test_the_geometry_says_the_bytes_of_the_layout_and_of_the_cache() -> None:
+    net = make("t5", dtype=torch.float32, d_kv=32)
+    served = EncoderDecoder(net, kernels="plain")
+
+    def sizes() -> list[float]:
+        return [served.geometry[f"{part}_bytes"] for part in ("weight", "cache", "activation")]
+
+    assert sizes() == [4, 4, 4]
+    net.to(torch.bfloat16)
+    served.open([[1, 2]], 4)
+    assert sizes() == [2, 2, 2]
+    try:
+        served.make_invariant()
+    except ModelError as error:
+        pytest.skip(str(error))
+    assert sizes() == [2, 4, 2] and served.first(1).geometry["cache_bytes"] == 4
+
+
 def test_half_precision() -> None:
     for name in NAMES:
         net, half = make(name, dtype=torch.float32), EncoderDecoder(make(name).to(torch.bfloat16))
@@ -287,7 +305,7 @@ def test_what_cannot_be_served_is_refused_by_name() -> None:
 
     changed = make("marian")
     changed.model.decoder.layers[1].fc1 = Adapter(16, 24)
-    refused(changed, "its decoder holds a Adapter")
+    refused(changed, r"its decoder holds the module Adapter \(quantised, or an adapter\)")
     two = make("marian", share_encoder_decoder_embeddings=False, tie_word_embeddings=False)
     refused(two, "separate vocabularies")
     mixed = make("t5")

@@ -28,6 +28,7 @@ from specviz.models.llamacpp.bundled import bundled_gguf
 from specviz.models.llamacpp.writer import tensors, turned
 from specviz.models.loading import load
 from specviz.models.model import Model
+from specviz.models.trimmed import TrimmedModel, cut
 from specviz.models.zoo import bundled
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
@@ -193,13 +194,27 @@ def test_without_the_writer_s_package_it_says_what_to_install(tmp_path: Path, mo
     assert not list(tmp_path.iterdir())
 
 
+def test_an_invariant_model_is_written_like_its_files(tmp_path: Path) -> None:
+    model = load("town-draft", dtype="float32", kernels="plain")
+    try:
+        model.make_invariant()
+    except ModelError as error:
+        pytest.skip(str(error))
+    files = [write_gguf(what, tmp_path / f"{i}.gguf").path for i, what in enumerate(("town-draft", model))]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "x.gguf"
+    draft = load("town-draft")
+    drafter = TrimmedModel(cut(draft.net, draft.layers, range(100)), draft, "cut-draft")
     for what, type, line in (
         ("town", "q3", "no GGUF type 'q3'; choose one of f32, f16, q8_0, q4_k_m"),
         (f"gguf:{file()}", "f16", "is no causal language model of its own on torch"),
         (str(tmp_path / "none"), "f16", "no model"),
         (load(f"gguf:{file()}", backend="torch"), "f16", f"it comes from a GGUF file already, {file()}"),
+        (draft.first(1), "f16", f"it has 1 of {draft.layers} layers: write the whole model"),
+        (drafter, "f16", "its head has 100 of 3072 tokens: write the model that it is cut out of"),
     ):
         with pytest.raises(ModelError, match=line):
             write_gguf(what, out, type)
@@ -325,7 +340,7 @@ def test_a_bundled_model_that_is_no_file_of_llamacpp_is_refused(
     monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "home"))
     for name, reason in (
         ("town-t5", "cannot be written as GGUF: only the families"),
-        ("town-eagle", "town-eagle is no causal language model of its own"),
+        ("town-eagle", "town-eagle is not a model by itself but an EAGLE drafter on town"),
         ("town-diffusion", "town-diffusion is no causal language model of its own"),
     ):
         with pytest.raises(ModelError, match=reason):

@@ -23,7 +23,7 @@ import specviz as sv
 from specviz.errors import ModelError, PromptError
 from specviz.models import load
 from specviz.models.gguf.header import read_header
-from specviz.models.gguf.tokenizer import ALIKE, CUTS, ends, tokenizer
+from specviz.models.gguf.tokenizer import ALIKE, CUTS, tokenizer
 from specviz.models.llamacpp.model import Weights
 from specviz.models.llamacpp.text import GgufText
 from specviz.models.llamacpp.text import Tokenizer as LlamaCppTokenizer
@@ -61,8 +61,9 @@ def both(path: Path) -> tuple[Text, Text]:
     fields = read_header(path).fields
     size = len(fields["tokenizer.ggml.tokens"])
     theirs = LlamaCppTokenizer(Weights(path, 0, words=True), "made")
+    words, end = tokenizer(fields, "made")
     return (
-        Text(tokenizer(fields, "made"), size, ends(fields, "made")),
+        Text(words, size, end),
         GgufText(theirs, size, theirs.eos),
     )
 
@@ -194,7 +195,8 @@ def test_the_cuts_differ(tmp_path: Path) -> None:
     texts = few(4)
     ids = set()
     for pre in FIRST:
-        mine = Text(tokenizer(read_header(write(tmp_path / "x.gguf", byte_level(pre))).fields, "x"), 3000)
+        words, _ = tokenizer(read_header(write(tmp_path / "x.gguf", byte_level(pre))).fields, "x")
+        mine = Text(words, 3000)
         ids.add(str([outcome(mine.plain, text) for text in texts]))
     assert len(ids) == len(FIRST)
 

@@ -318,7 +318,7 @@ def test_float16_weights_are_taken_unasked_only_where_they_are_the_models(unpinn
     model.open([[1, 2]], 1)
     assert model.kernels != kernels.FP16
     assert model.geometry["weight_bytes"] == 4
-    with pytest.raises(ModelError, match=r"kernels='fp16' does not support torch\.float64"):
+    with pytest.raises(ModelError, match="kernels='fp16' does not support float64"):
         Model(make("llama").double(), kernels=kernels.FP16)
 
 
@@ -412,7 +412,7 @@ def test_a_canvas_runs_on_every_layout() -> None:
         trace = specviz.generate(model, [[1, 2]], "stepwise", block=4, max_new_tokens=8)
         assert trace.run["backend"]["kernels"] == layout
         scored.append(trace.outputs.sort_values("position")["token"].tolist())
-    assert scored[0] == scored[1] == scored[2]
+    assert len(set(map(tuple, scored))) == 1
 
 
 def test_the_fastest_is_measured_once_and_kept(unpinned: Path, monkeypatch) -> None:
@@ -526,7 +526,7 @@ def test_without_the_private_operators_the_plain_product_serves(unpinned: Path, 
     try:
         assert kernels.candidates(torch.device("cpu"), torch.float32) == ("plain", "transposed")
         assert Model(make("llama")).kernels in ("plain", "transposed")
-        with pytest.raises(ModelError, match=r"kernels='onednn' does not support torch.float32 on cpu here"):
+        with pytest.raises(ModelError, match="kernels='onednn' does not support float32 on cpu here"):
             Model(make("llama"), kernels="onednn")
         monkeypatch.setenv(kernels.VARIABLE, "onednn")  # it applies to every model
         assert Model(make("llama")).kernels == "plain"
@@ -556,7 +556,7 @@ def test_a_model_that_was_moved_or_trained_is_laid_out_anew() -> None:
     torch.testing.assert_close(after, 2 * before, atol=1e-3, rtol=1e-3)
     first = model.content
     model.net.to(torch.float64)
-    with pytest.raises(ModelError, match=r"does not support torch.float64"):
+    with pytest.raises(ModelError, match="does not support float64"):
         model.open([[1, 2, 3]], 4)
     unpinned = Model(net.to(torch.float32))
     unpinned.net.to(torch.float64)

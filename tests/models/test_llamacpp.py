@@ -222,7 +222,7 @@ def test_what_would_end_the_process_is_refused() -> None:
         (lambda: context.forward(Draft.chain(np.array([3072]))), "token id 3072 is outside"),
         (lambda: context.forward(Draft.chain(np.array([-1]))), "token id -1 is outside"),
         (lambda: context.forward(Draft(PAIR, PAIR * 0 - 1, np.array([1, 3]))), "reads a node at its depth"),
-        (lambda: context.forward([Draft.empty()] * 2), "2 drafts for 1 rows"),
+        (lambda: context.forward([Draft.empty()] * 2), "2 drafts for 1 row$"),
         (lambda: context.extend([5000]), "token id 5000 is outside"),
         (lambda: context.extend([[1], [2]]), "tokens for 2 rows"),
         (lambda: context.extend([1] * 1022), "position 1024 exceeds"),
@@ -300,6 +300,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ({"context": 2.5}, "context must be"),
         ({"context": 4096}, "has 1024 positions; context=4096 exceeds"),
         ({"dtype": "bfloat16"}, "brings its own dtype"),
+        ({"kernels": "float32"}, "brings its own kernels"),
         ({"revision": "main"}, "brings its own revision"),
     ):
         with pytest.raises(ModelError, match=line):
@@ -611,10 +612,25 @@ def test_a_context_is_freed_before_its_weights(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_memory_is_given_back() -> None:
-    path = file("f32", **SMALL)
-    for _ in range(3):
-        model = LlamaCpp(path, threads=1)
-        context = model.open([[1, 2, 3]], 4)
-        context.forward(Draft.empty())
-        del model, context
-        gc.collect()
+    model = LlamaCpp(file("f32", **SMALL), threads=1)
+    context = model.open([[1, 2, 3]], 4)
+    context.forward(Draft.empty())
+    held = model.weights._free, context.native._free
+    assert all(each.alive for each in held)
+    del model, context
+    gc.collect()
+    assert not any(each.alive for each in held)
+
+
+def test_pieces_that_two_threads_look_up_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    words, lib, others = small().text.tokenizer, library(), []
+    call, want = lib.llama_token_to_piece, [words.piece(300), words.piece(301)]
+
+    def interrupted(vocab: object, token: int, *rest: object) -> int:
+        count = call(vocab, token, *rest)
+        if token == 300:  # another thread runs before this one reads its bytes
+            others.append(words.piece(301))
+        return count
+
+    monkeypatch.setattr(lib, "llama_token_to_piece", interrupted)
+    assert [words.piece(300), *others] == want and want[0] != want[1]

@@ -39,7 +39,7 @@ from specviz.errors import ModelError, PromptError, SpecvizError, TraceError
 from specviz.finetune import answers
 from specviz.finetune.diffusion import read_texts
 from specviz.finetune.training import vacant
-from specviz.models import available, bundled, choices, devices, fetching, load
+from specviz.models import available, bundled, choices, devices, fetching, load, torch_model
 from specviz.models.converting import convert
 from specviz.models.downloads import DOWNLOADS
 from specviz.models.llamacpp.writer import write_gguf
@@ -74,6 +74,19 @@ def test_a_folder(home: Path) -> None:
     torch.testing.assert_close(
         logits, scores(make("llama", vocab_size=model.vocabulary), ids), atol=1e-4, rtol=0
     )
+
+
+def test_a_path_is_a_folder_even_if_a_model_has_its_name(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("town-draft", "smollm2"):  # bundled, and one to download
+        shutil.copytree(home, name)
+        model = load(Path(name))
+        assert model.name == name and model.vocabulary == load(home).vocabulary
+    assert load("town-draft").vocabulary != load(home).vocabulary
+    with pytest.raises(ModelError, match=r"no model 'town' \(or give a folder"):
+        load(Path("town"))
 
 
 def test_half_precision_weights_load_in_float32(home: Path, tmp_path: Path) -> None:
@@ -178,9 +191,11 @@ def test_a_user_that_does_not_exist_is_one_line(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_weights_in_several_formats_are_refused_in_a_line(name: str) -> None:
     net = make(name).to(torch.bfloat16)
-    net.model.layers[1].mlp.down_proj.float()
-    with pytest.raises(ModelError, match="several number formats; load it with dtype='float32'"):
-        load(net)
+    wide = net.model.layers[1].mlp.down_proj.float()
+    for options in ({}, {"device": "cpu"}, {"dtype": "auto"}, {"dtype": "stored"}):
+        with pytest.raises(ModelError, match="several number formats; load it with dtype='float32'"):
+            load(net, **options)
+        assert wide.weight.dtype == torch.float32
     assert load(net, dtype="float32").open([[1, 2]], 1).forward(Draft.empty()).logits
 
 
@@ -488,6 +503,16 @@ def test_the_content_of_files_is_that_of_their_bytes(tmp_path: Path) -> None:
             model.net.model.norm.weight[0] += 1
         assert model.file_content == model.content
         assert "content" not in model.identity and "content" in models[1].identity
+
+
+def test_weights_in_memory_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, hashed = make("llama"), []
+    first = load(net).content
+    monkeypatch.setattr(torch_model, "whole", lambda weight: (hashed.append(weight), weight)[1])
+    assert load(net).content == first and not hashed
+    assert load(net, tokenizer=str(bundled()["town"])).content != first and not hashed
+    net.half().float()  # the memory and its version may be the same
+    assert load(net).content != first and hashed
 
 
 def test_unknown_characters_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -481,6 +481,24 @@ def test_attention_is_tested_over_trees_with_several_queries(monkeypatch):
     assert not ordered.fixed_order.__wrapped__(64, 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_attention_is_tested_in_the_format_in_which_it_computes(dtype, monkeypatch):
+    tried, original = [], ordered._tried
+
+    def noted(*given):
+        tried.append(given[-1])
+        return original(*given)
+
+    monkeypatch.setattr(ordered, "_tried", noted)
+    monkeypatch.setattr(ordered, "LENGTHS", (40,))
+    monkeypatch.setattr(ordered, "fixed_order", ordered.fixed_order.__wrapped__)
+    try:
+        Model(net(dtype=dtype), kernels=kernels.PLAIN).make_invariant()
+    except ModelError as error:
+        pytest.skip(str(error))
+    assert set(tried) == {torch.promote_types(dtype, torch.float32)}
+
+
 def test_a_model_that_cannot_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(ordered, "_tried_products", {})
     monkeypatch.setattr(ordered, "_keeps", lambda line: False)

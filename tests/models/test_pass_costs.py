@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from specviz import metrics
 from specviz.draft import Draft
 from specviz.loop.clock import Watched
 from specviz.metrics.costs import Shape
+from specviz.models import kernels
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import Eagle
 from specviz.models.encoder_decoder import EncoderDecoder
@@ -45,6 +48,13 @@ def count(run):
     return counter.get_total_flops(), result
 
 
+def unfinished(model, tokens, slots):
+    """FLOPs of the last layer that a prefill of a plain function omits: all after its keys and values."""
+    inner = model.config.num_attention_heads * model.dim
+    attention = inner * model.config.hidden_size + 2 * inner * slots
+    return 2 * tokens * (attention + 3 * model.config.hidden_size * model.config.intermediate_size)
+
+
 @pytest.fixture
 def counted(monkeypatch):
     """Collect the counter's FLOPs for every recorded pass, in order."""
@@ -57,11 +67,16 @@ def counted(monkeypatch):
         return result
 
     def watched_prefill(context, hidden=()):
+        model = context.model
+        start = context.cached[0] if model.kind == "causal" else 0
         flops, tokens = count(lambda: prefill(context, hidden))
+        if tokens and model.kind == "causal":
+            if model.plain and model.layers not in hidden:
+                flops += unfinished(model, tokens, start + tokens)
+            elif not model.plain:  # transformers always run the head: on one row here, which is not used
+                flops -= 2 * model.config.hidden_size * VOCABULARY
         if tokens:
-            # transformers' causal models always run the head: on one row here, which is not used.
-            idle = context.model.kind == "causal" and not context.model.plain
-            found.append(flops - idle * 2 * context.model.config.hidden_size * VOCABULARY)
+            found.append(flops)
         return tokens
 
     def drafting(honest):
@@ -120,6 +135,19 @@ def test_an_encoder_decoders_passes_cost_what_pytorch_counts(counted, name, shar
     assert (prefills["tokens"] == whole).sum() == once, (
         "a drafter that shares the encoder does not read again"
     )
+
+
+def test_an_encoder_keeps_its_format_whatever_the_layout_of_the_decoder():
+    if not kernels._multiplies_whole_numbers():
+        pytest.skip("torch has no products with 8-bit weights here")
+    model = EncoderDecoder(make_pair("t5").bfloat16(), kernels="int8")
+    shape = Shape(model.geometry)
+    named = model.net.encoder.named_parameters()
+    encoder = sum(p.numel() for name, p in named if "embed" not in name and "relative" not in name)
+    assert shape.reader == 2 * encoder + sum(weight.numel() for weight in model.decoder.crossed.weights)
+    context = model.open([[1, 2, 3]], 4)
+    context.prefill()
+    assert shape.source_slot * 3 == context.source.crossed.nbytes
 
 
 EAGLES = [
@@ -224,10 +252,20 @@ def test_a_batch_with_ragged_rows():
     model = ready("llama", True)
     opened = model.open([[1, 2, 3, 4, 5], [6, 7]], 8)
     shape = Shape(model.geometry)
-    assert count(opened.prefill)[0] == shape.flops(2 * 4, 2 * 16, 0), "padded to the longer prompt"
+    whole = count(opened.prefill)[0] + 2 * unfinished(model, 4, 4)
+    assert whole == shape.flops(2 * 4, 2 * 16, 0), "padded to the longer prompt"
     drafts = [Draft.chain([1, 2, 3]), Draft(np.array([4, 5]), np.array([-1, -1]))]
     # Two rows of 4 tokens each, over 8 slots; the head runs on 4 of one and 3 of the other.
     assert count(lambda: opened.forward(drafts))[0] == shape.flops(2 * 4, 2 * 4 * 8, 4 + 3)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
+def test_a_prefill_ends_when_the_last_keys_are_written(name):
+    model = ready(name, True)
+    for hidden, left_out in (((), 1), ((1,), 1), ((2,), 0)):
+        opened = model.open([[1, 2, 3, 4, 5]], 8)
+        flops = count(partial(opened.prefill, hidden=hidden))[0]
+        assert flops + left_out * unfinished(model, 4, 4) == Shape(model.geometry).flops(4, 4 * 4, 0)
 
 
 def test_an_early_exit_costs_its_layers():

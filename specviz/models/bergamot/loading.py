@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from specviz.errors import ModelError
 from specviz.files import exists
+from specviz.models import choices
 from specviz.models.bergamot import marian
 from specviz.models.bergamot.model import Bergamot
 from specviz.models.bergamot.net import MOST_LAYERS, Config, Net
@@ -46,7 +47,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, name: str, kern
     net = build(contents, file).eval().requires_grad_(False)
     words_of = _tokenizer(words, net.config.vocab_size)
     content = hashed(net, words_of)  # of the weights as read
-    model = Bergamot(net.to(device, dtype), words_of, f"{name} (8-bit, dequantised)", kernels)
+    net = choices.convert(net.to(device, dtype), kernels, auto=False)
+    model = Bergamot(net, words_of, f"{name} (8-bit, dequantised)", kernels)
     model.source, model.path = SOURCE, file
     model.keep_content(content)
     return model

@@ -169,7 +169,6 @@ class Bergamot(EncoderDecoder):
         self.encoder = Encoder(net)
         self.layers = net.config.decoder_layers
         self.decoder = self._laid()
-        self.geometry = None
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> BergamotContext:
         """Open a context of `prompts`, not yet encoded; for arguments and errors see `Model.open`."""

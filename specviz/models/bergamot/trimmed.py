@@ -24,6 +24,7 @@ from specviz.models.bergamot.model import Bergamot
 from specviz.models.bergamot.net import MOST_LAYERS, Config, Decoder
 from specviz.models.eight_bits import unpack
 from specviz.models.encoder_decoder_context import TargetsEncoder
+from specviz.models.kernels import FP16, round_to_halves
 from specviz.models.layers import head_rows, over_all
 from specviz.models.protocols import Net, Settings
 from specviz.models.trimmed import TOKENS, write
@@ -88,6 +89,8 @@ class TrimmedBergamot(Bergamot):
             raise ModelError(f"{name} is damaged: its shape in config.json does not fit {target.name}")
         self.drafts_for = target.identity
         net = weights.on(whole).requires_grad_(False)
+        if target.kernels == FP16:  # rounding a drafter does not change the text of an exact method
+            round_to_halves(net)
         super().__init__(net, target.tokenizer, name, target.requested_kernels)
         self.encoder = TargetsEncoder(target)
         self.tokens = weights.tokens.to(target.device)

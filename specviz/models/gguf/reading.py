@@ -31,7 +31,7 @@ from transformers import (
 from specviz.errors import ModelError, one_line
 from specviz.models import choices
 from specviz.models.gguf.header import BIDIRECTIONAL, Header, Tensor, read_header
-from specviz.models.gguf.tokenizer import ends, tokenizer
+from specviz.models.gguf.tokenizer import tokenizer
 from specviz.models.model import Model
 from specviz.models.torch_model import no_room
 
@@ -107,7 +107,7 @@ def load_gguf(
     family, config = _config(header, name)
     number = STORED.get(kind, torch.float32) if dtype == "auto" else dtype
     assert isinstance(number, torch.dtype)
-    words = tokenizer(header.fields, name)
+    words, end = tokenizer(header.fields, name)
     try:
         net = _empty(family, config, device)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -123,10 +123,9 @@ def load_gguf(
         raise no_room(name, device, sum(p.numel() for p in net.parameters()) * number.itemsize) from None
     if config.tie_word_embeddings:
         net.lm_head.weight = net.model.embed_tokens.weight
-    end = list(ends(header.fields, name))
     if not end:
         raise ModelError(f"{name} is not supported: its vocabulary names no end token, so no text would end")
-    net.generation_config = GenerationConfig(eos_token_id=end)
+    net.generation_config = GenerationConfig(eos_token_id=list(end))
     net = net.eval().requires_grad_(False)
     model = Model(choices.convert(net, kernels, auto=fastest), words, name, kernels=kernels)
     model.path = path

@@ -95,8 +95,8 @@ BEGUN = "falcon3 falcon-h1 lfm2 llama3 llama-bpe llama-v3 midm-2.0 pixtral tekke
 WHOLE = f"{BEGUN} minicpm5"  # with these, a part that is itself a piece is one token, whatever the merges
 
 
-def tokenizer(fields: Metadata, name: str) -> PreTrainedTokenizerFast:
-    """Build the tokenizer of a GGUF file.
+def tokenizer(fields: Metadata, name: str) -> tuple[PreTrainedTokenizerFast, tuple[int, ...]]:
+    """Build the tokenizer of a GGUF file, and list the ids that end a text, the file's own end token first.
 
     Names of control tokens in a text are ordinary text unless a call sets ``split_special_tokens=False``.
 
@@ -139,17 +139,7 @@ def tokenizer(fields: Metadata, name: str) -> PreTrainedTokenizerFast:
         **named,
     )
     made.name_or_path = name  # set last: given a name and a large vocabulary, transformers queries the hub
-    return made
-
-
-def ends(fields: Metadata, name: str) -> tuple[int, ...]:
-    """Ids that end a text, the file's own end token first; for the parameters see `tokenizer`."""
-    vocabulary = _Vocabulary(fields, name)
-    first = vocabulary.roles.get("eos")
-    own = {i for role, i in vocabulary.roles.items() if role not in NAMED}
-    named = {vocabulary.ids[piece] for piece in ENDS.split() if piece in vocabulary.ids}
-    rest = sorted((own | named) - {first})
-    return tuple(rest if first is None else [first, *rest])
+    return made, vocabulary.ends()
 
 
 class _Vocabulary:
@@ -197,6 +187,14 @@ class _Vocabulary:
 
     def error(self, reason: str) -> ModelError:
         return ModelError(f"{self._name} is not supported: {reason}")
+
+    def ends(self) -> tuple[int, ...]:
+        """Ids that end a text, the file's own end token first."""
+        first = self.roles.get("eos")
+        own = {i for role, i in self.roles.items() if role not in NAMED}
+        named = {self.ids[piece] for piece in ENDS.split() if piece in self.ids}
+        rest = sorted((own | named) - {first})
+        return tuple(rest if first is None else [first, *rest])
 
     def of(self, *types: int) -> list[str]:
         """The pieces of these types."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from specviz.draft import Draft
-from specviz.errors import ModelError
+from specviz.errors import ModelError, plural
 from specviz.models.context import Pass, check_fits, check_ids, check_path, for_rows, longest
 from specviz.models.llamacpp.native import SEQUENCES, Native
 
@@ -75,7 +75,7 @@ class LlamaCppContext:
         """See `Context.extend`; always for all rows."""
         each = for_rows(tokens, self.rows)
         if len(each) != self.rows:
-            raise ModelError(f"extend got tokens for {len(each)} rows; the context has {self.rows}")
+            raise ModelError(f"extend got tokens for {plural(len(each), 'row')}; the context has {self.rows}")
         checked = [_checked(new, self.model) for new in each]
         for row, new in enumerate(checked):
             check_fits(self, row, self.length[row], len(new), len(new))
@@ -92,7 +92,7 @@ class LlamaCppContext:
             raise ModelError("commit must follow forward: there is no draft to keep nodes of")
         each = for_rows(paths, self.rows)
         if len(each) != self.rows:
-            raise ModelError(f"commit got paths for {len(each)} rows; the context has {self.rows}")
+            raise ModelError(f"commit got paths for {plural(len(each), 'row')}; the context has {self.rows}")
         nodes_of = [_host(path) for path in each]
         for row, nodes in enumerate(nodes_of):
             check_path(drafts[row], nodes.tolist(), row)
@@ -181,7 +181,7 @@ class LlamaCppContext:
                 return self._root(drafts)
             drafts = [drafts]
         if len(drafts) != self.rows:
-            raise ModelError(f"forward got {len(drafts)} drafts for {self.rows} rows")
+            raise ModelError(f"forward got {plural(len(drafts), 'draft')} for {plural(self.rows, 'row')}")
         if len(hidden):
             raise ModelError(
                 f"{self.model.name} runs on llama.cpp, which provides no hidden states: a method that "

@@ -62,7 +62,6 @@ class Tokenizer:
         self.all_special_ids = [i for i, a in enumerate(self._attributes) if a & SPECIAL]
         own = SPECIAL | DEFINED
         self.added_tokens_decoder = {i: self.names[i] for i, a in enumerate(self._attributes) if a & own}
-        self._buffer = ctypes.create_string_buffer(256)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -89,11 +88,13 @@ class Tokenizer:
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token; for a control token, its name."""
-        count = self._lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, True)
-        if count < 0:
-            self._buffer = ctypes.create_string_buffer(-count)
-            return self.piece(token)
-        return self._buffer.raw[:count]
+        room = 256
+        while True:
+            buffer = ctypes.create_string_buffer(room)  # its own: widgets and recorders call this in threads
+            count = self._lib.llama_token_to_piece(self._vocab, token, buffer, room, 0, True)
+            if count >= 0:
+                return buffer.raw[:count]
+            room = -count
 
     def convert_ids_to_tokens(self, token: int) -> str:
         """The token's name in the file; empty if the id is unused."""

@@ -134,16 +134,15 @@ class _Source:
 
         # Ignore environment variables for decoding: the file must depend only on the model.
         stored = isinstance(model, str | Path) and not str(model).startswith("gguf:")
-        loaded = load(
-            model, dtype="float32" if stored else "auto", kernels="plain" if stored else None, invariant=False
-        )
+        options: Settings = {"dtype": "float32", "kernels": "plain", "invariant": False} if stored else {}
+        loaded = load(model, **options)
         if not isinstance(loaded, TorchModel) or loaded.kind == "diffusion":
             raise ModelError(
                 f"{loaded.name} is no causal language model of its own on torch: choose one to write as GGUF"
             )
         self.tokenizer: AnyTokenizer = loaded.tokenizer
         self.name, self.config, self._net = loaded.name, loaded.net.config, loaded.net
-        self.eos, self._path = loaded.eos, loaded.path
+        self.eos, self._path, self._layers = loaded.eos, loaded.path, loaded.layers
         self._check()
         # transformers ties no head that a checkpoint stores with other values, whatever the config says.
         self.tied = self._net.get_output_embeddings().weight is self._net.get_input_embeddings().weight
@@ -158,6 +157,12 @@ class _Source:
             raise refuse(f"only the families {', '.join(ARCHITECTURES)} are supported")
         if self._path is not None:
             raise refuse(f"it comes from a GGUF file already, {self._path}")
+        if self._layers < config.num_hidden_layers:  # made by `first`
+            raise refuse(f"it has {self._layers} of {config.num_hidden_layers} layers: write the whole model")
+        if (rows := len(self._net.get_output_embeddings().weight)) < config.vocab_size:
+            raise refuse(
+                f"its head has {rows} of {config.vocab_size} tokens: write the model that it is cut out of"
+            )
         rope = getattr(config, "rope_parameters", None) or {}
         if rope.get("rope_type", "default") != "default":
             raise refuse(
