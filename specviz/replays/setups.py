@@ -6,6 +6,7 @@ table's recipe to a part. We have never run any part on the published weights.
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -133,8 +134,10 @@ class Checkpoint:
 
     def commands(self, root: str | Path | None = None) -> list[str]:
         """Commands that fetch it into its folder, under `root` or by default `specviz.paths.home`."""
-        path = self.path if root is None else Path(root) / self.path.relative_to(home())
-        get = f"hf download {self.id} --local-dir {path} --exclude '*.pt' '*.pth' 'training_args.bin'"
+        path = shlex.quote(str(self.path if root is None else Path(root) / self.path.relative_to(home())))
+        # The option takes one pattern: a second value would name a file to fetch, and then only that one.
+        left_out = "".join(f" --exclude {name}" for name in ("'*.pt'", "'*.pth'", "training_args.bin"))
+        get = f"hf download {self.id} --local-dir {path}{left_out}"
         return [get, *([f"specviz models convert {path}"] if self.pickled else [])]
 
 

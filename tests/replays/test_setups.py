@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 
 import pytest
@@ -139,6 +140,25 @@ def test_pickled_checkpoints_are_asked_for_before_anything_runs(tmp_path, monkey
     ):
         specviz.replay("bild/table1", setup="paper", part="xsum", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_download_command_fetches_the_weights_into_the_folder(tmp_path, monkeypatch):
+    """Each --exclude takes one pattern; a second value would be the name of a file to fetch."""
+    download = pytest.importorskip("huggingface_hub.cli.download")
+    from huggingface_hub.cli.hf import app
+
+    given = {}
+    monkeypatch.setattr(download, "snapshot_download", lambda **how: given.update(how) or "there")
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "of mine"))
+    one = SETUPS.parts["xsum"].model
+    get, convert = one.commands()
+    with pytest.raises(SystemExit) as end:
+        app(shlex.split(get)[1:])
+    assert not end.value.code
+    assert given["local_dir"] == str(one.path) and " " in given["local_dir"]
+    assert given["allow_patterns"] is None
+    assert given["ignore_patterns"] == ["*.pt", "*.pth", "training_args.bin"]
+    assert shlex.split(convert) == ["specviz", "models", "convert", str(one.path)]
 
 
 # ---------------------------------------------------------------- a dry run
