@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.arguments import check_int
-from specviz.errors import ParameterError, SpecvizError, TraceError, plural
+from specviz.errors import ParameterError, SpecvizError, TraceError, loading, plural
 from specviz.files import checked
 from specviz.measure.claims import quotient, resampled
 from specviz.measure.report import Column, Settings, Tick, Values, print_table
 from specviz.measure.rows import Results, fast, paired, seconds, words, written
 from specviz.measure.schema import ModelTable, RepeatableRun
-from specviz.paths import folder
+from specviz.paths import expanded, folder
 from specviz.replays.cells import AGAIN
 from specviz.replays.judging import LEVEL, chance, holm
 from specviz.replays.recorded import REMEDY, SUFFIX, Recorded, digest
@@ -100,6 +100,7 @@ class Comparison:
             console.print(note, soft_wrap=not console.is_terminal, markup=False)
 
 
+@loading()
 def compare(
     method: str | type[Method] | Method,
     against: str | Path = BUNDLED,
@@ -127,7 +128,7 @@ def compare(
         A recorded run or a folder of them. Default: those that come with the package.
     run : str, optional
         The run to take from a folder. Default: the first that the method can decode and whose model is
-        available.
+        available; one whose prompts must be fetched comes last.
     model : Model, optional
         Default: the recorded one, loaded with its number format and kernels.
     draft : str, optional
@@ -166,7 +167,8 @@ def compare(
 
     name, values = methods.settings_of(method, parameters)
     kind = methods.find(type(method) if isinstance(method, methods.Method) else method)
-    theirs = chosen(Path(against), run, kind)
+    kind(**values)  # a wrong parameter is refused before any run is read
+    theirs = chosen(expanded(against, ParameterError), run, kind, values)
     ours = prompts_of(theirs, suite)
     spec = theirs.plan["models"][0]
     place = next(iter(theirs.environments.values()))
@@ -205,8 +207,8 @@ def compare(
 # ---------------------------------------------------------------- what can be compared
 
 
-def chosen(against: Path, run: str | None, kind: type[Method]) -> Recorded:
-    """Choose the recorded run to compare with.
+def chosen(against: Path, run: str | None, kind: type[Method], values: Values) -> Recorded:
+    """Choose the recorded run to compare with a method of these parameters.
 
     Raises
     ------
@@ -218,29 +220,29 @@ def chosen(against: Path, run: str | None, kind: type[Method]) -> Recorded:
     if against == BUNDLED and not against.exists():
         against = folder("runs")
     if against.suffix == SUFFIX:
-        return fitting(Recorded(against), kind)
-    files = {path.stem: path for path in sorted(against.glob(f"*{SUFFIX}"))}
+        return fitting(Recorded(against), kind, values)
+    # The one whose prompts must be fetched comes last.
+    paths = sorted(against.glob(f"*{SUFFIX}"), key=lambda path: (path.stem == "smollm2-questions", path))
+    files = {path.stem: path for path in paths}
     if not files:
         raise TraceError(f"{against} holds no recorded runs: specviz.replays.recordings.record makes one")
     if run is not None:
         if run not in files:
             raise ParameterError(f"{against} has no run {run!r:.40}; it has {', '.join(files)}")
-        return fitting(Recorded(files[run]), kind)
+        return fitting(Recorded(files[run]), kind, values)
     reasons = []
     for path in files.values():
         try:
-            result = fitting(Recorded(path), kind)
+            result = fitting(Recorded(path), kind, values)
             find_model(result.plan["models"][0]["model"])
+            return result
         except SpecvizError as error:
             reasons.append(f"{path.stem}: {error}")
-        else:
-            if result.name != "smollm2-questions":  # its prompts must be fetched: only if it is named
-                return result
     raise ParameterError(f"no run in {against} can be compared with {kind.name}: {'; '.join(reasons)}")
 
 
-def fitting(run: Recorded, kind: type[Method]) -> Recorded:
-    """Return the run if the method can decode it.
+def fitting(run: Recorded, kind: type[Method], values: Values) -> Recorded:
+    """Return the run if the method can decode it and, with these parameters, has the recorded reference.
 
     Raises
     ------
@@ -250,14 +252,23 @@ def fitting(run: Recorded, kind: type[Method]) -> Recorded:
 
     content = {"plan": run.plan, "environments": run.environments}
     checked(RepeatableRun, content, str(run.path), REMEDY)
-    reference = next((cell["method"] for cell in run.cells if cell["cell"] == cell["against"]), None)
-    if reference is None or not run.records():
-        raise TraceError(f"{run.path} has no {'reference' if reference is None else 'rows'}: {REMEDY}")
-    wanted = reference_of(kind.name, {})[0]
+    cell = next((cell for cell in run.cells if cell["cell"] == cell["against"]), None)
+    if cell is None or not run.records():
+        raise TraceError(f"{run.path} has no {'reference' if cell is None else 'rows'}: {REMEDY}")
+    reference = cell["method"]
+    wanted, own = reference_of(kind.name, values)
     if wanted != reference:
         raise ParameterError(f"{run.path.name} compares with {reference}, and {kind.name} with {wanted}")
     if kind.name == reference:
         raise ParameterError(f"{kind.name} is what {run.path.name} compares with: name another method")
+    theirs = reference_of(reference, cell["parameters"])[1]
+    if own != theirs:
+        needed = (p for p in kind.parameters if p.name in own | theirs)
+        raise ParameterError(
+            f"{run.path.name} compares with {' '.join(filter(None, [reference, words(theirs)]))}, and "
+            f"{kind.name} here with {' '.join(filter(None, [reference, words(own)]))}: give "
+            + ", ".join(f"{p.name}={theirs.get(p.name, p.default)!r}" for p in needed)
+        )
     if len({cell["temperature"] for cell in run.cells}) > 1:
         raise ParameterError(f"{run.path.name} has several temperatures: record one run for each")
     if len(run.plan["models"]) > 1 or len(run.plan["suites"]) > 1:
@@ -339,10 +350,11 @@ def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]
     for each in theirs.cells:
         if each["cell"] == each["against"] or each["method"].endswith(f"_{AGAIN}"):
             continue
-        columns = totals(mine, base, sides["theirs"][each["cell"]], sides["theirs"][each["against"]])
+        other, its_base = sides["theirs"][each["cell"]], sides["theirs"][each["against"]]
+        columns = totals(*in_pairs(mine, base), *in_pairs(other, its_base))
         if not len(columns[0]):
             continue
-        cycles = totals(mine, sides["theirs"][each["cell"]], value=steps_of)
+        cycles = totals(mine, other, value=steps_of)
         ratio = resampled(quotient, *cycles) if elsewhere else resampled(gains, *columns)
         logs = None if ratio.values is None else np.log(ratio.values)
         p = chance(math.log(ratio.median), logs, len((cycles if elsewhere else columns)[0]))
@@ -350,7 +362,7 @@ def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]
         low, high = (None if end != end else end for end in (ratio.low, ratio.high))
         rows.append({
             "contender": " ".join(filter(None, [each["method"], each["draft"], words(each["parameters"])])),
-            "tau": tau(sides["theirs"][each["cell"]], mine),
+            "tau": tau(other, mine),
             "speedup": float((tokens / taken) / (its_base / its_base_taken)),
             "ratio": ratio.median, "low": low, "high": high, "p": p, "clear": False,
         })  # fmt: skip
@@ -411,6 +423,12 @@ def tau(rows: Sequence[Row], like: Sequence[Row]) -> float:
     return sum(written(row) for row in good) / steps if steps else float("nan")
 
 
+def in_pairs(rows: list[Row], base: list[Row]) -> tuple[list[Row], list[Row]]:
+    """The rows whose times can be compared with the reference's, as `paired` chooses them, and those."""
+    pairs = paired(rows, base)
+    return [row for row, _ in pairs], [other for _, other in pairs]
+
+
 def totals(*sides: list[Row], value: Callable[[Values], float] = seconds) -> list[np.ndarray]:
     """Tokens and seconds (or another value) of each side, float [prompts], summed over the rounds that all
     sides have."""
@@ -434,7 +452,7 @@ def control(results: Results) -> float:
     twin = next((cell for cell in results.cells if cell["method"].endswith(f"_{AGAIN}")), None)
     if twin is None:
         return math.inf
-    columns = totals(cells[twin["cell"]], cells[twin["against"]])
+    columns = totals(*in_pairs(cells[twin["cell"]], cells[twin["against"]]))
     if not len(columns[0]):
         return math.inf
     ratio = resampled(quotient, *columns)

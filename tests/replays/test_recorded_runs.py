@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from rich.console import Console
 
 import specviz as sv
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
+from specviz.methods import find
 from specviz.methods.autoregressive import Autoregressive
 from specviz.paths import folder
 from specviz.replays import comparing, kits, recorded, recordings, running
@@ -163,6 +165,8 @@ def test_the_home_folder_is_written_out(monkeypatch, tmp_path):
     places = []
     monkeypatch.setattr("specviz.measure.running.run", lambda plan, out, tick: places.append(out))
     monkeypatch.setattr(recordings, "write", lambda results, path, *_, **__: places.append(path))
+    with pytest.raises(TraceError, match=f"^{tmp_path}/none holds no recorded runs"):
+        sv.compare("prompt_lookup", "~/none")
     recordings.record("town-languages", "~/runs")
     assert places == [tmp_path / "runs/town-languages", tmp_path / "runs/town-languages.parquet"]
 
@@ -224,6 +228,56 @@ def test_other_prompts_and_methods_that_cannot_be_compared_are_refused(run, suit
         comparing.compare("ssd", run[1], suite=suite)
     with pytest.raises(SpecvizError, match="holds no recorded run"):
         comparing.compare("prompt_lookup", tmp_path / "none")
+
+
+def test_a_canvas_method_is_compared_under_the_recorded_reference_s_own_settings():
+    """The reference is decoded here again: with another cache it would be another one."""
+    says = (
+        "^town-diffusion.parquet compares with stepwise cache=dual whole=True, and ssd here with stepwise: "
+        "give cache='dual', whole=True$"
+    )
+    for run in (None, "town-diffusion"):
+        with pytest.raises(ParameterError, match=says if run else says[1:-1]):
+            sv.compare("ssd", run=run)
+    with pytest.raises(ParameterError, match="here with stepwise cache=dual: give cache='dual', whole=True"):
+        sv.compare("ssd", run="town-diffusion", cache="dual")
+    kind, path = find("ssd"), folder("runs")
+    values = {"cache": "dual", "whole": True, "draft_length": 2}
+    for given in (values, values | {"block": 8, "refresh": 8}):
+        assert comparing.chosen(path, None, kind, given).name == "town-diffusion"
+    with pytest.raises(ParameterError, match=r"^ssd has no parameter 'cash'"):
+        sv.compare("ssd", cash="dual")
+
+
+def test_a_run_whose_prompts_must_be_fetched_is_taken_if_it_is_the_only_one(tmp_path):
+    kind, name = find("unispec"), "smollm2-questions"
+    shutil.copy(folder("runs") / f"{name}.parquet", tmp_path)
+    available = {"smollm2", "town"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specviz.models.loading.find", lambda model: available)
+        assert comparing.chosen(tmp_path, None, kind, {}).name == name
+        shutil.copy(folder("runs") / "town-languages.parquet", tmp_path)
+        assert comparing.chosen(tmp_path, None, kind, {}).name == "town-languages"
+
+
+def test_only_rows_decoded_in_one_sitting_are_compared_by_their_times():
+    """A ratio took a method's row of one day and its reference's of another."""
+
+    def rows(cell, seconds, sitting="a"):
+        return [
+            {"cell": cell, "round": 0, "prompt": i, "error": None, "steps": 4, "tokens": 8, "timed": True,
+             "prefill_seconds": 0.0, "decode_seconds": seconds, "sitting": sitting} for i in range(8)
+        ]  # fmt: skip
+
+    twin, base = rows(1, 1.0), rows(0, 1.0)
+    twin[3] |= {"sitting": "b", "decode_seconds": 50.0}
+    cells = [{"cell": 0, "against": 0, "method": "autoregressive"},
+             {"cell": 1, "against": 0, "method": "autoregressive_again"}]  # fmt: skip
+    results = SimpleNamespace(cells=cells, records=lambda: [*base, *twin])
+    assert comparing.control(results) == 0
+    pairs = comparing.in_pairs(twin, base)
+    assert [row["prompt"] for row in pairs[0]] == [row["prompt"] for row in pairs[1]] == [0, 1, 2, 4, 5, 6, 7]
+    assert len(comparing.totals(twin, base, value=comparing.steps_of)[0]) == 8, "counts have no clock"
 
 
 @pytest.mark.parametrize(
