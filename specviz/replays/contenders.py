@@ -16,8 +16,6 @@ from specviz.models.protocols import Model
 # ---------------------------------------------------------------- BiLD (Kim et al.)
 
 NEVER = 1e6  # nats: no token is that unlikely
-FALLBACKS = (0.3, 0.5, 0.7, 0.9)  # the paper: 0.5 to 0.9 for translation, 0.2 to 0.6 for summaries
-ROLLBACKS = (1.0, 2.0, 4.0, 8.0)  # the paper: 1 to 10, and 2 to 6
 WINDOWS = range(3, 11)
 EXIT_FALLBACKS, EXIT_ROLLBACKS = (0.2, 0.5, 0.8), (0.5, 1.0, 1.5)
 CALM_THRESHOLDS, CALM_DECAYS = (0.7, 0.8, 0.9, 0.95, 0.98), (0, 1, 2, 4, 8)
@@ -39,9 +37,9 @@ def bild(
 def without(
     target: Model,
     draft: Model,
-    fallbacks: Sequence[float] = FALLBACKS,
-    rollbacks: Sequence[float] = ROLLBACKS,
-    windows: Sequence[int] = WINDOWS,
+    fallbacks: Sequence[float],
+    rollbacks: Sequence[float],
+    windows: Sequence[int],
 ) -> list[Point]:
     """Figure 5: without rollback, and without fallback, so that the small model always fills its window."""
     points = [bild(target, draft, f, NEVER, NO_ROLLBACK, f"{NO_ROLLBACK}, fallback {f:g}") for f in fallbacks]
@@ -53,14 +51,14 @@ def without(
 
 
 def rejection(target: Model, draft: Model) -> list[Point]:
-    """Tables 3 and 4: rejection sampling with fixed windows, greedy and at temperature 1."""
-    options = {"temperature": 1.0}
+    """Tables 3 and 4: rejection sampling at temperature 1 with fixed windows."""
+    options, group = {"temperature": 1.0}, "speculative, sampling"
     points = [Point("sampling: autoregressive", BASELINE, model=target, options=options, group="sampling")]
-    for sampling, label_part in (({}, "greedy"), (options, "sampling")):
-        for w in WINDOWS:
-            label, group = f"speculative, {label_part}: window {w}", f"speculative, {label_part}"
-            values = {"draft_length": w}
-            points.append(Point(label, "speculative", values, target, draft, sampling, group=group))
+    for w in WINDOWS:
+        values = {"draft_length": w}
+        points.append(
+            Point(f"{group}: window {w}", "speculative", values, target, draft, options, group=group)
+        )
     return points
 
 
@@ -110,30 +108,25 @@ def fastest(those: Sequence[Measured], base: Measured, lost: float) -> Measured 
 LONG = (10, 25)  # the paper's k
 FULL = {"k_max": 10}
 BEAMS = "beam 5 (transformers)"
-STOCK = {BEAMS: 5, "greedy (transformers)": 1}  # transformers' own decoding: number of beams
 
 
-def lineup(
-    target: Model, draft: Model | None, heads: Model | None = None, slots: Model | None = None
-) -> list[Point]:
-    """Tables I and II: beams, greedy, blockwise, SpecDec and CM-ASD, with each kind of drafter.
+def lineup(target: Model, draft: Model | None, heads: Model | None = None) -> list[Point]:
+    """Tables I and II: greedy decoding, beams, blockwise, SpecDec and CM-ASD, as far as there are drafters.
 
     Beams are left out for a model that transformers cannot run.
     """
     points = [Point(BASELINE, BASELINE, model=target)]
     if hasattr(getattr(target, "net", None), "generate"):
-        points += [Point(label, BEAM, {"beams": n}, target) for label, n in STOCK.items()]
-    if draft is not None:
-        points.append(Point("speculative, k 4", "speculative", {}, target, draft))
+        points.append(Point(BEAMS, BEAM, {"beams": 5}, target))
     if heads is not None:
         points += [Point(f"blockwise, k {k}", "blockwise", {"k": k}, target, heads) for k in LONG]
-    for each, suffix in ((draft, ""), (slots, ", one pass")):
-        if each is not None:
-            points += [
-                Point(f"SpecDec, k {k}{suffix}", "specdec", {"draft_length": k}, target, each) for k in LONG
-            ]
-            points.append(Point(f"CM-ASD{suffix}", "cm_asd", FULL, target, each))
-    return points
+    return points if draft is None else points + with_draft(target, draft)
+
+
+def with_draft(target: Model, draft: Model, suffix: str = "") -> list[Point]:
+    """SpecDec with the paper's window lengths, and CM-ASD, whose window adapts."""
+    points = [Point(f"SpecDec, k {k}{suffix}", "specdec", {"draft_length": k}, target, draft) for k in LONG]
+    return [*points, Point(f"CM-ASD{suffix}", "cm_asd", FULL, target, draft)]
 
 
 def mean_threshold(whole: Point, entries: list[Entry], max_new_tokens: int) -> float:
@@ -146,7 +139,7 @@ def mean_threshold(whole: Point, entries: list[Entry], max_new_tokens: int) -> f
 
 
 def ablation(target: Model, draft: Model, fixed: float | None = None) -> list[Point]:
-    """Table III: either half switched off, or one signal alone; also every other reading of the paper.
+    """Table III: either half switched off, or one signal alone.
 
     `fixed` is the threshold of the settings without adaptive verification; default: CM-ASD's τ_base.
     """
@@ -162,19 +155,13 @@ def ablation(target: Model, draft: Model, fixed: float | None = None) -> list[Po
         "entropy only": only("entropy"),
         "margin only": only("margin"),
         "softmax only": only("softmax"),
-        "variance only": only("variance"),
-        "early-stopping controller": {"controller": "early_stop"},
-        "gap as described": {"gap": "as_described"},
-        "entropy as written": {"entropy": "as_written"},
     }
     return [Point(name, "cm_asd", FULL | values, target, draft) for name, values in settings.items()]
 
 
-def drafting(
-    points: Sequence[Point], entries: list[Entry], max_new_tokens: int
-) -> tuple[dict[str, float], Settings]:
-    """Milliseconds of drafting per cycle, and the traces from which they were measured."""
-    times, traces = {}, {}
+def drafting(points: Sequence[Point], entries: list[Entry], max_new_tokens: int) -> dict[str, float]:
+    """Milliseconds of drafting per cycle."""
+    times = {}
     for point in points:
         if point.method in (BEAM, BASELINE):
             continue
@@ -182,8 +169,7 @@ def drafting(
         trace = decoded(point.model, entries, point.method, **options)
         cycles = trace.cycles[trace.cycles["cycle"] > 0]
         times[point.label] = 1e3 * float(cycles["draft_time"].mean())
-        traces[point.label] = trace
-    return times, traces
+    return times
 
 
 def costs(mine: Point, base: Point, entries: list[Entry], max_new_tokens: int) -> Settings:

@@ -18,11 +18,11 @@ from specviz.errors import ParameterError
 from specviz.measure.benches import batches
 from specviz.measure.pairs import suite
 from specviz.measure.report import Bar, Estimate, Part, Report
-from specviz.measure.sweep import BEAM, Measured, sweep
-from specviz.measure.timing import BASELINE, quiet_clock, setting
+from specviz.measure.sweep import BEAM, Measured, Point, sweep
+from specviz.measure.timing import BASELINE, decoded, quiet_clock, setting
 from specviz.methods import find
 from specviz.metrics.tokens import ABSENT
-from specviz.replays.contenders import BEAMS, ablation, drafting, lineup
+from specviz.replays.contenders import BEAMS, FULL, ablation, drafting, lineup, with_draft
 
 from . import printed
 
@@ -33,6 +33,13 @@ SEEDS = 3  # sets of texts, as the paper's three seeds: greedy decoding has no o
 EXACT = 6  # prompts of the exactness check, per text of a set
 BATCHED, BATCHED_METHODS = 2, ("autoregressive", "speculative", "specdec", "cm_asd", "unispec")
 
+# Readings of the paper that its tables do not have.
+READINGS = {
+    "variance only": {"w_entropy": 0.0, "w_margin": 0.0, "w_softmax": 0.0, "w_variance": 1.0},
+    "early-stopping controller": {"controller": "early_stop"},
+    "gap as described": {"gap": "as_described"},
+    "entropy as written": {"entropy": "as_written"},
+}
 # Column of Table III: its metric.
 PARTS = {"paper_tok": "accepted_tokens", "paper_td": "draft_latency", "paper": "speedup"}
 COLUMNS = [
@@ -105,7 +112,13 @@ def bench(
     if seeds < 1:
         raise ParameterError(f"seeds must be at least 1, got {seeds}")
     entries = {task: [suite(task, number, i * number) for i in range(seeds)] for task in tasks}
-    points, more = lineup(target, draft, heads, slots), ablation(target, draft)
+    points = lineup(target, draft, heads)
+    if any(point.method == BEAM for point in points):
+        points.append(Point("greedy (transformers)", BEAM, {"beams": 1}, target))
+    points.append(Point("speculative, k 4", "speculative", {}, target, draft))
+    points += [] if slots is None else with_draft(target, slots, ", one pass")
+    more = ablation(target, draft)
+    more += [Point(name, "cm_asd", FULL | values, target, draft) for name, values in READINGS.items()]
     of, done = seeds * number * (len(tasks) * len(points) + len(more)), 0
 
     def advance(label: str) -> None:
@@ -120,7 +133,7 @@ def bench(
         plan = points + (more if task == tasks[0] else [])
         sets = [sweep(plan, each, max_new_tokens=max_new_tokens, tick=advance) for each in entries[task]]
         found = pooled(sets)
-        times, traces = drafting(plan, entries[task][0], max_new_tokens)
+        times = drafting(plan, entries[task][0], max_new_tokens)
         rows = {label: row(task, label, sets, found, times) for label in found}
         head += [{"task": task} | rows[point.label] for point in points]
         if len(plan) > len(points):
@@ -132,7 +145,8 @@ def bench(
                        ("paper", "×", "{:.1f}")]  # fmt: skip
             parts.append(Part(f"Table III: {task}, either half alone, one signal alone, other readings",
                               columns, chosen, DROP_ORDER))  # fmt: skip
-        judged.append((task, traces["SpecDec, k 10"]))
+        fixed = {"draft": draft, "draft_length": 10, "max_new_tokens": max_new_tokens}
+        judged.append((task, decoded(target, entries[task][0], "specdec", **fixed)))
     parts.append(telling(judged))
     bars: list[Bar] = []
     notes = list(NOTES)

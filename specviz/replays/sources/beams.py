@@ -140,15 +140,14 @@ def measured(
         points = [point for point in POINTS[which](options, texts) if point.label not in left_out]
         results = swept(points, task, texts, options)
         drafts = points if recipe.options.get("drafting") else []
-        return results, contenders.drafting(drafts, texts, options.max_new_tokens)[0]
+        return results, contenders.drafting(drafts, texts, options.max_new_tokens)
 
     return options.once(("beams", which, *left_out), texts, make)
 
 
 def lineup(options: RunOptions, texts: list[Entry]) -> list[Point]:
-    """Beams, greedy, blockwise, SpecDec and CM-ASD in the paper's setting, if they have drafters."""
-    points = contenders.lineup(options.model, options.drafter("small"), options.drafter("heads"))
-    return [p for p in points if not p.label.startswith(("speculative", "greedy (transformers)"))]
+    """Greedy decoding, beams, blockwise, SpecDec and CM-ASD in the paper's setting, if they have drafters."""
+    return contenders.lineup(options.model, options.drafter("small"), options.drafter("heads"))
 
 
 def ablation(options: RunOptions, texts: list[Entry]) -> list[Point]:
@@ -159,7 +158,7 @@ def ablation(options: RunOptions, texts: list[Entry]) -> list[Point]:
     """
     small = options.drafter("small")
     if small is None:
-        return [p for p in contenders.lineup(options.model, None) if p.label in (BASELINE, contenders.BEAMS)]
+        return contenders.lineup(options.model, None)
     points = contenders.lineup(options.model, small)
     (whole,) = (p for p in points if p.label == "CM-ASD")
     base = contenders.mean_threshold(whole, texts, options.max_new_tokens)
