@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ CALLS = [
     "sv.calibrate('town')",
     "sv.run(models=['town'], number=1)",
     "sv.replay('unispec/table3')",
+    "sv.compare('prompt_lookup')",
     "sv.explore('bild', 'town', 'Hello')",
     "sv.race(live=True)",
     "sv.live('town-translator')",
@@ -74,6 +76,8 @@ COMMANDS = [
     "datastore text.txt --out out",
     "calibrate",
     "replay unispec/table3 --out out",
+    "replay ssbd/table2 --setup paper --dry-run",
+    "replay ssbd/table2 --setup paper --kit out",
     "bench run --number 1 --out out",
     *(f"bench {name} --json out.json" for name in BENCHES if name != "player"),  # player needs no model
 ]
@@ -107,6 +111,15 @@ def test_one_line_says_what_to_install(missing, calls, commands, tmp_path):
     for asked, said in found:
         assert said == (f"ModelError: {line}" if asked in calls else f"2: specviz: {line}\n"), asked
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_who_adds_a_result_needs_no_torch(tmp_path):
+    from specviz.replays.recorded import list_recorded, results
+
+    one = results(list_recorded()["replays-toys"]).tables[0]
+    replace(one, path=tmp_path / "there").save()
+    ((_, said),) = answers(["torch", "transformers"], [], ["replay --add there --out ours"], tmp_path)
+    assert said.startswith("0: added: ours/added/")
 
 
 @pytest.mark.parametrize("missing", ["gguf", "yaml"])

@@ -20,8 +20,13 @@ def digest(path):
 
 def check_kit():
     wrong = 0
-    for line in (HERE / "SHA256SUMS").read_text(encoding="utf8").splitlines():
-        wanted, name = line.split()
+    sums = HERE / "SHA256SUMS"
+    lines = sums.read_text(encoding="utf8", errors="replace").splitlines() if sums.is_file() else []
+    if not lines:
+        wrong += 1
+        print(f"changed or missing: {sums.name}")
+    for line in lines:
+        wanted, _, name = line.partition("  ")
         if not (HERE / name).is_file() or digest(HERE / name) != wanted:
             wrong += 1
             print(f"changed or missing: {name}")
@@ -37,7 +42,7 @@ def check_kit():
             continue
         if here != wanted:
             print(f"another version: {name} {here}, the kit was made with {wanted}")
-    print("the kit is whole" if not wrong else f"{wrong} faults")
+    print("the kit is whole" if not wrong else f"{wrong} fault{'s' * (wrong != 1)}")
     return min(wrong, 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +41,12 @@ def replay(
     ] = None,
     quick: Annotated[bool, option("Use few prompts and short answers: takes minutes.", "--quick")] = False,
     number: Annotated[
-        int | None, option("How many prompts; default: the recipe's.", "--number", min=1)
+        int | None,
+        option(
+            "How many prompts for each task, or in all for UniSpec's tables; default: the recipe's.",
+            "--number",
+            min=1,
+        ),
     ] = None,
     max_new_tokens: Annotated[
         int | None, option("Default: the recipe's.", "--max-new-tokens", "-n", min=1)
@@ -127,7 +133,14 @@ def replay(
         raise ParameterError("--dry-run writes nothing, but --kit writes a folder: drop one of them")
     if dry_run or kit is not None:
         _refuse(settings | {"--out": out}, "--dry-run and --kit are of the paper's setup")
-        _plan(table, setup, part, device, dtype, number, max_new_tokens, kit)
+        if kit is not None:
+            others = {
+                "--number": number, "--max-new-tokens": max_new_tokens, "--dtype": dtype,
+                "--device": None if device == "cpu" else device,
+            }  # fmt: skip
+            _refuse(others, "a kit has the paper's sizes, and its README says how to choose others")
+        with loading():
+            _plan(table, setup, part, device, dtype, number, max_new_tokens, kit)
         return
     if table is None:
         for option, value in (("--setup", setup), ("--part", part)):
@@ -165,7 +178,7 @@ def replay(
                     **given,
                 )
     terminal.show(result, screen())
-    if table is None:
+    if table is None and find_spec("plotly") is not None:
         from specviz.replays import page
 
         print(f"page: {page.write(result, force=True)}")
@@ -210,8 +223,7 @@ def _plan(
     recipe = running.find(table)
     names = [part] if part is not None else [each.name for each in setups.Setups().of(table)]
     chosen = [setups.choose(table, recipe, setup, name) for name in names]
-    with loading():
-        plans = [dry_run.plan(each, device, dtype, number, max_new_tokens) for each in chosen]
+    plans = [dry_run.plan(each, device, dtype, number, max_new_tokens) for each in chosen]
     if kit is not None:
         print(f"kit: {kits.write(kit, plans)}")
     else:

@@ -5,10 +5,13 @@ Everything is plain data and compares by value. Reading and judging it needs no 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
+import numpy as np
+
 from specviz.errors import plural
+from specviz.measure.claims import BootstrapEstimate
 from specviz.measure.report import Row, Values
 
 AGAIN = "again"  # suffix to the name of a method that a run decodes a second time as its control
@@ -77,6 +80,27 @@ class Provenance(Plain):
         if where.startswith("cpu") and self.processor:
             where += f" ({self.processor}), {plural(self.threads, 'thread')}"
         return ", ".join(filter(None, [where, self.dtype, self.kernels and f"{self.kernels} kernels"]))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured figure, which several printed numbers may share."""
+
+    where: Values  # columns of the published table and their values
+    metric: str  # the paper's name of it
+    value: float
+    low: float | None = None  # its interval
+    high: float | None = None
+    texts: int = 0  # number of texts it was measured on; 0: it was not measured on texts
+    draws: np.ndarray | None = field(default=None, repr=False, compare=False)  # values on resampled texts
+    source: Provenance = Provenance()  # what it was measured on
+    derived: bool = False  # whether it is a mean of other figures
+
+    @property
+    def estimate(self) -> BootstrapEstimate:
+        """The figure as an estimate, from which others can be derived."""
+        low, high = (float("nan") if end is None else end for end in (self.low, self.high))
+        return BootstrapEstimate(self.value, low, high, self.texts, self.draws)
 
 
 @dataclass

@@ -20,8 +20,7 @@ from specviz.errors import TraceError, plural
 from specviz.files import read_json_lines, write_text
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.report import Row, Values
-from specviz.replays.cells import Cell
-from specviz.replays.published import claims
+from specviz.replays.cells import Cell, Figure
 
 if TYPE_CHECKING:
     from specviz.replays.replays import Replay
@@ -103,18 +102,15 @@ def scored(replay: Replay, file: Path) -> Replay:
 
 
 def _judged(replay: Replay, texts: Sequence[Row], by_id: dict[str, float]) -> Replay:
-    """Fill the replay's COMET cells and compare them with one another."""
-    from specviz.replays.judging import Judge
-    from specviz.replays.replays import covers
-    from specviz.replays.sources.shared import Figure
+    """Fill the replay's COMET cells, then compare and judge the whole table, whose p-values depend on it."""
+    from specviz.replays.replays import FILE, covers, figures_of, judged
 
     groups: dict[str, list[Row]] = {}
     for text in texts:
         groups.setdefault(json.dumps(text["where"], sort_keys=True), []).append(text)
-    cells, figures = [replace(cell) for cell in replay.cells], list[Figure]()
-    first = 1 + max(
-        (cell.figure for cell in cells if cell.figure is not None and cell.metric != METRIC), default=-1
-    )
+    cells = [replace(cell) for cell in replay.cells]
+    others = [cell for cell in cells if cell.metric != METRIC]
+    figures = figures_of(others, replay, replay.path / FILE)
     for some in groups.values():
         where: Values = some[0]["where"]
         source = next((c.source for c in cells if c.source is not None and covers(where, columns(c))), None)
@@ -124,22 +120,15 @@ def _judged(replay: Replay, texts: Sequence[Row], by_id: dict[str, float]) -> Re
         values = np.array([by_id[text["id"]] for text in some])
         mean = resampled(ratio, values, np.ones(len(values)))
         low, high = (None if end != end else float(end) for end in (mean.low, mean.high))
+        number = 1 + max(figures, default=-1)
         for cell in those:
             cell.measured, cell.low, cell.high, cell.why = float(mean.median), low, high, ""
-            cell.figure, cell.source = first + len(figures), source
-        figures.append(Figure(where, METRIC, float(mean.median), low, high, len(values), mean.values, source))
-    alone = [replace(c, figure=c.figure - first if c.metric == METRIC and c.figure is not None else None)
-             for c in cells]  # fmt: skip
-    judge = Judge(alone, figures, replay.compare, replay.checks, claims(replay.table), replay.total)
-    others = [c for c in replay.comparisons if replay.cells[c.first].metric != METRIC]
-    of_comet = {claim["text"] for claim in judge.claims if METRIC in claim["of"].get("metric", ())}
-    judged = {new.claim: new for new in judge.verdicts() if new.claim in of_comet}
-    verdicts = [judged.get(old.claim, old) for old in replay.verdicts]
-    facts = [*replay.figures[:first], *({"texts": f.texts, "derived": False} for f in figures)]
-    return replace(
-        replay, cells=cells, comparisons=[*others, *judge.comparisons()], verdicts=verdicts,
-        figures=facts if replay.figures else [],  # an older replay has none
-    )  # fmt: skip
+            cell.figure, cell.source = number, source
+        figures[number] = Figure(
+            where, METRIC, float(mean.median), low, high, len(values), mean.values, source
+        )
+    before = [each for each in replay.comparisons if replay.cells[each.first].metric != METRIC]
+    return judged(replay, cells, figures, before)
 
 
 def columns(cell: Cell) -> Row:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,11 +34,9 @@ from specviz.replays.cells import (
     Cell,
     Check,
     Comparison,
+    Figure,
     Verdict,
 )
-
-if TYPE_CHECKING:
-    from specviz.replays.sources.shared import Figure
 
 LEVEL = 0.05  # largest corrected p of a clear difference
 TIMES = ("speedup", "throughput", "latency", "draft_latency", "forward_time", "expected_throughput")
@@ -207,15 +204,18 @@ class Judge:
         for column in self.columns:
             for i, j in combinations(column, 2):
                 self._compare(self.cells[i], self.cells[j])
+        self.listed = self._listed()
+        family = set(self.listed)  # what the p-values are corrected for: no copies
         for claim in self.claims:
             if "over" in claim:
                 for one, other, _ in self.steps(claim, self.selected(claim)):
                     self._compare(one, other)
+                    family.add(frozenset((self.measurement(one), self.measurement(other))))
         for number in dict.fromkeys(self.original):
             figure = self.figures[number]
             if figure.metric == "speedup" and figure.texts and self.able(number):
                 self.ones[number] = difference(figure, 1.0, self.noise)
-        every = [*self.pairs.values(), *self.ones.values()]
+        every = [*(each for pair, each in self.pairs.items() if pair in family), *self.ones.values()]
         for each, p in zip(every, holm([each.p for each in every])):
             each.corrected = p
 
@@ -257,30 +257,30 @@ class Judge:
         self.pairs[pair] = difference(self.figures[a], self.figures[b], self.noise, ends)
         self.firsts[pair] = a
 
-    def comparisons(self) -> list[Comparison]:
-        """Compare each pair of figures of a column once, whatever models and devices are printed for them.
+    def _listed(self) -> dict[Pair, tuple[int, int, float, bool]]:
+        """The pairs of figures to show: both cells, the printed difference, whether the paper's rows differ.
 
-        Left out are one contender under two names, figures not measured on texts (node counts, bounds,
-        references), gains (differences of figures that are compared themselves), and the second of speedup
-        and throughput of the same two contenders.
+        Each pair of a column is shown once, whatever models and devices are printed for it. Left out are one
+        contender under two names, figures not measured on texts (node counts, bounds, references), gains
+        (differences of figures that are compared themselves), and the second of speedup and throughput of
+        the same two contenders.
         """
-        made: dict[Pair, Comparison] = {}
+        made: dict[Pair, tuple[int, int, float, bool]] = {}
         speeds: set[tuple] = set()
         for column in self.columns:
             for i, j in combinations(column, 2):
                 one, two = self.cells[i], self.cells[j]
                 mine, theirs = self.measurement(one), self.measurement(two)
                 pair = frozenset((mine, theirs))
-                seen = self.pairs.get(pair)
-                if seen is None or one.metric.endswith("_gain"):
+                if pair not in self.pairs or one.metric.endswith("_gain"):
                     continue
                 assert one.value is not None and two.value is not None
-                printed = one.value - two.value
+                first, second = (i, j) if self.firsts[pair] == mine else (j, i)
+                printed = one.value - two.value if first == i else two.value - one.value
                 if pair in made:
-                    before = made[pair]
-                    turned = printed if self.firsts[pair] == mine else -printed
-                    if turned * before.printed < 0 or (turned == 0) != (before.printed == 0):
-                        made[pair] = replace(before, split=True)
+                    first, second, before, _ = made[pair]
+                    if printed * before < 0 or (printed == 0) != (before == 0):
+                        made[pair] = first, second, before, True
                     continue
                 a, b = self.figures[mine], self.figures[theirs]
                 if one.metric in SPEEDS and min(a.value, b.value) > 0:
@@ -288,13 +288,17 @@ class Judge:
                     if copy in speeds:
                         continue
                     speeds.add(copy)
-                sign = 1 if self.firsts[pair] == mine else -1
-                first, second = (i, j) if sign > 0 else (j, i)
-                made[pair] = Comparison(
-                    first, second, sign * printed, seen.value, seen.low, seen.high, seen.corrected,
-                    bool(seen.clear), derived=a.derived or b.derived,
-                )  # fmt: skip
-        return list(made.values())
+                made[pair] = first, second, printed, False
+        return made
+
+    def comparisons(self) -> list[Comparison]:
+        """The comparisons to show, as `_listed` chooses them."""
+        made = []
+        for pair, (first, second, printed, split) in self.listed.items():
+            seen, derived = self.pairs[pair], any(self.figures[number].derived for number in pair)
+            measured = seen.value, seen.low, seen.high, seen.corrected, bool(seen.clear)
+            made.append(Comparison(first, second, printed, *measured, split, derived))
+        return made
 
     # ------------------------------------------------------------ claims
 
@@ -386,13 +390,15 @@ class Judge:
         """Whether one contender is ahead of the others, or figures rise or fall along a column."""
         looked = self.steps(claim, cells)
         seen: dict[Pair, tuple[Cell, Cell, int]] = {}
-        one = 0
+        one, alike = 0, set[Pair]()  # not comparable; of these, the same contender
         for ahead, other, sign in looked:
             pair = frozenset((self.measurement(ahead), self.measurement(other)))
             if pair in self.pairs:
                 seen.setdefault(pair, (ahead, other, sign))
             else:
                 one += 1
+                if ahead.source == other.source:
+                    alike.add(pair)
         outcomes = []
         for pair, (ahead, other, sign) in seen.items():
             gap = self.pairs[pair]
@@ -410,6 +416,8 @@ class Judge:
         steady = claim["check"] != "best" and len(outcomes) > 1 and sure.issuperset(ends)
         of = wrong or outcomes
         counts = f"{len(right)} of {len(outcomes)} clearly so, {len(wrong)} clearly not"
+        if claim["check"] == "best" and alike:
+            counts += f"; in {plural(len(alike), 'comparison')} more both are the same contender here"
         if steady and not wrong and len(right) < len(outcomes):
             of = [each for each in outcomes if frozenset(map(self.measurement, each[3:5])) in ends]
             counts += "; these are the ends, and neighbours may be level"
@@ -417,8 +425,10 @@ class Judge:
         numbers = f"{shown[2]}: {number(shown[3])} and {number(shown[4])} ({shown[1].turned(shown[5])})"
         if wrong:
             return FAILS, numbers, counts
-        if len(right) == len(outcomes) or steady:
+        if steady or (len(right) == len(outcomes) and not (claim["check"] == "best" and alike)):
             return HOLDS, numbers, counts
+        if len(right) == len(outcomes):
+            return OPEN, numbers, counts
         return OPEN, numbers, f"{counts}; {self.doubt(each[1] for each in outcomes)}"
 
     def unmatched(self, claim: Values, cells: list[Cell]) -> str:
@@ -491,7 +501,8 @@ class Judge:
         span = f"{min(printed):g}" if len(set(printed)) == 1 else f"{min(printed):g} to {max(printed):g}"
         numbers = f"printed {span}; {'; '.join(shown[:3])}"
         if outside:
-            return FAILS, numbers, f"{outside} of {len(seen)} are clearly not what was printed for them"
+            verb = "is" if outside == 1 else "are"
+            return FAILS, numbers, f"{outside} of {len(seen)} {verb} clearly not what was printed"
         if meets == len(seen):
             return HOLDS, numbers, "the intervals include the printed values"
         return OPEN, numbers, self.doubt(gaps)
@@ -584,7 +595,8 @@ def remarks(checks: Sequence[Check]) -> list[str]:
     for each in checks:
         if each.kind == CONTROL:
             ends = "" if each.low is None else f" [{each.low:.3f}, {each.high:.3f}]"
-            lines.append(f"control: {each.contender} run twice under two names, speed ratio "
+            name = ", ".join(filter(None, [each.contender, each.task]))
+            lines.append(f"control: {name} run twice under two names, speed ratio "
                          f"{each.value:.3f}{ends} over {plural(each.of, 'text')}")  # fmt: skip
         elif each.kind == ABILITY:
             lines.append(each.text)

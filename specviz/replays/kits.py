@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import specviz
 from specviz.errors import ParameterError, TraceError, one_line, plural
@@ -21,11 +22,14 @@ from specviz.files import write_text
 from specviz.measure.report import Row, Settings
 from specviz.paths import expanded, folder
 from specviz.replays.cells import Cell
-from specviz.replays.dry_run import Plan, gguf_lines, gigabytes
-from specviz.replays.published import claims, published
+from specviz.replays.published import published
 from specviz.replays.recipes import CURVES
-from specviz.replays.replays import FILE, PRINTED, Replay, opened
+from specviz.replays.replays import FILE, PRINTED, Replay, figures_of, judged, opened
+from specviz.replays.running import calibrates
 from specviz.replays.setups import NEVER_RUN
+
+if TYPE_CHECKING:
+    from specviz.replays.dry_run import Plan
 
 SETUP, CONSTRAINTS, SUMS, README, CHECK = (
     "setup.json",
@@ -37,7 +41,8 @@ SETUP, CONSTRAINTS, SUMS, README, CHECK = (
 # Packages that a replay uses, apart from this one.
 PINNED = (
     "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "sentencepiece", "numpy",
-    "pandas", "pyarrow", "pydantic", "gguf", "llama-cpp-python", "sacrebleu", "rouge-score",
+    "pandas", "pyarrow", "pydantic", "gguf", "llama-cpp-python", "sacrebleu", "rouge-score", "scipy",
+    "scikit-learn",
 )  # fmt: skip
 WEIGHTS = "weights"  # a kit's folder for downloads
 MOST_BYTES = 64 << 20  # size limit of a replay.json to read
@@ -111,7 +116,10 @@ def described_part(plan: Plan) -> Settings:
 
 def readme(plans: Sequence[Plan]) -> str:
     """The kit's instructions, with the commands in the order in which to run them."""
+    from specviz.replays.dry_run import gguf_lines, gigabytes
+
     table = plans[0].chosen.table
+    extras = "run,quality" + ",calibrate" * calibrates(plans[0].chosen.recipe)
     lines = [
         f"# {table}, to be measured on your machine",
         "",
@@ -121,7 +129,7 @@ def readme(plans: Sequence[Plan]) -> str:
         "Python 3.11 or newer; install specviz of the version above, from its checkout or wheel, with:",
         "```",
         "python3 -m venv .venv",
-        f'.venv/bin/pip install -c {CONSTRAINTS} "SPECVIZ[run,quality]"   # SPECVIZ: its checkout or wheel',
+        f'.venv/bin/pip install -c {CONSTRAINTS} "SPECVIZ[{extras}]"   # SPECVIZ: its checkout or wheel',
         f".venv/bin/python {CHECK}   # checksums of this kit, and the versions",
         "```",
         "pip's torch supports CUDA, and MPS on a Mac. For llama.cpp add the extra `llamacpp`:",
@@ -148,7 +156,12 @@ def readme(plans: Sequence[Plan]) -> str:
         if part.gguf:
             file = f"{part.model.name}.{part.gguf}.gguf"
             lines.append(f"{base} --model gguf:{file} --device mps --out {part.name}   # llama.cpp on Metal")
-        lines += ["```", "`--number N` uses fewer prompts, `--dtype bfloat16` another number format.", ""]
+        lines += [
+            "```",
+            "`--number N` uses fewer prompts, `--max-new-tokens N` shorter texts, `--dtype bfloat16` another "
+            "number format.",
+            "",
+        ]
     return "\n".join([
         *lines,
         "## 3. Send back",
@@ -230,7 +243,7 @@ def add(result: str | Path, root: str | Path) -> Added:
         If it is damaged, its checksums do not match, its printed numbers are not those of a table here, or a
         comparison contradicts its cells.
     """
-    path = Path(result)
+    path, root = expanded(result, TraceError), expanded(root, ParameterError)
     path = path.parent if path.name == FILE else path
     file = path / FILE
     if file.is_file() and file.stat().st_size > MOST_BYTES:
@@ -242,14 +255,14 @@ def add(result: str | Path, root: str | Path) -> Added:
         raise TraceError(f"{file} cannot be read: {one_line(error, 120)}") from None
     check_printed(there, file)
     notes += packed(path, there.table)
-    judged, changed = rejudged(there, file)
+    made, changed = rejudged(there, file)
     notes += changed
     name = re.sub(r"[^A-Za-z0-9]+", "-", there.device).strip("-")[:60] or "device"
-    place = Path(root) / "added" / f"{there.table.replace('/', '-')}-{name}-{digest(file)[:8]}"
+    place = root / "added" / f"{there.table.replace('/', '-')}-{name}-{digest(file)[:8]}"
     place.mkdir(parents=True, exist_ok=True)
-    placed = replace(judged, path=place, runs=[], traces=[], notes=[*judged.notes, *notes])
+    placed = replace(made, path=place, runs=[], traces=[], notes=[*made.notes, *notes])
     placed.save()
-    ours = Path(root) / there.table.replace("/", "-")
+    ours = root / there.table.replace("/", "-")
     return Added(placed, opened(ours) if (ours / FILE).is_file() else None, notes)
 
 
@@ -324,9 +337,6 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
     Results do not include the spread over texts. Intervals stand in for it: those of the cells, and for a
     difference on shared texts the comparison's own.
     """
-    from specviz.replays.judging import Judge
-    from specviz.replays.sources.shared import Figure
-
     for each in there.comparisons:
         first, second = (there.cells[i].measured for i in (each.first, each.second))
         if first is None or second is None or abs(first - second - each.measured) > 1e-9 * max(1, abs(first)):
@@ -334,34 +344,12 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
                 f"{file} has a comparison of cells {each.first} and {each.second} that does not match their "
                 f"values"
             )
-    cells = [replace(cell) for cell in there.cells]
-    numbers = sorted({cell.figure for cell in cells if cell.figure is not None})
-    place = {number: i for i, number in enumerate(numbers)}
-    figures: list[Figure] = []
-    for number in numbers:
-        some = [cell for cell in cells if cell.figure == number]
-        cell = some[0]
-        if cell.measured is None or cell.source is None or len({c.measured for c in some}) > 1:
-            raise TraceError(f"{file} gives several values for one number: {number}")
-        if there.figures:
-            texts, derived = there.figures[number]["texts"], bool(there.figures[number]["derived"])
-        else:  # an older replay: references and bounds have no texts, so nothing is compared with them
-            texts = 0 if cell.low == cell.high == cell.measured else cell.source.texts
-            derived = bool(there.total) and cell.keys.get(there.total[0]) == there.total[1]
-        figures.append(Figure(cell.keys, cell.metric, cell.measured, cell.low, cell.high, texts,
-                              source=cell.source, derived=derived))  # fmt: skip
-    for cell in cells:
-        cell.figure = None if cell.figure is None else place[cell.figure]
-    judged_claims = [] if there.table in CURVES else claims(there.table)
-    judge = Judge(cells, figures, there.compare, there.checks, judged_claims, there.total, there.comparisons)
-    verdicts = judge.verdicts()
+    made = judged(there, there.cells, figures_of(there.cells, there, file), there.comparisons)
     before = {(each.claim, each.question): each.verdict for each in there.verdicts}
     changed = [
         f"“{each.claim}”: {each.verdict} by its cells, but {before[each.claim, each.question]} according to "
         f"its makers"
-        for each in verdicts
+        for each in made.verdicts
         if before.get((each.claim, each.question), each.verdict) != each.verdict
     ]
-    kept = [there.figures[number] for number in numbers] if there.figures else []
-    made = judge.comparisons()
-    return replace(there, cells=cells, comparisons=made, verdicts=verdicts, figures=kept), changed
+    return made, changed

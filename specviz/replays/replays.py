@@ -20,6 +20,7 @@ from specviz.errors import TraceError, plural
 from specviz.files import checked, read_json
 from specviz.measure.report import Row, Settings, Values
 from specviz.measure.rows import Results, write_json
+from specviz.paths import expanded
 from specviz.replays.cells import (
     FAILS,
     HOLDS,
@@ -27,6 +28,7 @@ from specviz.replays.cells import (
     Cell,
     Check,
     Comparison,
+    Figure,
     Plain,
     Provenance,
     Tally,
@@ -359,10 +361,11 @@ def opened(path: str | Path) -> Replay:
     TraceError
         If it holds none, a damaged one, or one of another version.
     """
-    file = Path(path) / FILE
+    path = expanded(path, TraceError)
+    file = path / FILE
     if not file.is_file():
         raise TraceError(f"{path} is not the folder of a replay: it has no {FILE} (specviz replay makes one)")
-    return of_content(read_json(file, Settings), file, Path(path))
+    return of_content(read_json(file, Settings), file, path)
 
 
 def of_content(content: Settings, file: Path, path: Path) -> Replay:
@@ -395,7 +398,8 @@ def opened_all(path: str | Path) -> Replays:
     """
     from specviz.replays.schema import ReplaysFile
 
-    file = Path(path) / ALL
+    path = expanded(path, TraceError)
+    file = path / ALL
     if not file.is_file():
         raise TraceError(
             f"{path} is not a folder of replays: it has no {ALL} (specviz replay --all makes one)"
@@ -403,8 +407,8 @@ def opened_all(path: str | Path) -> Replays:
     content = read_json(file, Settings)
     of_version(content, file, "replays")
     checked(ReplaysFile, content, str(file), "the file is damaged: run the same replay --all again")
-    tables = [opened(Path(path) / table.replace("/", "-")) for table in content["tables"]]
-    return Replays(Path(path), tables, dict(content["left"]))
+    tables = [opened(path / table.replace("/", "-")) for table in content["tables"]]
+    return Replays(path, tables, dict(content["left"]))
 
 
 def opened_result(path: str | Path) -> Results | Replay | Replays:
@@ -415,7 +419,7 @@ def opened_result(path: str | Path) -> Results | Replay | Replays:
     TraceError
         If it is none of them.
     """
-    path = Path(path)
+    path = expanded(path, TraceError)
     if path.suffix == ".parquet":
         from specviz.replays.recorded import results
 
@@ -461,6 +465,47 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
         made.environment, notes, made.runs, made.traces, made.costs,
         [{"texts": each.texts, "derived": each.derived} for each in made.figures], settings,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
+
+
+def figures_of(cells: Sequence[Cell], replay: Replay, file: Path) -> dict[int, Figure]:
+    """The figures that cells show, by number. A replay stores no draws, so intervals stand in for them.
+
+    Raises
+    ------
+    TraceError
+        If two cells give one figure different values.
+    """
+    shown: dict[int, list[Cell]] = {}
+    for cell in cells:
+        if cell.figure is not None:
+            shown.setdefault(cell.figure, []).append(cell)
+    figures = {}
+    for number, (cell, *others) in sorted(shown.items()):
+        if cell.measured is None or cell.source is None or any(c.measured != cell.measured for c in others):
+            raise TraceError(f"{file} gives several values for one number: {number}")
+        if replay.figures:
+            texts, derived = replay.figures[number]["texts"], bool(replay.figures[number]["derived"])
+        else:  # an older replay: references and bounds have no texts, so nothing is compared with them
+            texts = 0 if cell.low == cell.high == cell.measured else cell.source.texts
+            derived = bool(replay.total) and cell.keys.get(replay.total[0]) == replay.total[1]
+        figures[number] = Figure(cell.keys, cell.metric, cell.measured, cell.low, cell.high, texts,
+                                 source=cell.source, derived=derived)  # fmt: skip
+    return figures
+
+
+def judged(
+    replay: Replay, cells: Sequence[Cell], figures: dict[int, Figure], before: Sequence[Comparison]
+) -> Replay:
+    """A replay with these cells and figures, compared and judged; `before` is as in `Judge`."""
+    place = {number: i for i, number in enumerate(figures)}
+    own = [replace(cell, figure=None if cell.figure is None else place[cell.figure]) for cell in cells]
+    claimed = [] if replay.table in CURVES else claims(replay.table)
+    judge = Judge(own, list(figures.values()), replay.compare, replay.checks, claimed, replay.total, before)
+    facts = [{"texts": each.texts, "derived": each.derived} for each in figures.values()]
+    return replace(
+        replay, cells=own, comparisons=judge.comparisons(), verdicts=judge.verdicts(),
+        figures=facts if replay.figures else [],  # an older replay has none
     )  # fmt: skip
 
 

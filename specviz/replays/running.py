@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -125,8 +126,9 @@ def replay(
     quick : bool
         Use few prompts and short answers: takes minutes, with wide intervals.
     number, max_new_tokens : int, optional
-        Number of prompts and maximum tokens per prompt; default: the recipe's. A figure that draws a
-        calibration rejects them, because a calibration has its own.
+        Number of prompts and maximum tokens per prompt; default: the recipe's. For UniSpec `number` counts
+        all prompts, which are divided among a table's tasks; for the other papers it counts those of each
+        task. A figure that draws a calibration rejects both, because a calibration has its own.
     threads : int
         Threads on a CPU.
     out : path, optional
@@ -153,6 +155,7 @@ def replay(
     >>> replayed.frame()[["method", "language", "metric", "value", "measured", "ratio"]]  # doctest: +SKIP
     """
     from specviz.arguments import check_int
+    from specviz.measure import fits
     from specviz.replays.sources import RunOptions
 
     recipe = find(table)
@@ -214,6 +217,8 @@ def replay(
     if finished is not None:
         refuse_older(path, [settings["model"]] * (in_memory is None) + list(drafts.values()))
         return finished
+    if calibrates(recipe):
+        fits.needed()  # before a model is loaded, which may take long
     options = RunOptions(
         model, drafts, chosen, numbers["prompts"], numbers["max_new_tokens"], threads, numbers, path,
         shared or path / "calibrations", {} if memory is None else memory, template, dict(chat or {}),
@@ -365,6 +370,9 @@ def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick 
         options = replace(options, model=model, suites=suites, tick=progress)
         made = sources.find(recipe.source)(recipe, options)
         made.notes += left_out
+    if options.kept:
+        made.earlier += sum(seconds for _, seconds in options.kept)
+        made.date_from(min(date for date, _ in options.kept))
     replayed = compared(settings["table"], recipe, made, settings)
     replayed = replace(replayed, seconds=made.earlier + perf_counter() - begin, path=options.path)
     if SIDE_BY_SIDE in options.memory:
@@ -530,7 +538,7 @@ def replay_all(
         is given their number instead, and the progress is the number of finished tables.
 
     Other parameters and errors are those of `replay`. An error of one table becomes its reason, and the
-    others continue.
+    others continue; only a folder of other settings is refused, before anything is measured.
     """
     path = expanded(out, ParameterError)
     refuse_others(path, FILE)
@@ -571,8 +579,14 @@ def replay_all(
     if unknown := sorted(chosen.keys() - every_task - {PLAIN}):
         raise ParameterError(f"no table has a task {unknown[0]!r:.40}" + near(unknown[0], sorted(every_task)))
     order = {table: place for place, (table, _) in enumerate(jobs)}
-    outcomes = _side_by_side(jobs, shared, workers, tick) if workers > 1 else _in_turn(jobs, shared, tick)
-    for table, outcome in outcomes:
+    # Finished tables first: one with other settings is refused before hours of measuring, not among them.
+    finished = {table for table, given in jobs if (given["out"] / FILE).exists()}
+    ready = list(_in_turn([job for job in jobs if job[0] in finished], shared, None))
+    jobs = [job for job in jobs if job[0] not in finished]
+    outcomes = _in_turn(jobs, shared, tick)
+    if workers > 1 and jobs:
+        outcomes = _side_by_side(jobs, shared, workers, tick)
+    for table, outcome in chain(ready, outcomes):
         if isinstance(outcome, Replay):
             every.tables.append(outcome)
             every.tables.sort(key=lambda each: order[each.table])
@@ -611,12 +625,20 @@ def _in_turn(
 ) -> Iterator[tuple[str, Replay | str]]:
     """Replay tables one after another; yield each with its replay, or with the reason for having none."""
     for table, given in jobs:
+        outcome: Replay | str
         try:
-            yield table, replay(table, memory=memory, tick=tick(table) if tick else None, **given)
+            outcome = replay(table, memory=memory, tick=tick(table) if tick else None, **given)
         except OtherSettings:
             raise
         except SpecvizError as error:
-            yield table, str(error)
+            outcome = str(error)
+        except (MemoryError, RuntimeError) as error:
+            from specviz.measure.calibrate import out_of_memory
+
+            if not out_of_memory(error):
+                raise
+            outcome = "out of memory: give fewer or shorter prompts, or a smaller model"
+        yield table, outcome
 
 
 class _Reports:

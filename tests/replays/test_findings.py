@@ -12,7 +12,8 @@ import torch
 
 import specviz
 from specviz.errors import ModelError, ParameterError, TraceError
-from specviz.measure.claims import ratio, resampled
+from specviz.measure import claims as claims_of_texts
+from specviz.measure.claims import quotient, ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.measure.sweep import Point
 from specviz.metrics.rouge import Rouge
@@ -279,6 +280,34 @@ def test_a_model_that_cannot_do_the_task_gets_no_verdict():
     assert all("cannot do this task" in each.reason for each in made.verdicts if each.question != "lossless")
 
 
+def test_an_answer_within_a_long_text_is_an_answer():
+    """Short references have no trigrams, and beside a long text their few weighed nothing."""
+    numbers = [str(n) for n in (15, 7, 42, 128, 3, 96, 11, 250, 8, 64)]
+    prose = [f"First we add what was sold; then the answer is {n}. " + "So it goes. " * 60 for n in numbers]
+    for texts in (numbers, prose):
+        able = shared.ability("GSM8K", "m", texts, numbers)
+        assert able.count == 1 and "100 % similar to their own" in able.text
+        assert shared.ability("GSM8K", "m", texts[1:] + texts[:1], numbers).count == 0
+    assert shared.alike("It is 150.", "15", False) == 0 and shared.alike("15", "15", True) == 1
+    assert shared.alike("東京です", "東京", False) == 1
+    german = [f"{word} und dann noch viel mehr davon" for word in ("eins", "zwei", "drei", "vier", "fuenf")]
+    english = [f"{word[:4]} and then much more of it" for word in german]
+    more = [f"{a} {b}" for a, b in zip(english, english)]  # a copy with something after it
+    assert shared.ability("EN-DE", "m", more, german, english).count == 0
+
+
+def test_of_many_texts_a_sample_is_tested(monkeypatch):
+    rng, seen = np.random.default_rng(0), []
+    right = ["".join(rng.choice(list("abcdefgh"), 20)) for _ in range(3 * shared.MOST_TESTED)]
+    alike = shared.alike
+    monkeypatch.setattr(shared, "alike", lambda *given: seen.append(given) or alike(*given))
+    check = shared.ability("EN", "m", right, right)
+    assert (check.count, check.of, len(seen)) == (1, shared.MOST_TESTED, shared.MOST_TESTED**2)
+    assert check.text.endswith("judging by 200 of 600 texts")
+    assert {right.index(text) % 3 for text, _, _ in seen} == {0}, "spread evenly"
+    assert "judging" not in shared.ability("EN", "m", right[:9], right[:9]).text
+
+
 def judged(rows, claim, checks=(QUIET,), compare=("method",)):
     """The verdict on a claim; a row is (keys, metric, printed value, values by text, task, other fields)."""
     cells, figures = [], []
@@ -444,7 +473,8 @@ def test_the_order_may_hold_where_nothing_pays():
     )
     pays = verdict_of(made, "UniSpec speeds decoding up in every language")
     assert pays.verdict == FAILS and "0 of 3 clearly above 1, 3 clearly below" in pays.reason
-    assert verdict_of(made, "The size of UniSpec's speedup").verdict == FAILS
+    size = verdict_of(made, "The size of UniSpec's speedup")
+    assert size.verdict == FAILS and size.reason.endswith(" are clearly not what was printed")
     made = replay("unispec/table3", speeds(1.0))
     assert verdict_of(made, "UniSpec speeds decoding up in every language").verdict == HOLDS
     assert verdict_of(made, "The size of UniSpec's speedup").verdict == HOLDS
@@ -483,6 +513,69 @@ def test_the_control_is_never_clear_and_bounds_what_is():
     assert all(each.clear for each in replay("unispec/table3", taus, [control]).comparisons), (
         "counts have no clock"
     )
+
+
+def test_a_control_that_wrote_nothing_is_none_and_a_replay_can_be_saved(tmp_path):
+    made = Measurement()
+    for speed in (np.zeros(8), np.zeros(0)):
+        made.control("stepwise", speed, speed)
+    assert not made.checks
+    made.control("stepwise", np.ones(8), np.array([0.0] * 6 + [2, 2]))
+    (control,) = made.checks
+    assert control.value == 2 and np.isfinite([control.low, control.high]).all()
+    tokens, one = np.array([8.0] * 6), np.ones(6)
+    theirs = np.array([0.0, 0, 0, 0, 0, 4])  # a draw may lack the only text with tokens
+    few = resampled(quotient, tokens, one, theirs, one)
+    assert few.median == 12 and np.isfinite([few.low, few.high]).all() and np.isnan(few.values).any()
+    assert np.isnan(resampled(quotient, tokens, one, np.zeros(6), one).median)
+    made.add({}, "speedup", np.inf)
+    made.add({}, "speedup", 1.0, 0.5, np.inf)
+    (figure,) = made.figures
+    assert (figure.value, figure.low, figure.high) == (1.0, 0.5, None)
+    figures = [({"method": m, "language": "EN"}, "speedup", few) for m in NAMES]
+    replace(replay("unispec/table3", figures), path=tmp_path).save()
+    assert replays.opened(tmp_path).measured
+
+
+def test_resampling_draws_once_for_each_number_of_texts():
+    assert claims_of_texts.drawn(12, 50) is claims_of_texts.drawn(12, 50)
+    assert (claims_of_texts.drawn(12, 50).sum(1) == 12).all()
+    with pytest.raises(ValueError, match="read-only"):
+        claims_of_texts.drawn(12, 50)[0, 0] = 1
+
+
+def test_copies_are_not_paid_for(monkeypatch):
+    """Holm's family held the same difference twice, as a speedup and as a throughput."""
+    monkeypatch.setattr(replays, "claims", lambda table: [])
+    rng = np.random.default_rng(0)
+    rows = [r for r in RECIPES["ssd/table1"].rows if r.method == "ssd"]
+    speeds_of = [mean(rng.normal(2 + i / 20, 0.05, 12)) for i in range(len(rows))]
+    alone, both = (
+        replay("ssd/table1", [
+            ({**row.where, "task": task}, metric, value.times(scale))
+            for row, value in zip(rows, speeds_of) for task in ("GSM8K", "MATH")
+            for metric, scale in metrics
+        ])
+        for metrics in ([("speedup", 1.0)], [("throughput", 10.0), ("speedup", 1.0)])
+    )  # fmt: skip
+    p = [each.p for each in alone.comparisons]
+    assert [each.p for each in both.comparisons] == pytest.approx(p) and len(p) == 6 and 0.05 < max(p) < 1
+
+
+def test_a_mean_of_parts_varies_as_much_as_its_parts_do():
+    """Each part's draws vary too little, by its own number of texts, and costs a degree of freedom."""
+    parts = {"task": {name: {} for name in "ABCDEFG"}}
+    recipe = recipes.Recipe("run", ("method",), parts=parts, total=("task", "AVG"))
+    rng, ratios = np.random.default_rng(0), []
+    for _ in range(20):
+        texts, made = rng.normal(0, 1, (7, 6)), Measurement()
+        for task, values in zip("ABCDEFG", texts):
+            made.add({"method": "m", "task": task}, "tau", mean(values))
+        shared.totals(made, recipe)
+        figure = made.figures[-1]
+        ratios.append(figure.draws.std() / np.sqrt((texts.var(1, ddof=1) / 6).sum() / 49))
+    assert np.mean(ratios) == pytest.approx(1, abs=0.03), "0.91 without"
+    assert figure.texts == 42 - 7 + 1 and figure.source.texts == 42
 
 
 def test_few_texts_and_many_comparisons_are_paid_for():
@@ -589,6 +682,24 @@ def test_every_task_needs_all_tasks():
     held = verdict_of(replay("cm_asd/table1", [({**w, "task": "EN-DE"}, *more) for w, *more in figures]),
                       "CM-ASD is faster than SpecDec with drafts of 10")  # fmt: skip
     assert held.verdict == HOLDS and held.reason.endswith("judged for 1 of 4 tasks")
+
+
+def test_a_part_that_changes_nothing_does_not_make_it_faster():
+    """A rival that is the same contender here vanished from the verdict: 1 of 1 was clearly slower."""
+    rng = np.random.default_rng(0)
+    rows = [
+        ({"method": method, "task": "QA"}, "speedup", "1.5", level + 0.02 * rng.standard_normal(30), "QA",
+         {"name": name})
+        for method, level, name in (("whole", 2.0, "A"), ("w/o part", 1.5, "B"), ("w/o other", 2.0, "A"))
+    ]  # fmt: skip
+    claim = {"question": "order", "of": {"metric": "speedup"}, "check": "best", "over": "method",
+             "is": "whole", "text": ""}  # fmt: skip
+    assert judged(rows[:2], claim).verdict == HOLDS
+    said = judged(rows, claim)
+    assert said.verdict == OPEN
+    assert said.reason.endswith("0 clearly not; in 1 comparison more both are the same contender here")
+    rows[1] = (*rows[1][:3], rows[1][3] + 1, *rows[1][4:])
+    assert judged(rows, claim).verdict == FAILS
 
 
 def test_every_language_needs_something_to_compare():
@@ -769,7 +880,8 @@ def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeyp
         assert f"{found.fits['paper'].g} by the paper's fit" in words
         assert "4 prompts of your own calibration, which may be among those measured here" in words
         given.memory["g*"] = found  # calibrated here, on bundled prompts
-        assert "4 prompts, which may be among those measured here" in given.calibrated_words("unispec")
+        words = given.calibrated_words("unispec")
+        assert "4 prompts of the bundled suite town, which may be among those measured here" in words
         given = replace(given, practice=({"prompt": "a"},))
         assert "on 4 other prompts" in (words := given.calibrated_words("unispec")) and "among" not in words
         assert f"{found.fits['monotone'].g} by ours" in words and "5 sizes from 4 to 64" in words
@@ -932,12 +1044,9 @@ def test_bild_s_figures_are_about_what_they_are_about():
     from specviz.replays import contenders
     from specviz.replays.recipes import CURVES
 
-    points = contenders.without(None, None)
-    windows = {p.values["cap"] for p in points if p.group == contenders.NO_FALLBACK}
-    assert windows == set(range(3, 11))
     figure = CURVES["bild/figure5"]
     for whole in (figure.whole, figure.real["whole"]):
-        assert windows == set(whole["windows"])
+        assert set(whole["windows"]) == set(range(3, 11))
     decays = {p.values.get("decay") for p in contenders.leaving(None, SimpleNamespace(name="m"))}
     assert decays - {None} == {0, 1, 2, 4, 8} == set(CURVES["bild/figure7"].whole["decays"])
     assert CURVES["bild/figure7"].options["curves"] == ["CALM", "early exit"]

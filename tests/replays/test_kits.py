@@ -9,6 +9,7 @@ import math
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,10 +19,14 @@ from checkpoints import tokenizer
 import specviz
 from specviz import cli
 from specviz.errors import SpecvizError, TraceError
+from specviz.measure import fits
+from specviz.measure.claims import ratio, resampled
 from specviz.paths import folder
 from specviz.replays import comet, dry_run, kits, running, setups
-from specviz.replays.cells import HOLDS
-from specviz.replays.replays import opened
+from specviz.replays.cells import CONTROL, HOLDS, Check
+from specviz.replays.recipes import RECIPES
+from specviz.replays.replays import Replays, compared, opened, opened_all, opened_result
+from specviz.replays.sources.shared import Measurement
 from specviz.suites import Suite
 
 torch.set_num_threads(1)
@@ -105,6 +110,36 @@ def test_a_kit_says_what_to_run_and_names_no_folder_of_this_machine(kit):
     assert cli.run(["replay", "ssbd/table2", "--setup", "paper", "--kit", str(kit)]) == 2
 
 
+def test_a_kit_of_a_table_with_a_calibrated_size_installs_what_fits_it(tmp_path, monkeypatch, kit):
+    assert '"SPECVIZ[run,quality]"' in (kit / "README.md").read_text()
+    monkeypatch.setattr(dry_run, "rate", lambda device, dtype: 1e10)
+    command = ["replay", "unispec/table9", "--setup", "paper", "--kit", str(tmp_path / "other")]
+    assert cli.run(command) == 0
+    assert '"SPECVIZ[run,quality,calibrate]"' in (tmp_path / "other/README.md").read_text()
+    named = (tmp_path / "other/constraints.txt").read_text()
+    assert "\nscipy==" in named and "\nscikit-learn==" in named
+
+
+def test_a_missing_fit_is_noticed_before_a_model_is_loaded(tmp_path, monkeypatch):
+    def needed():
+        raise SpecvizError("scipy is not installed")
+
+    monkeypatch.setattr(fits, "needed", needed)
+    monkeypatch.setattr(running, "measure", lambda *_: "measured")
+    with pytest.raises(SpecvizError, match="scipy is not installed"):
+        specviz.replay("unispec/table12", quick=True, out=tmp_path)
+    assert specviz.replay("bild/table1", quick=True, out=tmp_path) == "measured"
+
+
+@pytest.mark.parametrize("option", ["--number", "--max-new-tokens", "--dtype", "--device"])
+def test_a_kit_refuses_the_sizes_that_its_commands_would_not_have(option, tmp_path, capsys):
+    value = {"--dtype": "float16", "--device": "cuda"}.get(option, "10")
+    command = ["replay", "bild/table1", "--setup", "paper", "--kit", str(tmp_path / "kit")]
+    assert cli.run([*command, option, value]) == 2
+    assert capsys.readouterr().err.strip().endswith(f"how to choose others: drop {option}")
+    assert not (tmp_path / "kit").exists()
+
+
 def run_check(kit, *arguments):
     return subprocess.run(
         [sys.executable, "-I", str(kit / "check.py"), *map(str, arguments)], capture_output=True, text=True
@@ -122,7 +157,11 @@ def test_the_kits_own_check_needs_python_alone(kit, result, tmp_path):
     (kit / "README.md").write_text("changed")
     wrong = run_check(kit)
     assert wrong.returncode == 1
-    assert "changed or missing: README.md" in wrong.stdout
+    assert wrong.stdout.startswith("changed or missing: README.md\n") and wrong.stdout.endswith("\n1 fault\n")
+    for content in (b"\xff x y\n", b"", None):
+        (kit / "SHA256SUMS").unlink() if content is None else (kit / "SHA256SUMS").write_bytes(content)
+        wrong = run_check(kit)
+        assert (wrong.returncode, wrong.stderr) == (1, "") and wrong.stdout.startswith("changed or missing: ")
 
 
 # ---------------------------------------------------------------- results that come back
@@ -146,6 +185,18 @@ def test_a_result_is_placed_beside_ours_with_its_device(result, replayed, tmp_pa
     rows = added.rows()
     assert len(rows) == len(replayed.measured)
     assert all(row["here"] == row["there"] != "-" for row in rows)
+
+
+def test_a_result_of_the_home_folder_is_placed_there(result, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    added = kits.add("~/tower", "~/ours")
+    assert added.replay.path.parent == tmp_path / "ours/added" and not list((tmp_path / "cwd").iterdir())
+    for read in (opened, opened_result):
+        assert read("~/tower").path == result
+    Replays(tmp_path / "all", [], {}).save()
+    assert opened_all("~/all").path == opened_result("~/all").path == tmp_path / "all"
 
 
 def change(path, how):
@@ -283,6 +334,30 @@ def test_texts_go_out_and_their_scores_come_back(result, scores):
     assert twice.notes == made.notes
     others = [c for c in made.comparisons if made.cells[c.first].metric != "comet"]
     assert others == before.comparisons
+
+
+def test_scores_are_paid_for_together_with_what_was_judged_before(tmp_path):
+    """COMET's p-values were corrected among themselves alone, and the others' stayed as they were."""
+    table, made = "ssbd/table3", Measurement(checks=[Check(CONTROL, "a", "", 40, 40, 1.0, 0.98, 1.02)])
+    random, texts = np.random.default_rng(0), []
+    for i, row in enumerate(RECIPES[table].rows):
+        where = {**row.where, "language": CHINESE}
+        made.on(model="m", method=str(row.values), task="Chinese", texts=12)
+        made.add(where, "ne", resampled(ratio, random.normal(2 + i / 40, 0.1, 12), np.ones(12)))
+        texts += comet.rows(where, ["s"] * 12, [f"{row.where} {i}" for i in range(12)], [["r"]] * 12)
+    before = replace(compared(table, RECIPES[table], made, {"table": table}), path=tmp_path)
+    comet.write(tmp_path, texts)
+    lines = [{"id": each["id"], "score": random.normal(0.8, 0.01), "model": "c"} for each in texts]
+    (tmp_path / "scores.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    after = comet.scored(before, tmp_path / "scores.jsonl")
+    others = [each for each in after.comparisons if after.cells[each.first].metric != "comet"]
+    assert len(others) == len(before.comparisons) < len(after.comparisons)
+    assert [each.measured for each in others] == [each.measured for each in before.comparisons]
+    again, changed = kits.rejudged(opened(tmp_path), tmp_path)
+    assert not changed
+    assert [each.p for each in again.comparisons] == pytest.approx([c.p for c in after.comparisons], rel=0.2)
+    least = min(range(len(others)), key=lambda i: before.comparisons[i].p)
+    assert others[least].p > 1.5 * before.comparisons[least].p
 
 
 def spoil(file, how):

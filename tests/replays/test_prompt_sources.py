@@ -13,11 +13,16 @@ from specviz.errors import ModelError
 from specviz.measure.plan import Plan, others
 from specviz.metrics.rouge import Rouge
 from specviz.models import load
+from specviz.replays.judging import remarks
 from specviz.replays.recipes import RECIPES
 from specviz.replays.sources.prompts import (
+    ALONE,
     LONGEST,
     NO_CONTEXT,
     NO_MORE,
+    Group,
+    add_figures,
+    divided,
     in_dtype,
     is_new,
     joined,
@@ -132,6 +137,30 @@ def test_warm_up_prompts_without_context_are_never_measured(monkeypatch, tmp_pat
     (suite,) = Plan.of(**group.plan).suites.values()
     assert [entry["id"] for entry in suite.entries] == ["q0", "q1", "q2"]
     assert [entry["id"] for entry in suite.warm] == ["code", "rag"]
+
+
+def test_the_control_is_named_by_what_ran_and_not_by_its_group():
+    """Notes once said "control: 1.0 run twice under two names"."""
+    times = {"timed": True, "prefill_seconds": 1.0, "decode_seconds": 1.0, "tokens": 4, "error": None}
+    rows = [{"cell": cell, "round": 0, "prompt": i, "sitting": "a", "text": ["x"], **times}
+            for cell in (0, 1) for i in range(6)]  # fmt: skip
+    cells = [{"cell": 0, "against": 0, "method": "autoregressive"},
+             {"cell": 1, "against": 0, "method": "autoregressive_again"}]  # fmt: skip
+    results = SimpleNamespace(cells=cells, records=lambda: rows, prompts=lambda name: [{}] * 6)
+    recipe, made = RECIPES["unispec/table6"], Measurement()
+    for name in (ALONE, "1.0"):
+        add_figures(recipe, None, Group(name, [], [], {}), results, made)
+    assert [line.partition(" run twice")[0] for line in remarks(made.checks)] == [
+        "control: autoregressive", "control: autoregressive, 1.0",
+    ]  # fmt: skip
+
+
+def test_a_task_that_the_number_of_prompts_does_not_reach_says_so():
+    recipe, made = RECIPES["unispec/table1"], Measurement()
+    divided(recipe, SimpleNamespace(suites={}, number=3, peers=()), made)
+    assert {where["task"] for where, _ in made.absent} < set(recipe.parts["task"]) and len(made.absent) == 4
+    whys = {why for _, why in made.absent}
+    assert whys == {"with 3 prompts in all, none is left for this task: raise --number"}
 
 
 def test_another_number_format_is_a_copy(model):

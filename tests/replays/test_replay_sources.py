@@ -5,6 +5,7 @@ Decoding is replaced by fakes; the tests examine the sources' results.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -26,7 +27,7 @@ from specviz.measure.timing import BASELINE
 from specviz.metrics import Estimate
 from specviz.metrics.canvases import COUNTS
 from specviz.models import load
-from specviz.replays import contenders, replays, sources
+from specviz.replays import contenders, replays, running, sources
 from specviz.replays.canvases import suite
 from specviz.replays.cells import CONTROL, SAME
 from specviz.replays.recipes import CURVES, RECIPES, Best
@@ -424,6 +425,46 @@ def test_a_finished_sweep_outlives_a_kill(how, monkeypatch):
     for some, texts in ((points[:1], entries), (points, entries[:1])):
         with pytest.raises(TypeError):  # it measures
             thresholds.swept(some, "task", texts, again)
+    model.invariant = True
+    with pytest.raises(TypeError):  # passes that are computed in another way take other times
+        thresholds.swept(points, "task", entries, again)
+
+
+def test_the_kernels_of_a_drafter_are_part_of_a_sweep(how, monkeypatch):
+    target, draft = llama(seed=1), llama(seed=2)
+    draft.kernels = "int8"
+    keys = []
+    monkeypatch.setattr(RunOptions, "outlasting", lambda self, key, *_: keys.append(json.dumps(key)))
+    for kernels in ("int8", "plain"):
+        draft.kernels = kernels
+        points = [Point("s", "speculative", {}, target, draft)]
+        thresholds.swept(points, "task", [], replace(how(), model=target))
+    assert keys[0] != keys[1]
+
+
+def test_what_was_kept_has_its_own_date_and_seconds(how, monkeypatch, tmp_path):
+    def result(options, make):
+        same = lambda value: value
+        return options.outlasting({"a": 1}, make, same, same, lambda label: None, 0)
+
+    first, second = how(), how()
+    assert result(first, lambda: {"b": 2}) == {"b": 2} and not first.kept
+    (file,) = (tmp_path / "measured").iterdir()
+    stored = json.loads(file.read_text())
+    assert stored["result"] == {"b": 2} and stored["seconds"] >= 0
+    file.write_text(json.dumps(stored | {"date": "2020-01-01", "seconds": 5000.0}))
+    assert result(second, None) == {"b": 2} and second.kept == [("2020-01-01", 5000.0)]
+
+    def measured(recipe, options):
+        result(options, None)
+        made = Measurement.begin(options)
+        made.add({"language": "EN", "method": "EAGLE-2"}, "tau", 2.0)
+        return made
+
+    monkeypatch.setattr(sources, "find", lambda name: measured)
+    made = running.measure(RECIPES["unispec/table3"], {"table": "unispec/table3"}, how(), lambda *_: None)
+    (source,) = made.sources
+    assert source.date.startswith("2020-01-01 to 2") and made.seconds > 5000
 
 
 def same_content(mine, other):

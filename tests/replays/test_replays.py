@@ -209,7 +209,7 @@ def test_totals_are_means_of_all_parts_or_nothing():
     totals(found, recipe)
     mean, more, same = (each for each in found.figures if each.where["task"] == "AVG")
     assert [each.where["method"] for each in (mean, more, same)] == ["m", "more", "same"]
-    assert mean.value == pytest.approx((texts["A"].mean() + texts["B"].mean()) / 2) and mean.texts == 80
+    assert mean.value == pytest.approx((texts["A"].mean() + texts["B"].mean()) / 2) and mean.texts == 79
     parts = [each for each in found.figures if each.where["method"] == "m" and each is not mean]
     widths = [each.high - each.low for each in parts]
     assert mean.high - mean.low == pytest.approx(np.hypot(*widths) / 2, rel=0.1)
@@ -418,13 +418,25 @@ def test_a_model_of_one_s_own_without_its_drafter_lacks_rows(run):
     assert found.counts()["measured"] == 6, "UniSpec in three languages: speedup and τ"
 
 
-def test_contexts_become_longer(run):
+def test_two_number_formats_are_two_runs(run):
     found = run("unispec/table10", number=2, suite=Suite(
         [{**p, "reference": ["the cook lost her bag"]} for p in prompts(14)], "tiny"))  # fmt: skip
     frame = found.frame()
     assert frame["measured"].notna().all() and len(found.runs) == 2
     rouge = frame[frame["metric"] == "rouge_1"]["measured"]
     assert ((rouge >= 0) & (rouge <= 100)).all()
+
+
+def test_contexts_become_longer(run, tiny):
+    tiny.max_length = 2400
+    texts = [{**p, "reference": ["the cook lost her bag"]} for p in prompts(14)]
+    found = run("unispec/table11", suite=Suite(texts, "tiny"))
+    notes = [note for note in found.notes if note.startswith("context ")]
+    lengths = [float(re.search(r"of (\d+) tokens", note)[1]) for note in notes]
+    assert len(found.runs) == len(lengths) > 1 and lengths == sorted(set(lengths))
+    measured = {cell.keys["context"] for cell in found.measured}
+    assert [str(each) for each in sorted(measured)] == found.runs
+    assert all(cell.why for cell in found.cells if cell.measured is None)
 
 
 def test_a_prompt_without_room_is_left_out_and_named(run, tiny):
@@ -527,6 +539,54 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     assert not found.left.keys() & {"unispec/table1"}
     missing = replays.Replays(tmp_path, found.tables[1:], found.left)
     assert not missing.complete
+
+
+def test_all_tables_with_other_settings_are_refused_before_one_is_measured(monkeypatch, tmp_path):
+    """A table that was replayed alone, in the same folder, ended it all in the middle."""
+    seen = []
+
+    def measure(recipe, settings, options, tick):
+        seen.append(settings["table"])
+        it = replace(made("unispec/table3"), table=settings["table"], settings=settings, path=options.path)
+        it.save()
+        return it
+
+    monkeypatch.setattr(running, "measure", measure)
+    monkeypatch.setattr(running, "RECIPES", {table: RECIPES[table] for table in list(RECIPES)[:4]})
+    monkeypatch.setattr(running, "CURVES", {})
+    table = list(RECIPES)[2]
+    specviz.replay(table, quick=True, out=tmp_path / table.replace("/", "-"))
+    for workers in (1, 2):
+        seen.clear()
+        monkeypatch.setattr(work, "cores", lambda: 2)
+        with pytest.raises(SpecvizError, match="holds a replay with different settings: its quick is True"):
+            running.replay_all(tmp_path, workers=workers)
+        assert not seen and not (tmp_path / "replays.json").exists()
+    found = running.replay_all(tmp_path, quick=True)
+    assert [each.table for each in found.tables] == list(running.RECIPES) and table not in seen
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate")])
+def test_a_table_that_runs_out_of_memory_does_not_end_the_others(error, monkeypatch, tmp_path):
+    def measure(*_):
+        raise error
+
+    monkeypatch.setattr(running, "measure", measure)
+    found = running.replay_all(tmp_path, quick=True)
+    assert found.complete and found.left["ssd/table3"].startswith("out of memory: give fewer")
+    error = RuntimeError("a defect")
+    with pytest.raises(RuntimeError, match="a defect"):
+        running.replay_all(tmp_path, quick=True)
+
+
+def test_without_plotly_all_tables_end_with_the_command_of_their_page(monkeypatch, tmp_path, capsys):
+    from specviz.cli import replaying
+
+    monkeypatch.setattr(replaying, "find_spec", lambda name: None)
+    monkeypatch.setattr(page, "write", lambda *_, **__: pytest.fail("it needs plotly"))
+    monkeypatch.setattr(running, "replay_all", lambda out, **_: replays.Replays(out, [], {"a/b": "none"}))
+    assert cli.run(["replay", "--all", "--quick", "--out", str(tmp_path)]) == 0
+    assert f"page: specviz bench report {tmp_path} --html" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")

@@ -200,13 +200,13 @@ def one_task(
     if not made.traces:
         fast = max((w for w in ways if w[1] is not None), key=lambda w: -sum(written[w].seconds))
         speeds = [np.divide(*written[w].speed(rounds)) for w in (fast, STEPWISE)]
-        decode = partial(again, options, ids, ways[fast])
+        decode = partial(trace_of, options, ids, ways[fast])
         made.by(ways[fast].method, ways[fast].values)
         made.record(options, f"{ways[fast].label}, {task}", speeds[0] / speeds[1], decode)
     return np.stack([np.divide(*written[w].speed(rounds)) for w in (TWICE, STEPWISE)])
 
 
-def again(options: RunOptions, ids: list[list[int]], way: Way, i: int) -> Trace:
+def trace_of(options: RunOptions, ids: list[list[int]], way: Way, i: int) -> Trace:
     """Decode a text again and return its trace."""
     return decoded(options.model, [ids[i]], way(), max_new_tokens=options.max_new_tokens)
 

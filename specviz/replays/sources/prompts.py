@@ -39,6 +39,7 @@ from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of
 from specviz.suites import spread
 
 Entries = tuple[list[Entry], list[Entry]]  # to measure, and to warm up
+ALONE = "run"  # the folder of the only group
 LONGEST = 32768  # Table 11's; for a model with less context, lengths are scaled down
 
 
@@ -189,7 +190,7 @@ def add_figures(
     control = next(c for c in results.cells if c["method"].endswith(f"_{AGAIN}"))
     pairs = paired(of_cell[control["cell"]], of_cell[control["against"]])
     speeds = [np.array(per_prompt(side, speed)) for side in zip(*pairs)] if pairs else [np.zeros(0)] * 2
-    made.control(group.name if group.name != "run" else BASELINE, *speeds)
+    made.control(BASELINE, speeds[0], speeds[1], "" if group.name == ALONE else group.name)
     greedy = not group.plan.get("temperature")
     base_rows = [row for row in of_cell[control["against"]] if row["error"] is None]
     made.by(BASELINE)
@@ -260,7 +261,7 @@ def planned(
 ) -> Group | None:  # fmt: skip
     """Plan the run of rows that share some settings, with other tables' rows; None if it cannot be run."""
     model, (chosen, warm) = options.model, entries
-    name = "-".join(str(value) for _, value in sorted(shared.items())) or "run"
+    name = "-".join(str(value) for _, value in sorted(shared.items())) or ALONE
     dtype, context = shared.pop("dtype", None), shared.pop("context", None)
     if dtype is not None:
         try:
@@ -337,6 +338,14 @@ def divided(recipe: Recipe, options: RunOptions, made: Measurement) -> tuple[Ent
         parts = [part for some in every for part in some] if all(every) else []
         wanted = [dict(p) for p in source if not parts or any(fits(p, part) for part in parts)]
     turns = in_turns(wanted)
+    for task, part in tasks.items():
+        if any(fits(each, part) for each in turns) and not any(
+            fits(each, part) for each in turns[: options.number]
+        ):
+            few = plural(options.number, "prompt")
+            made.absent.append(
+                ({column: task}, f"with {few} in all, none is left for this task: raise --number")
+            )
     upto = options.number + max(3, options.number // 2)
     return (turns[: options.number], turns[options.number : upto]), turns[upto:]
 

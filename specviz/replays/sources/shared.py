@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
+from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -19,15 +22,15 @@ import numpy as np
 from specviz import calibration
 from specviz.errors import SpecvizError, plural
 from specviz.files import write_text
-from specviz.loop.machine import content
-from specviz.measure.claims import BootstrapEstimate, resampled
+from specviz.loop.machine import computed_by, content
+from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.report import Entry, Estimate, Settings, Tick, Values
 from specviz.measure.rows import words
 from specviz.measure.timing import counter
 from specviz.methods import Method
 from specviz.metrics.interval import LEAST, RESAMPLES
 from specviz.models.protocols import Model
-from specviz.replays.cells import ABILITY, AGAIN, CONTROL, SAME, Check, Provenance
+from specviz.replays.cells import ABILITY, AGAIN, CONTROL, SAME, Check, Figure, Provenance
 from specviz.replays.costs import Cost, cost_of, modelled
 from specviz.replays.recipes import Best, Recipe, Row
 from specviz.replays.tasks import PLAIN, filled_by, own_prompts, single, tasks_of, wanted
@@ -79,6 +82,8 @@ class RunOptions:
     tick: Tick = lambda done, of, what: None
     kernels: str | None = None  # of the model
     invariant: bool | None = None  # whether the model is
+    # Date and seconds of each measurement that an interrupted replay had finished.
+    kept: list[tuple[str, float]] = field(default_factory=list)
 
     @property
     def rounds(self) -> int:
@@ -110,7 +115,7 @@ class RunOptions:
         self, key: Settings, make: Callable[[], T], pack: Callable[[T], Settings],
         unpack: Callable[[Settings], T], step: Callable[[str], None], steps: int,
     ) -> T:  # fmt: skip
-        """The result of `make`, kept in the replay's folder, so that it outlasts a kill.
+        """The result of `make`, kept in the replay's folder with its date and seconds: it outlasts a kill.
 
         Parameters
         ----------
@@ -121,17 +126,21 @@ class RunOptions:
         step, steps : callable, int
             Of a result that was kept before, all steps are reported at once.
         """
-        every = [key, self.max_new_tokens, self.rounds, about(self.model)]
+        every = [key, self.max_new_tokens, self.rounds, about(self.model), computed_by(self.model)]
         mark = hashlib.sha256(json.dumps(every, sort_keys=True, default=str).encode()).hexdigest()[:16]
         file = self.path / "measured" / f"{mark}.json"
         with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):  # missing or damaged
-            result = unpack(json.loads(file.read_text(encoding="utf8")))
+            stored = json.loads(file.read_text(encoding="utf8"))
+            result = unpack(stored["result"])
+            self.kept.append((str(stored["date"]), float(stored["seconds"])))
             for _ in range(steps):
                 step("measured before")
             return result
+        begin, date = perf_counter(), datetime.now(UTC).date().isoformat()
         result = make()
+        stored = {"date": date, "seconds": perf_counter() - begin, "result": pack(result)}
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(pack(result)), force=True)
+        write_text(file, json.dumps(stored), force=True)
         return result
 
     def drafter(self, role: str) -> Any:
@@ -228,6 +237,8 @@ class RunOptions:
 
     def calibrated_words(self, method: str, values: Values = MappingProxyType({})) -> str:
         """A method's g* by each reading and the prompts of its calibration, in words."""
+        from specviz.measure.calibrate import SUITE
+
         calibrated = self.calibration(method, values)
         here = any(each is calibrated for each in self.memory.values())
         apart = here and bool(self.practice)  # else on bundled prompts, as no others are left
@@ -242,7 +253,7 @@ class RunOptions:
             + ", ".join(f"{calibrated.fits[name].g} by {FITS[name]}" for name in others)
             + f", of {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}{ends} on "
             + plural(calibrated.how["prompts"], "other prompt" if apart else "prompt")
-            + ("" if here else " of your own calibration")
+            + ("" if apart else f" of the bundled suite {SUITE}" if here else " of your own calibration")
             + ("" if apart else ", which may be among those measured here")
         )
 
@@ -253,27 +264,6 @@ class RunOptions:
             if isinstance(value, Best):
                 values[name] = max(1, round(self.best(row.method, value.values) * value.times))
         return values
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A measured figure."""
-
-    where: Where  # columns of the published table and their values
-    metric: str  # the paper's name of it
-    value: float
-    low: float | None = None  # its interval
-    high: float | None = None
-    texts: int = 0  # number of texts it was measured on; 0: it was not measured on texts
-    draws: np.ndarray | None = field(default=None, repr=False, compare=False)  # values on resampled texts
-    source: Provenance = NOWHERE  # what it was measured on
-    derived: bool = False  # whether it is a mean of other figures
-
-    @property
-    def estimate(self) -> BootstrapEstimate:
-        """The figure as an estimate, from which others can be derived."""
-        low, high = (float("nan") if end is None else end for end in (self.low, self.high))
-        return BootstrapEstimate(self.value, low, high, self.texts, self.draws)
 
 
 @dataclass
@@ -302,6 +292,12 @@ class Measurement:
         made.on(date=datetime.now(UTC).date().isoformat())
         made.target(options.model)
         return made
+
+    def date_from(self, first: str) -> None:
+        """Date the figures from the day on which the interrupted replay began."""
+        for i, each in enumerate(self.figures):
+            days = " to ".join(dict.fromkeys((min(first, each.source.date), each.source.date)))
+            self.figures[i] = replace(each, source=replace(each.source, date=days))
 
     def target(self, model: Model) -> None:
         """Set the target of the figures that are added next."""
@@ -337,12 +333,11 @@ class Measurement:
 
     def control(self, contender: str, mine: np.ndarray, other: np.ndarray, task: str = "") -> None:
         """Note how much a contender's speeds [texts] differ from its speeds under another name."""
-        if not len(mine):
+        n, speeds = len(mine), resampled(ratio, np.asarray(mine, float), np.asarray(other, float))
+        if not math.isfinite(speeds.median):  # no text, or nothing was written
             return
-        ratio = resampled(np.divide, np.asarray(mine, float), np.asarray(other, float))
-        low, high = (None if end != end else float(end) for end in (ratio.low, ratio.high))
-        n = len(mine)
-        self.checks.append(Check(CONTROL, contender, task, n, n, float(ratio.median), low, high))
+        low, high = (None if end != end else float(end) for end in (speeds.low, speeds.high))
+        self.checks.append(Check(CONTROL, contender, task, n, n, float(speeds.median), low, high))
 
     def cost(
         self, mine: Sequence[Values], plain: Sequence[Values], model: Model,
@@ -405,13 +400,14 @@ class Measurement:
         low: Number = None,
         high: Number = None,
     ) -> None:
-        """Add a figure of the current contender; an `Estimate` has its interval. Skips NaN and None."""
+        """Add a figure of the current contender; an `Estimate` has its interval. Skips what is not finite."""
         draws, texts = getattr(value, "values", None), 0
         if isinstance(value, Estimate):
             low, high, texts, value = value.low, value.high, value.pairs, value.median
-        if value is None or value != value:
+        if value is None or not math.isfinite(float(value)):
             return
-        low, high = (None if end is None or end != end else float(end) for end in (low, high))
+        ends = (None if end is None else float(end) for end in (low, high))
+        low, high = (None if end is None or not math.isfinite(end) else end for end in ends)
         source = replace(self.source, texts=texts or self.source.texts)
         self.figures.append(Figure(dict(where), metric, float(value), low, high, texts, draws, source))
 
@@ -434,21 +430,27 @@ def ability(
 ) -> Check | None:  # fmt: skip
     """Test whether texts fit their own references better than others'; None with too few references.
 
-    The similarity of a text to a reference is the F-score of their character trigrams. The texts are
-    re-paired with the references 2,000 times; p is the share of pairings that fit at least as well.
-    Translations must also fit at least as well as their sources (`originals`), so that a copy does not pass.
+    The similarity of a text to a reference is the share of the reference's trigrams that the text has, for an
+    answer may stand within a long text. The texts are re-paired with the references 2,000 times; p is the
+    share of pairings that fit at least as well. Translations are as long as their references, so theirs is
+    the F-score, and they must fit at least as well as their sources (`originals`): no copy passes.
     Texts of several `kinds` are re-paired within each kind: otherwise the kind's form alone would fit better.
+    Of more than `MOST_TESTED` texts as many are tested, spread evenly.
     """
-    kinds = kinds or [""] * len(texts)
-    pairs = [(text, references_of(each)) for text, each in zip(texts, right)]
-    copies = [max(alike(a, r) for r in some) for a, (_, some) in zip(originals, pairs) if some]
+    number, whole = len(texts), bool(originals)
+    entries = zip(texts, map(references_of, right), kinds or [""] * number, originals or [""] * number)
+    pairs = [each for each in entries if each[1]]
+    number = len(pairs)
+    pairs = [pairs[i * number // MOST_TESTED] for i in range(MOST_TESTED)] if number > MOST_TESTED else pairs
+    copies = [max(alike(source, each, whole) for each in some) for _, some, _, source in pairs if whole]
     least = max(UNLIKE, float(np.mean(copies)) if copies else 0.0)
-    kept = [kind for kind, (_, each) in zip(kinds, pairs) if each]
-    pairs = [(text, each) for text, each in pairs if each]
+    kept = [kind for _, _, kind, _ in pairs]
     alternatives = math.prod(math.factorial(number) for number in Counter(kept).values())
     if alternatives < math.factorial(FEWEST):
         return None
-    likeness = np.array([[max(alike(text, each) for each in some) for _, some in pairs] for text, _ in pairs])
+    likeness = np.array(
+        [[max(alike(text, each, whole) for each in some) for _, some, _, _ in pairs] for text, *_ in pairs]
+    )
     own = float(np.diag(likeness).mean())
     random = np.random.default_rng(0)
     places = [np.flatnonzero(np.array(kept) == kind) for kind in dict.fromkeys(kept)]
@@ -462,11 +464,13 @@ def ability(
     front = f"{task}: " if task else ""
     sentence = (f"{front}{model}'s texts are {100 * own:.0f} % similar to their own references, "
             f"{100 * float(others.mean()):.0f} % like others (p {p:.2g})")  # fmt: skip
+    sentence += f", judging by {len(pairs)} of {number:,} texts" * (number > len(pairs))
     sentence += "" if able else ": it cannot do this task, so its results are not compared"
     return Check(ABILITY, model, task, int(able), len(pairs), p, text=sentence)
 
 
 UNLIKE = 0.1  # texts that are less similar to their references do not solve the task
+MOST_TESTED = 200  # the time and the memory grow with the square of this number
 FEWEST = 5  # with this many texts, the right pairing arises by chance in fewer than 1 of 20 cases
 
 
@@ -476,15 +480,24 @@ def references_of(value: Text | None) -> list[str]:
     return [each for each in some if isinstance(each, str) and each.strip()]
 
 
-def alike(text: str, other: str) -> float:
-    """F-score of the trigrams that two texts share, ignoring case and spaces."""
-    mine, theirs = (Counter(t[i : i + 3] for i in range(len(t) - 2)) for t in map(squeezed, (text, other)))
-    both, every = sum((mine & theirs).values()), mine.total() + theirs.total()
-    return 2 * both / every if every else 0.0
+def alike(text: str, reference: str, whole: bool) -> float:
+    """Share of a reference's trigrams that a text has; with `whole` the F-score, which counts the rest, too.
+
+    A reference of one or two characters has none: it must be a word of the text.
+    """
+    mine, theirs = trigrams(text), trigrams(reference)
+    if not theirs:
+        word = re.escape(reference.strip().lower())
+        return float(re.search(rf"(?<![a-z0-9]){word}(?![a-z0-9])", text.lower()) is not None)
+    both = (mine & theirs).total()
+    return 2 * both / (mine.total() + theirs.total()) if whole else both / theirs.total()
 
 
-def squeezed(text: str) -> str:
-    return "".join(text.lower().split())
+@lru_cache(maxsize=4096)
+def trigrams(text: str) -> Counter[str]:
+    """How often each trigram is in a text, ignoring case and spaces."""
+    letters = "".join(text.lower().split())
+    return Counter(letters[i : i + 3] for i in range(len(letters) - 2))
 
 
 def again(method: type[Method]) -> type[Method]:
@@ -501,8 +514,9 @@ def totals(made: Measurement, recipe: Recipe) -> None:
     """Add the means over the parts of a column, like the paper's own total.
 
     The parts have different texts, so each part's draws are shuffled in an order of its own, the same for all
-    contenders. If a part has too few texts for draws, the parts themselves are resampled, if there are
-    enough: the interval then also covers the differences between parts and is wider.
+    contenders. The variance of draws of n texts is too small by n / (n - 1), and each part has its own n, so
+    its draws are widened here. If a part has too few texts for draws, the parts themselves are resampled, if
+    there are enough: the interval then also covers the differences between parts and is wider.
     """
     if recipe.total is None:
         return
@@ -528,9 +542,14 @@ def totals(made: Measurement, recipe: Recipe) -> None:
         value = float(np.mean([each.value for each in figures.values()]))
         mean = exact(value)
         if any(each.low is None or each.high is None or each.low < each.high for each in figures.values()):
-            draws = [each.draws[orders[p]] for p, each in figures.items() if each.draws is not None]
-            drawn, units = np.mean(draws, 0) if len(draws) == len(figures) else None, texts
-            if drawn is None and shares is not None:
+            draws = [
+                each.value + (each.draws[orders[p]] - each.value) * math.sqrt(each.texts / (each.texts - 1))
+                for p, each in figures.items() if each.draws is not None
+            ]  # fmt: skip
+            drawn, units = None, texts
+            if len(draws) == len(figures):  # the t has a degree of freedom less for each part
+                drawn, units = np.mean(draws, 0), texts - len(figures) + 1
+            elif shares is not None:
                 drawn, units, over_parts = shares @ [figures[part].value for part in parts], n, True
             mean = BootstrapEstimate.on(value, drawn, units)
         made.add(dict(rest) | {column: name}, metric, mean)

@@ -74,7 +74,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 shared: Settings = {"max_new_tokens": options.max_new_tokens}
                 shared |= {} if template is None else {"template": template}
                 values = {"target_language": given.language, **shared, **chosen[fast].values}
-                decode = partial(again, options.model, given.streams, values)
+                decode = partial(trace_of, options.model, given.streams, values)
                 made.by("retranslate", chosen[fast].values)
                 made.record(options, f"{fast}, {task}", speeds[fast] / speeds[retranslation.RT], decode)
     if twice:
@@ -123,7 +123,7 @@ def add_figures(
             made.add(where, metric, mine.of(ratio, "accepted", below).times(100))
 
 
-def again(model: Model, given: Sequence[Stream], options: Settings, i: int) -> Trace:
+def trace_of(model: Model, given: Sequence[Stream], options: Settings, i: int) -> Trace:
     """Decode a stream again and return its trace."""
     return decoded(model, [given[i]], retranslation.METHOD, **options)
 

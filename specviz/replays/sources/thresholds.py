@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specviz.errors import ParameterError
-from specviz.loop.machine import identity
+from specviz.loop.machine import computed_by, drafter_identity, identity
 from specviz.measure import pairs
 from specviz.measure.pairs import Score
 from specviz.measure.report import Entry, Settings, Values
@@ -279,9 +279,10 @@ def swept(points: list[Point], task: str, entries: list[Entry], options: RunOpti
     """Measure settings and the control on a task's texts; in the replay's folder they outlast a kill."""
     points = [*points, Point(AGAIN, BASELINE, model=options.model)]
     how = [
-        [p.label, str(p.method), p.values, p.options, identity(p.model), p.draft and identity(p.draft)]
+        [p.label, str(p.method), p.values, p.options, identity(p.model), computed_by(p.model),
+         p.draft and drafter_identity(p.draft, p.model)]
         for p in points
-    ]
+    ]  # fmt: skip
     steps = len(points) * len(entries) * options.rounds
     count = options.counter(steps)
 
@@ -320,8 +321,7 @@ def grid(role: str, curve: str) -> Callable[[RunOptions, Settings], list[Point]]
 def rejection(options: RunOptions, numbers: Settings) -> list[Point]:
     """Speculative sampling at temperature 1 with fixed windows."""
     points = contenders.rejection(options.model, options.drafter("small"))
-    sampled = [p for p in points if p.group != "speculative, greedy"]
-    kept = [p for p in sampled if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
+    kept = [p for p in points if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
     return with_base(kept, options)
 
 
