@@ -595,8 +595,8 @@ def remarks(checks: Sequence[Check]) -> list[str]:
     for each in checks:
         if each.kind == CONTROL:
             ends = "" if each.low is None else f" [{each.low:.3f}, {each.high:.3f}]"
-            who = ", ".join(filter(None, [each.contender, each.task]))
-            lines.append(f"control: {who} run twice under two names, speed ratio "
+            name = ", ".join(filter(None, [each.contender, each.task]))
+            lines.append(f"control: {name} run twice under two names, speed ratio "
                          f"{each.value:.3f}{ends} over {plural(each.of, 'text')}")  # fmt: skip
         elif each.kind == ABILITY:
             lines.append(each.text)

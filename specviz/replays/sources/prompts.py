@@ -190,7 +190,7 @@ def add_figures(
     control = next(c for c in results.cells if c["method"].endswith(f"_{AGAIN}"))
     pairs = paired(of_cell[control["cell"]], of_cell[control["against"]])
     speeds = [np.array(per_prompt(side, speed)) for side in zip(*pairs)] if pairs else [np.zeros(0)] * 2
-    made.control(BASELINE, *speeds, task="" if group.name == ALONE else group.name)
+    made.control(BASELINE, speeds[0], speeds[1], "" if group.name == ALONE else group.name)
     greedy = not group.plan.get("temperature")
     base_rows = [row for row in of_cell[control["against"]] if row["error"] is None]
     made.by(BASELINE)
@@ -344,7 +344,7 @@ def divided(recipe: Recipe, options: RunOptions, made: Measurement) -> tuple[Ent
         ):
             few = plural(options.number, "prompt")
             made.absent.append(
-                ({column: task}, f"{few} in all, divided among the tasks, leave it none: raise --number")
+                ({column: task}, f"with {few} in all, none is left for this task: raise --number")
             )
     upto = options.number + max(3, options.number // 2)
     return (turns[: options.number], turns[options.number : upto]), turns[upto:]
