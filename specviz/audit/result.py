@@ -378,7 +378,8 @@ class AuditResult:
                    plural(bug, "bug")]  # fmt: skip
         parted, texts = self.parted
         if texts and not self.invariant:
-            numbers.append(f"{parted:,} of {plural(texts, 'greedy text')} differ ({parted / texts:.1%})")
+            verb = "differs" if parted == 1 or texts == 1 else "differ"
+            numbers.append(f"{parted:,} of {plural(texts, 'greedy text')} {verb} ({parted / texts:.1%})")
         failed = "; ".join(map(str, self.failed)) or "nothing ran"
         return (
             f"audit of {self.model}, {self.dtype}{kernels} on {machine}: {' and '.join(sizes) or 'nothing'}, "

@@ -113,7 +113,7 @@ def align(
     seed : int
         Seed of the order in which answers are read.
     device : str, optional
-        Default: that of a model in memory, otherwise ``cpu``.
+        Default: that of the model or models in memory, otherwise ``cpu``.
     force : bool
         Whether an existing folder may be replaced, and unfinished work with other settings deleted; its
         answers stay if this run would make the same.
@@ -291,6 +291,11 @@ def _pair(target: Spec, draft: Spec, device: str | None) -> tuple[Target, Target
     """
     for each in (target, draft):
         training.check_format(each)
+    places = {str(each.device): None for each in (target, draft) if hasattr(each, "device")}
+    if device is None and places:
+        device, *others = places
+        if others:
+            raise ModelError(f"target and draft are on {device} and {others[0]}: load both on one device")
     teacher, learner = (load(each, device, "float32", invariant=False) for each in (target, draft))
     for model in (teacher, learner):
         if not hasattr(model, "net"):
@@ -379,8 +384,8 @@ def _card(
     which = {None: "answers", False: "greedy answers", True: "answers drawn at a temperature"}[drawn]
     how = "the target's distributions (distillation)" if soft else "the target's tokens"
     return (
-        f"# {markdown(result.path.name)}\n\n`{markdown(draft)}`, fine-tuned on the {which} of "
-        f"`{markdown(target)}` (prediction alignment, BiLD, section 3.5.1) by `specviz models align`.\n\n"
+        f"# {markdown(result.path.name)}\n\n{markdown(draft)}, fine-tuned on the {which} of "
+        f"{markdown(target)} (prediction alignment, BiLD, section 3.5.1) by `specviz models align`.\n\n"
         "| | |\n| --- | --- |\n"
         f"| learnt | {how} |\n"
         f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |\n"

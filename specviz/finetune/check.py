@@ -107,7 +107,7 @@ class DraftCheck:
     def card(self, prompts: str) -> str:
         """The section for a drafter's card; `prompts` names the source of the prompts."""
         lines = [
-            f"{CARD_BEGIN}, on {plural(self.texts, 'greedy answer')} to prompts of `{markdown(prompts)}`: "
+            f"{CARD_BEGIN}, on {plural(self.texts, 'greedy answer')} to prompts of {markdown(prompts)}: "
             "how often a guess is right if all guesses before it were.",
             "",
             "| depth | every position | where cycles begin | in the loop |",
@@ -211,7 +211,7 @@ def write_card(check: DraftCheck, drafter: str | Path, prompts: str) -> Path:
     ModelError
         If the drafter's folder has no card, or its card is not UTF-8.
     """
-    folder = find(str(drafter)) or Path(drafter)
+    folder = find(drafter) or Path(drafter)
     path = folder / "README.md"
     if not path.is_file():
         raise ModelError(f"{folder} has no card (README.md) to write the depths into")

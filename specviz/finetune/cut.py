@@ -93,7 +93,7 @@ def cut(
         draft.save(weights.on(teacher.net), torch.float16, folder)
 
     card = (
-        f"# {markdown(path.name)}\n\nThe first {layers} layers of `{markdown(teacher.name)}`, not trained. "
+        f"# {markdown(path.name)}\n\nThe first {layers} layers of {markdown(teacher.name)}, not trained. "
         f"It can write {len(tokens):,} of the {teacher.vocabulary:,} tokens, which cover {share:.1%} of the "
         "answers. Made by `specviz models cut`; embedding and head are the target's own.\n"
     )

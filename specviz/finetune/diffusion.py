@@ -152,7 +152,7 @@ def adapt(
     if not isinstance(target, str | Path):
         raise ParameterError("an adapter is loaded with its target by name: give the target's name or folder")
     name = str(target)
-    if (folder := find(name)) and folder == expanded(name):  # not a name: loadable from anywhere
+    if (folder := find(target)) and folder == expanded(target):  # not a name: loadable from anywhere
         name = str(folder.resolve())
     check_apart([text["prompt"] for text in texts])
     model = adapters.base(load(target, device, "float32", invariant=False, kernels="plain", backend="torch"))
@@ -200,7 +200,7 @@ def adapt(
 
 def _tensors(start: str | Path, model: Model) -> dict[str, Tensor]:
     """Load the tensors of an adapter of `model`, to train it further."""
-    folder, name = find(str(start)), Path(start).name
+    folder, name = find(start), Path(start).name
     fields = None if folder is None else read_json(folder / "config.json", dict, error=ModelError)
     if folder is None or not fields or fields.get("model_type") != adapters.TYPE:
         raise ModelError(f"{start} is not a diffusion adapter: start from the folder or bundled name of one")
@@ -434,11 +434,11 @@ def _card(
     token = model.tokenizer.convert_ids_to_tokens(mask) if model.tokenizer else str(mask)
     lines = [
         f"# {markdown(result.path.name)}", "",
-        f"`{markdown(model.name)}` as a masked-diffusion model: a low-rank adapter by `specviz models "
+        f"{markdown(model.name)} as a masked-diffusion model: a low-rank adapter by `specviz models "
         "diffusion`. Attention is bidirectional; the position before a cell predicts it.", "",
         "| | |", "| --- | --- |", f"| trained parameters | {number:,} of {model.parameters:,} |",
         f"| mask token | {markdown(token)} ({mask}), its embedding trained |",
-        *([] if start is None else [f"| trained further from | `{markdown(Path(start).name)}` |"]),
+        *([] if start is None else [f"| trained further from | {markdown(Path(start).name)} |"]),
         f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |",
         f"| nats per cell of {plural(result.held_out, 'held-out answer')}, padding included | "

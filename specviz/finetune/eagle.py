@@ -213,7 +213,7 @@ def train_eagle(
 
 def _begun(start: str | Path, teacher: Model, generation: int) -> EagleHead:
     """Load a drafter to train it further, in float32."""
-    source = find(str(start))
+    source = find(start)
     head = load_addition(source, source.name) if source is not None else None
     if not isinstance(head, EagleHead):
         raise ModelError(f"{start} is not an EAGLE drafter: start from the folder or the bundled name of one")
@@ -421,7 +421,7 @@ def _card(
     shape, name, target = model.config, markdown(result.path.name), markdown(target)
     lines = [
         f"# {name}", "",
-        f"An EAGLE drafter of generation {model.generation} for `{target}`, trained on its {which} answers "
+        f"An EAGLE drafter of generation {model.generation} for {target}, trained on its {which} answers "
         "by `specviz models eagle`.", "", "| | |", "| --- | --- |",
         f"| shape | one layer × {shape.hidden_size}, {shape.num_attention_heads} heads "
         f"({shape.num_key_value_heads} for keys and values), feed-forward {shape.intermediate_size} |",
@@ -431,7 +431,7 @@ def _card(
     if model.generation == 3:
         lines.append(f"| tokens of its head | {len(kept):,} of {shape.vocab_size:,} |")
     if start is not None:
-        lines.append(f"| trained further from | `{markdown(Path(start).name)}` |")
+        lines.append(f"| trained further from | {markdown(Path(start).name)} |")
     lines += [
         f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |", "",

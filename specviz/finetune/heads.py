@@ -239,7 +239,7 @@ def _card(result: OwnHeads, net: BlockwiseHeads, target: str, epochs: float, rat
     number, width, inner = net.up.shape
     lines = [
         f"# {markdown(result.path.name)}", "",
-        f"Blockwise heads for `{markdown(target)}`, trained on its answers by `specviz models heads`.", "",
+        f"Blockwise heads for {markdown(target)}, trained on its answers by `specviz models heads`.", "",
         "| | |", "| --- | --- |", f"| shape | {number} heads, {width} × {inner} × {width} each |",
         f"| tokens that they can write | {'all' if net.tokens is None else f'{len(net.tokens):,}'} |",
         f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",

@@ -59,7 +59,7 @@ def shrink(drafter: str | Path, out: str | Path, *, force: bool = False) -> Shru
         If it is a model by itself, has several files of weights, is in eight bits already, or `out` exists.
     """
     path = vacant(out, force)
-    folder = find(str(drafter)) or Path(drafter)
+    folder = find(drafter) or Path(drafter)
     if load_addition(folder, folder.name) is None:
         raise ModelError(
             f"{drafter} is a model by itself: only drafters on a target's own layers can be shrunk"

@@ -171,6 +171,8 @@ def vacant(out: str | Path, force: bool) -> Path:
     if path.exists() and not (force and (path / "config.json").is_file()):
         more = ", or overwrite it with --force" if (path / "config.json").is_file() else ""
         raise ModelError(f"{path} exists: choose another folder{more}")
+    if path.exists() and not os.access(path, os.W_OK):  # it could not be moved away
+        raise ModelError(f"{path} is read-only: make it writable, or choose another folder")
     return path
 
 
@@ -248,7 +250,7 @@ def to_learn(prompts: Prompts | Answers, settings: Settings) -> list[Task] | Ans
 def check_format(model: Spec) -> None:
     """Raise `ModelError` if a model in memory is not in float32, in which training computes."""
     number = str(getattr(model, "dtype", torch.float32)).removeprefix("torch.")
-    if hasattr(model, "net") and number != "float32":
+    if (hasattr(model, "net") or isinstance(model, torch.nn.Module)) and number != "float32":
         name = getattr(model, "name", "the model")
         raise ModelError(f"{name} is in {number}: load it with dtype='float32' for training")
 
@@ -288,7 +290,7 @@ def stored(given: Spec, model: TorchModel) -> torch.dtype:
         return model.dtype
     from transformers import AutoConfig
 
-    source = find(str(given)) or str(given).removeprefix("hf:")
+    source = find(given) or str(given).removeprefix("hf:")
     return AutoConfig.from_pretrained(source, local_files_only=True).dtype or model.dtype
 
 
@@ -319,11 +321,12 @@ def begun(path: Path, settings: Mark, force: bool, answers: Mark = ()) -> Path:
                 f"{partial} was left by another run: repeat that run's command to continue it, choose "
                 f"another --out, or overwrite it with --force{' (its answers stay)' * bool(stay)}"
             )
-        for each in sorted(partial.iterdir()):  # a kill here leaves a run that can be continued
-            if each.is_dir():
-                shutil.rmtree(each)
-            elif not each.name.startswith(stay):
-                each.unlink()
+        with writing(partial):
+            for each in sorted(partial.iterdir()):  # a kill here leaves a run that can be continued
+                if each.is_dir():
+                    shutil.rmtree(each)
+                elif not each.name.startswith(stay):
+                    each.unlink()
     try:
         if old != marks:
             with replacing(file) as part:
@@ -653,8 +656,9 @@ def publish(
         usual = (made / "config.json").stat().st_mode  # safetensors lets no other user read its files
         for weights in made.glob("*.safetensors"):
             weights.chmod(usual)
-    if path.exists():
-        shutil.rmtree(old, ignore_errors=True)  # a kill may have left it
-        os.replace(path, old)
-    os.replace(made, path)
-    shutil.rmtree(partial)
+    with writing(path):
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)  # a kill may have left it
+            os.replace(path, old)
+        os.replace(made, path)
+    shutil.rmtree(partial, ignore_errors=True)  # the replaced model may have files that cannot be deleted

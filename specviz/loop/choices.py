@@ -10,6 +10,7 @@ from ..errors import SpecvizError
 from ..methods import Given
 from ..methods.base import Method, Parameter, Value
 from ..models import available
+from ..models.loading import address
 from ..models.loading import find as find_model
 from ..models.protocols import Model
 from ..suites import suite
@@ -66,8 +67,8 @@ class Choices:
         if model is None:
             model = there[0]
         if isinstance(model, str | Path):
-            find_model(str(model))
-            self.first = str(model)
+            find_model(model)
+            self.first = address(model)
         else:
             model = load_if_needed(model, where.get("device"), where.get("dtype"))
             self.first = model.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -93,9 +94,10 @@ def _loaded(
     if getattr(draft, "kind", None) in ADDED:  # these have no device before they are attached to a target
         unbound: Model = draft
         return unbound
-    loaded = load_if_needed(draft, device, dtype)
-    if kernels is None or loaded.kind in ADDED:  # only loading it shows whether it has kernels of its own
-        return loaded
+    if kernels is not None and isinstance(draft, str | Path):
+        from ..models.fetching import is_addition
+
+        kernels = None if is_addition(draft) else kernels  # an addition has none of its own
     return load_if_needed(draft, device, dtype, kernels)
 
 

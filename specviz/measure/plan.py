@@ -33,6 +33,7 @@ from specviz.measure.schema import ModelTable, PlanKeys
 from specviz.measure.timing import BASELINE
 from specviz.methods.hooks import ADDITIONS
 from specviz.methods.sampling import Sampling, check_drawing
+from specviz.models.loading import address
 from specviz.models.loading import find as find_model
 from specviz.models.protocols import Model
 from specviz.rules.parameters import Value
@@ -268,8 +269,8 @@ def once(name: str, values: Iterable[Any]) -> None:
 def name_of(model: Model, what: str, objects: dict[str, Model]) -> str:
     """A model's name; a model in memory is added to `objects` under it."""
     if isinstance(model, str | Path):
-        find_model(str(model)) if not str(model).startswith(("hf:", "gguf:")) else None
-        return str(model)
+        find_model(model) if not str(model).startswith(("hf:", "gguf:")) else None
+        return address(model)
     if not (hasattr(model, "open") and hasattr(model, "encode")):
         raise ParameterError(f"{what} must be a name, a folder, hf:<id> or a loaded model, got {model!r:.80}")
     if objects.setdefault(model.name, model) is not model:

@@ -179,7 +179,7 @@ def sweep(
     points = [_named(point) for point in points]
     for point in points:
         if isinstance(point.model, str | Path):
-            find_model(str(point.model))  # refuse an unknown name before the others are loaded
+            find_model(point.model)  # refuse an unknown name before the others are loaded
     models = {each: load_if_needed(each, None, None) for each in dict.fromkeys(p.model for p in points)}
     points = [replace(point, model=models[point.model]) for point in points]
     device = points[0].model.device

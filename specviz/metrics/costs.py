@@ -30,7 +30,7 @@ tokens times all slots), and pad ragged rows of a batch in every layer, but not 
 includes that.
 
 A prefill counts whole layers. Llama-family models and Gemma 2 on torch do less: they stop in the last layer
-when its keys and values are written.
+when its keys and values are written, unless a drafter reads its last state or transformers' own modules run.
 
 An encoder-decoder reads its source of P tokens once, in the prefill. The encoder of E layers costs
 ``2 P E (4 h d H + m h f) + 4 E H d P²``, the keys and values of the decoder's cross-attention

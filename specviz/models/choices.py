@@ -102,6 +102,7 @@ def way(model: TorchModel, others: Sequence[str]) -> Way:
     where: kernels.Place = {"choice": "way", "layers": model.layers, "threads": torch.get_num_threads()}
     where |= {"check": ordered.CHECK, "layouts": [model.kernels, *others], **kernels.about(model.net)}
     where |= {"head": function.dim, "cap": str(function.cap), "biased": function.bias is not None}
+    where |= {"attention": str(torch.promote_types(model.dtype, torch.float32))}  # as in `_tried`
     return kernels.remembered(Way, where, tried)
 
 

@@ -713,8 +713,10 @@ class Context:
     ) -> list[dict[int, torch.Tensor]]:
         """Like `_head`, after the slots of each row that are computed already."""
         made: dict[int, list[dict[int, torch.Tensor]]] = {row: [] for row in rows}
-        # Each of its tokens has a line of a mask, which is as long as the text.
-        lines = self.group * len(rows) * max(self.cached[row] + n for row, n in zip(rows, counts))
+        # Each token has a line of a mask, which is as long as the text, also in the rows between those given.
+        lines = (
+            self.group * (rows[-1] + 1 - rows[0]) * max(self.cached[row] + n for row, n in zip(rows, counts))
+        )
         for start, end in self._parts(max(counts), max(ordered.LINES, LARGE_MASK // lines)):
             fed = {row: min(end, n) - start for row, n in zip(rows, counts) if n > start or not start}
             starts = [self.cached[row] + start for row in fed]

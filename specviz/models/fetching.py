@@ -95,7 +95,10 @@ def adopt(
     number = _dtype(STORED if dtype in (None, AUTO) else dtype)
     if device is not None or isinstance(number, torch.dtype):
         target = _device(device) if device is not None else spec.device
-        move(spec, name, target, number if isinstance(number, torch.dtype) else None)
+        try:
+            move(spec, name, target, number if isinstance(number, torch.dtype) else None)
+        except ValueError as error:  # transformers converts no quantized model
+            raise ModelError(f"{name}: {one_line(error, 150)}") from None
     return _model(spec.eval(), _tokenizer(tokenizer), name, kernels)
 
 
@@ -145,6 +148,14 @@ def fetch(
         net = net.eval().requires_grad_(False)
         model = _model(net if device_map else _chosen(net, dtype, kernels), words, name, kernels)
     return _identified(model, source, local, revision)
+
+
+def is_addition(spec: str | Path) -> bool:
+    """Whether a folder or hub model is an addition; of any other model only the config is read."""
+    folder = find(spec)
+    if folder is None and str(spec).startswith("hf:"):
+        folder = _hub_folder(str(spec).removeprefix("hf:"), None)
+    return folder is not None and load_addition(folder, folder.name) is not None
 
 
 def _check_json(folder: Path) -> None:

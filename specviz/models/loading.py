@@ -62,6 +62,11 @@ def find(spec: str | Path) -> Path | None:
     return _checked(spec, bundled().get(spec, expanded(spec, ModelError)))
 
 
+def address(spec: str | Path) -> str:
+    """The text by which `load` finds a model: a Path's is never the name of another one."""
+    return os.path.join(".", expanded(spec, ModelError)) if isinstance(spec, Path) else str(spec)
+
+
 @loading()
 def load(
     spec: Spec,
@@ -306,7 +311,8 @@ def _gguf(
     message = "a GGUF file brings its own {0} to llama.cpp: drop {0}={1!r}, or set backend='torch'"
     _drop(
         message,
-        dtype=None if dtype in ("auto", "float32") else dtype,  # float32 is the default of benches
+        # float32 is the default of benches
+        dtype=None if str(dtype).removeprefix("torch.") in ("auto", "float32") else dtype,
         kernels=None if kernels == "auto" else kernels,
     )
     from specviz.models.llamacpp.model import LlamaCpp

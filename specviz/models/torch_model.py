@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
@@ -18,7 +17,7 @@ from specviz.models import kernels as layouts
 from specviz.models.devices import to_format
 from specviz.models.geometry import BYTES
 from specviz.models.layers import PlainFunction, stamp
-from specviz.models.ranks import here, whole
+from specviz.models.ranks import whole
 from specviz.models.text import Text, TokenizedModel
 
 if TYPE_CHECKING:
@@ -193,10 +192,6 @@ class TorchModel(TokenizedModel):
         self._stored = stamp(self.net), digest
 
 
-# By network: the state of its weights when they were hashed, and their hash. A network may be wrapped often.
-_hashes: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-
 def hashed(
     net: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, dtype: torch.dtype | None = None
 ) -> str:
@@ -204,16 +199,11 @@ def hashed(
 
     With a `dtype`, each weight is hashed as converted to it; the model stays as it is.
     """
-    # Sums, too: converted weights may lie where others were. They cost a twentieth of a hash.
-    state = dtype, stamp(net), [here(weight).detach().sum().item() for weight in net.parameters()]
-    if _hashes.get(net, (None,))[0] != state:
-        weights = hashlib.sha256()
-        for name, weight in sorted(net.named_parameters()):  # yields tied weights once
-            values = whole(weight.detach()).cpu().to(dtype).contiguous()
-            weights.update(f"{name} {list(values.shape)} {values.dtype}".encode())
-            weights.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
-        _hashes[net] = state, weights
-    digest = _hashes[net][1].copy()
+    digest = hashlib.sha256()
+    for name, weight in sorted(net.named_parameters()):  # yields tied weights once
+        values = whole(weight.detach()).cpu().to(dtype).contiguous()
+        digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
+        digest.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         # transformers drops these settings when it first encodes a text; the hash must not depend on that.
         backend.no_truncation()

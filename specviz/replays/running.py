@@ -407,18 +407,20 @@ def roles(
     ParameterError
         For a role or a drafter that the recipe does not have, or one name for several roles.
     """
+    from specviz.models.loading import address
+
     needed = dict(recipe.drafts)
     if draft is None:
         given: dict[str, str] = {}
     elif isinstance(draft, Mapping):
-        given = {str(role): str(name) for role, name in draft.items()}
+        given = {str(role): address(name) for role, name in draft.items()}
     elif not needed:
         raise ParameterError("this table has no drafter: drop --draft")
     elif len(needed) > 1:
         words = ", ".join(f"{role}=..." for role in needed)
         raise ParameterError(f"this table needs several drafters: name each role, such as --draft {words}")
     else:
-        given = dict.fromkeys(needed, str(draft))
+        given = dict.fromkeys(needed, address(draft))
     for role in given:
         if role not in needed:
             raise ParameterError(f"this table has no drafter {role!r}; it has {', '.join(needed) or 'none'}")
@@ -432,7 +434,9 @@ def name_of(model: str | Path | Model | None, default: str) -> str:
         return default
     if not isinstance(model, str | Path) and not hasattr(model, "name"):
         raise ParameterError(f"model must be a name, a path or a loaded model, got {model!r:.80}")
-    return str(model) if isinstance(model, str | Path) else str(model.name)
+    from specviz.models.loading import address
+
+    return address(model) if isinstance(model, str | Path) else str(model.name)
 
 
 def named(model: str | Path | Model, name: str) -> bool:

@@ -541,7 +541,7 @@ def test_what_is_printed_is_visible_and_in_number(capsys):
     assert "\x1b" not in out and "calm (needs⟨U+001B⟩ early exits)" in out
     assert "unispec, greedy: prompt 0, token 1: bug: a token⟨U+001B⟩[31m\n" in out
     assert "the result has 1 more difference (--json)\n" in out
-    assert "1 prompt, 1 tie, 0 kernel noise, 0 reference noise, 1 bug, 1 of 1 greedy text differ" in out
+    assert "1 prompt, 1 tie, 0 kernel noise, 0 reference noise, 1 bug, 1 of 1 greedy text differs" in out
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,7 @@ def test_kinds_of_work_come_with_the_prompts_and_open_no_markdown(tmp_path: Path
     made = align(target, draft, prompts, tmp_path / "<u>", epochs=1, max_new_tokens=4, say=_quiet)
     card = (made.path / "README.md").read_text(encoding="utf-8")
     assert r"| a\|b&lt;i> | 1 | " in card
-    assert not re.search("<[biu]>", card) and card.startswith("# &lt;u>\n") and "m3\\`&lt;b>" in card
+    assert not re.search("<[biu]>", card) and card.startswith("# &lt;u>\n") and "of m3\\`&lt;b> (" in card
 
 
 def test_only_answers_are_learnt(pair) -> None:
@@ -436,6 +437,55 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(tmp_path: Path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
+def test_a_replaced_folder_that_cannot_be_moved_or_deleted(tmp_path: Path, monkeypatch) -> None:
+    path, partial = tmp_path / "new", tmp_path / "new.partial"
+    path.mkdir()
+    partial.mkdir()
+    (path / "config.json").write_text("old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *given: False)
+        with pytest.raises(
+            ModelError, match=r"new is read-only: make it writable, or choose another folder$"
+        ):
+            training.vacant(path, force=True)
+
+    def full(*given: Any, **options: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    def write(folder: Path) -> None:
+        (folder / "config.json").write_text("new")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(ModelError, match=r"^cannot write .*new \(Permission denied\): remove the cause"):
+            training.publish(partial, path, write, "")
+    assert (path / "config.json").read_text() == "old"
+    shutil.rmtree(partial / "model")
+    monkeypatch.setattr(os, "unlink", full)
+    monkeypatch.setattr(os, "rmdir", full)
+    training.publish(partial, path, write, "")
+    assert (path / "config.json").read_text() == "new"
+    with pytest.raises(ModelError, match=r"^cannot write .*new.partial \(Permission denied\)"):
+        training.begun(path, ["other"], force=True)
+
+
+def test_models_in_memory_are_aligned_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str | None] = []
+
+    def load(model: Any, device: str | None, *rest: Any, **options: Any) -> SimpleNamespace:
+        devices.append(device)
+        return SimpleNamespace(name="some")
+
+    monkeypatch.setattr(module, "load", load)
+    one, other = (SimpleNamespace(device=torch.device(name)) for name in ("cuda:0", "cpu"))
+    for given in ((one, "town-draft"), ("town", one), (one, one), ("town", "town-draft")):
+        with pytest.raises(ModelError, match=r"llama\.cpp"):
+            module._pair(*given, None)
+    assert devices == ["cuda:0"] * 6 + [None] * 2
+    with pytest.raises(ModelError, match="target and draft are on cuda:0 and cpu: load both on one device"):
+        module._pair(one, other, None)
+
+
 def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatch) -> None:
     target, draft = pair
     monkeypatch.setattr(answers, "_answer_batch", None)
@@ -474,7 +524,7 @@ def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatc
 
 
 def test_a_model_in_memory_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No device is passed on, and the advice for another number format names a parameter of load."""
+    """No other device is passed on, and the advice for another number format names a parameter of load."""
 
     class Loading(Exception):
         pass
@@ -485,6 +535,9 @@ def test_a_model_in_memory_is_used_where_it_is(tmp_path: Path, monkeypatch: pyte
     target, half = llama(3, 4, eos=(47,)), llama(4, 4, eos=(47,), name="half")
     learnt = answers.answer(target, [[3, 5], [4, 6]], tmp_path / "a", answers.AnswerOptions(4), say=_quiet)
     half.net.to(torch.bfloat16)
+    with pytest.raises(ModelError, match="the model is in bfloat16: load it with dtype='float32'"):
+        align(half.net, target, learnt, tmp_path / "new")
+    assert half.net.dtype == torch.bfloat16
     for train, given in (
         (align, (target, learnt)), (train_eagle, (learnt,)), (train_heads, (learnt,)), (cut, (learnt,)),
     ):  # fmt: skip
@@ -494,7 +547,7 @@ def test_a_model_in_memory_is_used_where_it_is(tmp_path: Path, monkeypatch: pyte
             train(half, *given, tmp_path / "new")
         with monkeypatch.context() as patch:
             patch.setattr(sys.modules[train.__module__], "load", load)
-            with pytest.raises(Loading, match="None"):
+            with pytest.raises(Loading, match=r"None|cpu"):
                 train(target, *given, tmp_path / "new")
 
 

@@ -207,7 +207,7 @@ def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
     for share in (50, 60):
         write_card(DraftCheck("a", "b", 3, depths((share, 100), (5, 10), (5, 10), 1)), tmp_path, "demo")
     text = card.read_text()
-    begin = "Acceptance by depth (`specviz models check`), on 3 greedy answers to prompts of `demo`"
+    begin = "Acceptance by depth (`specviz models check`), on 3 greedy answers to prompts of demo"
     assert text.startswith(f"# a\n\nText.\n\n{begin}")
     assert "| 1 | 0.600 of 100 | 0.500 of 10 | 0.500 of 10 |" in text and "0.500 of 100" not in text
     empty = DraftCheck("a", "b", 1, depths((1, 2), (0, 0), (0, 0), 1)).card("`<b>")

@@ -121,7 +121,7 @@ def test_a_trained_adapter_is_trained_further(tmp_path: Path, made: diffusion.Ad
     assert more.before == pytest.approx(made.after, rel=0.02)  # the saved matrices have eight bits
     assert more.after < more.before
     config = json.loads((more.path / "config.json").read_text())
-    assert config["rank"] == 4 and "| trained further from | `new` |" in (more.path / "README.md").read_text()
+    assert config["rank"] == 4 and "| trained further from | new |" in (more.path / "README.md").read_text()
 
 
 def test_padding_and_masks() -> None:

@@ -310,7 +310,7 @@ def test_a_drafter_is_trained_further(target: Model, tmp_path: Path) -> None:
     one, other = (load_file(made.path / "model.safetensors") for made in (first, second))
     assert torch.equal(one["d2t"], other["d2t"])
     assert not torch.equal(one["midlayer.mlp.up_proj.weight"], other["midlayer.mlp.up_proj.weight"])
-    assert "| trained further from | `first` |" in (second.path / "README.md").read_text(encoding="utf-8")
+    assert "| trained further from | first |" in (second.path / "README.md").read_text(encoding="utf-8")
     for error, words, wrong in (
         (ParameterError, "keeps its layers and head: drop", {"layers": (1, 2, 4)}),
         (ParameterError, "keeps its layers and head: drop", {"draft_vocabulary": 20}),
@@ -421,7 +421,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert specviz.load(out).on(specviz.load("town")).layers == (2, 5, 8)
     further = [*given[:-5], str(tmp_path / "more"), *given[-4:], "--epochs", "1", "--start", out]
     assert run(further) == 0
-    assert "| trained further from | `new` |" in (tmp_path / "more" / "README.md").read_text(encoding="utf-8")
+    assert "| trained further from | new |" in (tmp_path / "more" / "README.md").read_text(encoding="utf-8")
     capsys.readouterr()
     for wrong in ([], ["--force", "--layers", "two"]):
         assert run([*given, *wrong]) == 2

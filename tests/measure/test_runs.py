@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -25,8 +26,9 @@ import specviz.measure
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.measure import rows as files
 from specviz.measure import running, timing, work
-from specviz.measure.plan import Plan, read, read_suites
+from specviz.measure.plan import Plan, name_of, read, read_suites
 from specviz.metrics import Estimate
+from specviz.models import bundled
 
 WORDS = ("the", "cook", "lost", "her", "bag", "at", "the", "station", "and", "a", "doctor", "found", "it")
 LEFT = ".0123456789abcdef.part"  # a temporary file, as a killed run leaves it
@@ -1035,6 +1037,15 @@ def test_a_run_that_goes_on_keeps_its_kernels(plan, tmp_path, monkeypatch):
     drafts = [draft for each in again.environments.values() for draft in each["drafts"].values()]
     assert drafts and {draft["kernels"] for draft in drafts} == {"plain"}
     assert not again.missing
+
+
+def test_a_path_in_a_plan_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bundled()["town"], "town-draft")
+    assert name_of(Path("town-draft"), "models[0]", {}) == "./town-draft"
+    assert name_of("town-draft", "models[0]", {}) == "town-draft"
+    with pytest.raises(ModelError, match="no model 'town'"):
+        name_of(Path("town"), "models[0]", {})
 
 
 def test_each_drafter_keeps_its_layout_under_each_target():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import types
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from tiny import TableModel
@@ -18,6 +20,7 @@ from specviz.errors import ParameterError, SpecvizError
 from specviz.loop.choices import Choices
 from specviz.methods import Method, Parameter
 from specviz.methods.kinds import SampledTreeMethod, StreamMethod
+from specviz.models import bundled
 
 
 @pytest.fixture
@@ -87,6 +90,12 @@ def test_a_broken_package_is_left_out_of_the_lists(installed, capsys):
     assert cli.run(["models"]) == 0
     out, _ = capsys.readouterr()
     assert re.search(r"broken:\s+method 'broken' .* cannot be imported", out) and "unispec: UniSpec" in out
+
+
+def test_the_first_choice_of_a_path_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bundled()["town-draft"], "smollm2")
+    assert Choices(Path("smollm2"), "speculative", None, None, {}, {}).first == "./smollm2"
 
 
 def test_an_unknown_parameter_is_answered_with_near_ones():

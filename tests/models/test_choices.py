@@ -234,6 +234,17 @@ def test_a_kept_way_is_for_one_width_of_a_head(monkeypatch):
     assert tried == [16, 8]
 
 
+def test_a_kept_way_is_for_one_format_of_attention(monkeypatch):
+    model = with_heads(2)
+    monkeypatch.setattr(choices, "_tried", lambda *given: choices.Way(fault="it changes its order"))
+    places = []
+    monkeypatch.setattr(kernels, "remembered", lambda kind, where, tried: places.append(where) or tried()[0])
+    for number in (torch.bfloat16, torch.float32, torch.float64):
+        model.net.to(number)
+        choices.way(model, ())
+    assert [each["attention"] for each in places] == ["torch.float32", "torch.float32", "torch.float64"]
+
+
 def test_a_kept_cost_is_for_one_width_of_a_head(monkeypatch):
     monkeypatch.setattr(Model, "make_invariant", lambda self: None)
     monkeypatch.setattr(choices, "_times", lambda model, *_: ([1.0], [3.0 if model.dim == 16 else 1.0]))

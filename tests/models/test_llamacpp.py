@@ -300,6 +300,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ({"context": 2.5}, "context must be"),
         ({"context": 4096}, "has 1024 positions; context=4096 exceeds"),
         ({"dtype": "bfloat16"}, "brings its own dtype"),
+        ({"dtype": torch.float32, "threads": 0}, "threads must be"),  # as the name "float32" is
         ({"kernels": "float32"}, "brings its own kernels"),
         ({"revision": "main"}, "brings its own revision"),
     ):

@@ -39,7 +39,8 @@ from specviz.errors import ModelError, PromptError, SpecvizError, TraceError
 from specviz.finetune import answers
 from specviz.finetune.diffusion import read_texts
 from specviz.finetune.training import vacant
-from specviz.models import available, bundled, choices, devices, fetching, load, torch_model
+from specviz.loop import drafters
+from specviz.models import available, bundled, choices, devices, fetching, load, loading
 from specviz.models.converting import convert
 from specviz.models.downloads import DOWNLOADS
 from specviz.models.llamacpp.writer import write_gguf
@@ -87,6 +88,18 @@ def test_a_path_is_a_folder_even_if_a_model_has_its_name(
     assert load("town-draft").vocabulary != load(home).vocabulary
     with pytest.raises(ModelError, match=r"no model 'town' \(or give a folder"):
         load(Path("town"))
+    assert loading.address("town-draft") == "town-draft"
+    assert loading.address(home) == str(home)
+    assert load(loading.address(Path("town-draft"))).vocabulary == load(home).vocabulary
+
+
+@pytest.mark.parametrize("draft", ["town-draft", "town-eagle"])
+def test_a_draft_model_is_loaded_once_with_its_kernels(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, loaded = load("town", invariant=False), []
+    real = drafters.load_if_needed
+    monkeypatch.setattr(drafters, "load_if_needed", lambda *given: (loaded.append(given), real(*given))[1])
+    assert drafters.load_drafter(target, draft, None, None, "transposed").name == draft
+    assert [given[3] for given in loaded] == ["transposed" if draft == "town-draft" else None]
 
 
 def test_half_precision_weights_load_in_float32(home: Path, tmp_path: Path) -> None:
@@ -505,14 +518,24 @@ def test_the_content_of_files_is_that_of_their_bytes(tmp_path: Path) -> None:
         assert "content" not in model.identity and "content" in models[1].identity
 
 
-def test_weights_in_memory_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, hashed = make("llama"), []
+def test_the_hash_of_weights_in_memory_is_of_every_element() -> None:
+    net = make("llama").to(torch.bfloat16)
     first = load(net).content
-    monkeypatch.setattr(torch_model, "whole", lambda weight: (hashed.append(weight), weight)[1])
-    assert load(net).content == first and not hashed
-    assert load(net, tokenizer=str(bundled()["town"])).content != first and not hashed
-    net.half().float()  # the memory and its version may be the same
-    assert load(net).content != first and hashed
+    assert load(net).content == first
+    weight = net.model.embed_tokens.weight
+    weight.data[[1, 2]] = weight.data[[2, 1]]  # neither its sum, its place nor its version changes
+    assert load(net).content != first
+
+
+def test_a_network_that_cannot_be_converted_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = make("llama")
+
+    def refuse(**given: object) -> None:
+        raise ValueError("You cannot cast a bitsandbytes model\nin a new `dtype`.")
+
+    monkeypatch.setattr(net, "to", refuse)
+    with pytest.raises(ModelError, match=r"^\S+: You cannot cast a bitsandbytes model in a new"):
+        load(net, dtype="float32")
 
 
 def test_unknown_characters_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:

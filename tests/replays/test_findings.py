@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -1005,6 +1006,9 @@ def test_texts_of_one_s_own_for_a_named_real_model_keep_its_drafters(monkeypatch
     loaded = SimpleNamespace(name="smollm2 (4-bit, dequantised)")
     assert running.recipe_for(RECIPES["bild/table1"], loaded, None).suite == "passages"
     assert running.roles(recipe, loaded, None) == settings["drafts"]
+    assert not running.named(Path("smollm2"), "smollm2")
+    folders = running.roles(recipe, loaded, {"small": Path("smollm2-draft")})
+    assert folders == settings["drafts"] | {"small": "./smollm2-draft"}
 
 
 def test_a_translator_s_own_language_pair_stays_with_texts_of_one_s_own(monkeypatch, real_models):

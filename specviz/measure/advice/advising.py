@@ -39,6 +39,7 @@ from specviz.metrics.loops import cut_loop
 from specviz.models import experts
 from specviz.models.additions import HeadModel
 from specviz.models.kernels import LAYOUTS, PLAIN
+from specviz.models.loading import address
 from specviz.models.loading import find as find_model
 from specviz.models.protocols import Model
 from specviz.models.trimmed import TrimmedModel
@@ -155,7 +156,7 @@ def advise(
         confirm, stores, as_device,
     )  # fmt: skip
     target = load_if_needed(model, device, dtype)
-    given_as = str(model) if isinstance(model, str | Path) else None
+    given_as = address(model) if isinstance(model, str | Path) else None
     loaded = {"--device": device, "--dtype": dtype} if given_as else {}
     options = [word for name, value in loaded.items() if value is not None for word in (name, str(value))]
     return request.advise(
@@ -214,7 +215,7 @@ class Request:
             )
         for each in self.draft if isinstance(self.draft, list | tuple) else [self.draft]:
             if isinstance(each, str | Path):
-                find_model(str(each))  # refuse an unknown name
+                find_model(each)  # refuse an unknown name
         self.lines: list[Answer] = []
         self.left_out: dict[str, str] = {}
         self.order_unknown = False
@@ -397,7 +398,7 @@ def _drafters(
             "two drafters have the same name: rename one so that tables can distinguish them"
         )
     specs = {
-        each.name: str(spec) if isinstance(spec, str | Path) else _argument(each, spec)
+        each.name: address(spec) if isinstance(spec, str | Path) else _argument(each, spec)
         for each, spec in zip(loaded, given)
     }
     return {each.name: each for each in loaded}, specs
