@@ -409,11 +409,11 @@ def test_by_prompt():
 def test_what_is_not_recorded_was_not_drafted_by_nobody():
     trace, silent = traces.build("tree", prompts=3, tokens=40), traces.build("tree", seed=1, record=None)
     assert metrics.drafts(silent)[["drafted", "depth"]].isna().all(axis=None)
-    known = metrics.drafts(trace)
-    assert known["drafted"].dtype == int and known["drafted"].sum() > 0
+    recorded = metrics.drafts(trace)
+    assert recorded["drafted"].dtype == int and recorded["drafted"].sum() > 0
     mixed = metrics.drafts(Trace([*trace._stores, *silent._stores]))
-    assert mixed["drafted"].isna().tolist() == [False] * len(known) + [True] * len(silent.cycles)
-    assert mixed["depth"].sum() == known["depth"].sum()
+    assert mixed["drafted"].isna().tolist() == [False] * len(recorded) + [True] * len(silent.cycles)
+    assert mixed["depth"].sum() == recorded["depth"].sum()
 
 
 def test_what_a_store_has_learnt():

@@ -231,7 +231,9 @@ class Explanation:
         for row in self.worst.to_dict("records"):
             spent = f"{row['seconds'] * 1e3:.2f} ms"
             spent += f", {row['lost'] * 1e3:.2f} lost" if row["lost"] == row["lost"] else ""
-            counts = f"{row['accepted']} of {row['sent']} drafted tokens accepted, {row['emitted']} written"
+            counts = (
+                f"{row['accepted']} of {row['sent']:.0f} drafted tokens accepted, {row['emitted']} written"
+            )
             rows.append((
                 f"text {row['prompt'] + 1}, cycle {row['cycle']}", f"{counts} in {spent}",
                 f"#run={views.get(row['run'], 1)}&prompt={row['prompt'] + 1}&cycle={row['cycle']}",

@@ -360,7 +360,8 @@ class Results:
             who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
             notes.append(f"failed: {who} on {model}, {suite} prompt {prompt + 1}: {error}")
         if len(notes) > NOTES:
-            left = plural(len(notes) - NOTES, "more failure")
+            count = sum(map(len, list(failures.values())[NOTES - len(notes) :]))
+            left = plural(count, "more failure")
             notes[NOTES:] = [f"... and {left} (Results.failures() lists all)"]
         return notes
 

@@ -149,8 +149,9 @@ def compare(
     Raises
     ------
     ParameterError, TraceError, ModelError, PromptError, SpecvizError
-        If there is no such run, or if the number format, the weights, rounding kernels or the prompts differ
-        from the recording. In these cases nothing is decoded.
+        If there is no such run, or if the number format, the weights, rounding kernels, the prompts or the
+        parameters of the reference (of a canvas or stream method) differ from the recording. In these cases
+        nothing is decoded.
 
     Examples
     --------
@@ -263,11 +264,17 @@ def fitting(run: Recorded, kind: type[Method], values: Values) -> Recorded:
         raise ParameterError(f"{kind.name} is what {run.path.name} compares with: name another method")
     theirs = reference_of(reference, cell["parameters"])[1]
     if own != theirs:
-        needed = (p for p in kind.parameters if p.name in own | theirs)
+        wrong = [key for key in own | theirs if own.get(key) != theirs.get(key)]
+        defaults = {p.name: p.default for p in kind.parameters}
+        lacking = [key for key in wrong if key not in defaults]
+        remedy = (
+            f"add {', '.join(lacking)} to the parameters of its class"
+            if lacking
+            else "give " + ", ".join(f"{key}={theirs.get(key, defaults[key])!r}" for key in wrong)
+        )
         raise ParameterError(
             f"{run.path.name} compares with {' '.join(filter(None, [reference, words(theirs)]))}, and "
-            f"{kind.name} here with {' '.join(filter(None, [reference, words(own)]))}: give "
-            + ", ".join(f"{p.name}={theirs.get(p.name, p.default)!r}" for p in needed)
+            f"{kind.name} here with {' '.join(filter(None, [reference, words(own)]))}: {remedy}"
         )
     if len({cell["temperature"] for cell in run.cells}) > 1:
         raise ParameterError(f"{run.path.name} has several temperatures: record one run for each")
@@ -350,8 +357,8 @@ def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]
     for each in theirs.cells:
         if each["cell"] == each["against"] or each["method"].endswith(f"_{AGAIN}"):
             continue
-        other, its_base = sides["theirs"][each["cell"]], sides["theirs"][each["against"]]
-        columns = totals(*in_pairs(mine, base), *in_pairs(other, its_base))
+        other, base_rows = sides["theirs"][each["cell"]], sides["theirs"][each["against"]]
+        columns = totals(*in_pairs(mine, base), *in_pairs(other, base_rows))
         if not len(columns[0]):
             continue
         cycles = totals(mine, other, value=steps_of)

@@ -390,15 +390,14 @@ class Judge:
         """Whether one contender is ahead of the others, or figures rise or fall along a column."""
         looked = self.steps(claim, cells)
         seen: dict[Pair, tuple[Cell, Cell, int]] = {}
-        one, alike = 0, set[Pair]()  # not comparable; of these, the same contender
+        one = alike = 0  # not comparable; of these, the same contender
         for ahead, other, sign in looked:
             pair = frozenset((self.measurement(ahead), self.measurement(other)))
             if pair in self.pairs:
                 seen.setdefault(pair, (ahead, other, sign))
             else:
                 one += 1
-                if ahead.source == other.source:
-                    alike.add(pair)
+                alike += ahead.source == other.source
         outcomes = []
         for pair, (ahead, other, sign) in seen.items():
             gap = self.pairs[pair]
@@ -417,7 +416,7 @@ class Judge:
         of = wrong or outcomes
         counts = f"{len(right)} of {len(outcomes)} clearly so, {len(wrong)} clearly not"
         if claim["check"] == "best" and alike:
-            counts += f"; in {plural(len(alike), 'comparison')} more both are the same contender here"
+            counts += f"; in {plural(alike, 'more comparison')} both sides are the same contender here"
         if steady and not wrong and len(right) < len(outcomes):
             of = [each for each in outcomes if frozenset(map(self.measurement, each[3:5])) in ends]
             counts += "; these are the ends, and neighbours may be level"

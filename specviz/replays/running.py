@@ -15,6 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from specviz import calibration
 from specviz.arguments import check_threads, checked
 from specviz.errors import ParameterError, SpecvizError, loading, near, one_line
 from specviz.measure.report import Settings, Tick, Values
@@ -217,8 +218,8 @@ def replay(
     if finished is not None:
         refuse_older(path, [settings["model"]] * (in_memory is None) + list(drafts.values()))
         return finished
-    if calibrates(recipe):
-        fits.needed()  # before a model is loaded, which may take long
+    if calibrates(recipe) and not any(calibration.calibrations()):
+        fits.needed()  # before a model is loaded, which may take long; a stored calibration holds its fits
     options = RunOptions(
         model, drafts, chosen, numbers["prompts"], numbers["max_new_tokens"], threads, numbers, path,
         shared or path / "calibrations", {} if memory is None else memory, template, dict(chat or {}),

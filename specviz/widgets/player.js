@@ -478,19 +478,22 @@ class CacheLane {
 	draw(cycle, phase) {
 		const fed = targetTokens(cycle);
 		// of the rows fed, those of unaccepted nodes are dropped
-		const dropped = fed ? Math.min(fed, cycle.sent - cycle.accepted) : 0, kept = fed - dropped;
+		const dropped = fed ? Math.min(fed, cycle.sent - cycle.accepted) : 0;
 		// tokens carried over by continuous decoding were read with the prompt
 		const carried = cycle.update && !fed ? cycle.fared("unreviewed") : 0;
-		const before = cycle.prefill ? cycle.update?.reused ?? 0 : Math.max(0, cycle.context - 1 + carried);
-		this.old.firstChild.textContent = cycle.prefill && !before ? "empty" : grouped(before);
-		this.old.title = `${count(before, "row")} from before`;
+		const stage = cycle.prefill ? 2 : phase;
+		// null if it is unknown
+		const before = !cycle.prefill ? Math.max(0, cycle.context - 1 + carried) : cycle.update ? cycle.update.reused : 0;
+		const [old, sum] = before === null ? ["unknown", ""] : [grouped(before), ` = ${grouped(before + fed - dropped)}`];
+		this.old.firstChild.textContent = cycle.prefill && before === 0 ? "empty" : old;
+		this.old.title = `rows from before: ${old}`;
 		const shown = Math.min(fed, 160);
 		while (this.rows.children.length < shown) this.rows.append(h("i"));
 		const out = new Set(); // rows in the order they were fed: tokens outside the draft, then the nodes
 		const lead = fed - cycle.sent;
 		cycle.judged.forEach((i, k) => { if (cycle.status[i] !== "accepted") out.add(lead + k); });
 		[...this.rows.children].forEach((cell, k) => {
-			const role = phase === 2 || cycle.prefill ? (out.has(k) ? "gone" : "kept") : phase === 1 ? "fed" : "";
+			const role = stage === 2 ? (out.has(k) ? "gone" : "kept") : stage ? "fed" : "";
 			const fate = { gone: ": dropped", kept: ": kept" }[role] ?? "";
 			set(cell, {
 				hidden: k >= shown || role === "" ? "" : null, class: role,
@@ -499,9 +502,7 @@ class CacheLane {
 		});
 		this.rows.classList.toggle("many", shown > 40);
 		const more = fed > shown ? ` (the first ${shown} are drawn)` : "";
-		this.said.textContent = phase === 0 && !cycle.prefill ? `${grouped(before)} from before`
-			: phase === 1 && !cycle.prefill ? `${grouped(before)} from before + ${fed} forwarded${more}`
-			: `${grouped(before)} from before + ${fed} forwarded − ${dropped} dropped = ${grouped(before + kept)}${more}`;
+		this.said.textContent = `${old} from before${stage ? ` + ${fed} forwarded` : ""}${stage > 1 ? ` − ${dropped} dropped${sum}` : ""}${stage ? more : ""}`;
 	}
 }
 

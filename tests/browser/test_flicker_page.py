@@ -12,6 +12,7 @@ from bridge import AGAIN, stop_clock
 from ribbons import FLICKERS, C, H, W, stream
 
 import specviz as sv
+from specviz.trace import Recorder
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
@@ -30,6 +31,13 @@ def pages(tmp_path_factory) -> Path:
     sv.flicker([stream(grown, mode=mode) for mode in ("rt", "ssbd")], live=True).to_html(folder / "long.html")
     stream(FLICKERS, k=1).to_html(folder / "player.html")
     stream(FLICKERS, mode="cd").to_html(folder / "carried.html")
+    carried = stream(FLICKERS, k=1)
+    unknown = Recorder(
+        {name: carried.run[name] for name in ("run", "method", "eos", "prompts", "parameters")}
+    )
+    for row in carried.arrow([column.name for column in sv.schema.COLUMNS]).to_pylist():
+        unknown.add(row | {"reused": None})
+    unknown.close().to_html(folder / "unknown.html")
     sources = [f"{'😀' * 60}a{' b' * n}" for n in range(4)]
     stream(FLICKERS, sources=sources).to_html(folder / "emoji.html")
     return folder
@@ -40,7 +48,7 @@ def show(open_page, pages):
     def opened(name, dark=False, **more):
         page = open_page(dark, offline=True, reduced_motion="reduce", **more)
         page.goto((pages / f"{name}.html").as_uri())
-        root = {"still": ".specviz"} | dict.fromkeys(("player", "carried", "emoji"), ".player")
+        root = {"still": ".specviz"} | dict.fromkeys(("player", "carried", "emoji", "unknown"), ".player")
         root = root.get(name, ".flicker")
         page.wait_for_selector(root)
         if name != "still":
@@ -198,6 +206,18 @@ def test_the_player_steps_over_updates(show):
     assert line.inner_text().startswith("Update 3, cycle 0: the source continues with")
     press(page, "End", "PageUp")
     assert line.inner_text().startswith("Update 2, cycle 0")
+
+
+def test_the_player_draws_no_number_of_cache_rows_that_is_unknown(show):
+    page = show("unknown")
+    press(page, "Home", "PageDown")
+    assert "an unknown number of 10 rows" in page.locator(".said").first.inner_text()
+    assert (
+        page.locator(".cache header").inner_text().endswith("unknown from before + 1 forwarded − 0 dropped")
+    )
+    assert page.locator(".cache .old").inner_text() == "unknown"
+    press(page, "ArrowRight")
+    assert page.locator(".cache header").inner_text().endswith("9 from before + 4 forwarded − 2 dropped = 11")
 
 
 def test_the_player_cuts_no_character_of_a_source(show):

@@ -117,6 +117,8 @@ def test_the_worst_cycles_are_those_that_lost_most(plain):
     worst = cycles.loc[lost.idxmax()]
     assert tuple(why.worst.iloc[0][["prompt", "cycle"]]) == (worst["prompt"], worst["cycle"])
     assert "cycles that lost the most time:" in why.text()
+    floats = replace(why, worst=why.worst.astype({"sent": float}))  # as beside a run without drafts
+    assert floats.text() == why.text()
     slow = replace(why.plain, cycle=1.0)  # if a plain step takes a second, every cycle gains
     assert len(sources._worst(trace, why.plain)) == 5 and sources._worst(trace, slow).empty
     assert "cycles that took longest per token:" in sv.explain(trace).text()

@@ -1060,7 +1060,7 @@ class TestAdvise:
         small = tiny.llama(seed=4, eos=(1,), max_length=32, name="short", like=target, noise=0.02)
         given = {"max_new_tokens": 6, "number": 2, "folder": tmp_path, "tick": lambda *_: None}
         long = [3, 4, 5, 6] * 8
-        for more in ({"suite": [*PROMPTS[:2], long], "number": 3}, {"suite": PROMPTS[:2], "confirm": [long]}):
+        for more in ({"suite": [long]}, {"suite": PROMPTS[:2], "confirm": [long]}):
             made = specviz.advise(target, small, **(given | more))
             reason = "short (a prompt of 32 tokens leaves no room in its context of 32)"
             assert f"skipped: {reason}" in made.notes
@@ -1069,6 +1069,15 @@ class TestAdvise:
         assert "short" in {
             each.candidate.draft for each in specviz.advise(target, small, [long[:31]], **given).predictions
         }
+
+    def test_a_long_prompt_that_no_run_decodes_keeps_its_drafter(self, models, tmp_path, quick):
+        target = models[0]
+        small = tiny.llama(seed=4, eos=(1,), max_length=32, name="short", like=target, noise=0.02)
+        given = {"max_new_tokens": 6, "folder": tmp_path, "tick": lambda *_: None}
+        long = [3, 4, 5, 6] * 8
+        for prompts, more in (([*PROMPTS[:5], long], {}), ([long], {"as_device": "h100"})):
+            made = specviz.advise(target, small, prompts, number=len(prompts), **(given | more))
+            assert "short" in {each.candidate.draft for each in made.predictions}
 
     def test_progress_that_is_not_saved_is_not_promised(self, models, tmp_path, quick, capsys):
         def stop(done, of, what):

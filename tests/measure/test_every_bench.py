@@ -169,6 +169,17 @@ def test_loads_that_are_advised_are_decoded_in_real_batches(few, tmp_path, capsy
     assert cli.run([*words[:-1], "9", "--prompts", str(few)]) == 2
 
 
+def test_a_prediction_without_an_interval_has_its_own_reason():
+    rows = [{"covered": None}, {"covered": True}]
+    for number, reason in (
+        (5, "an interval needs 6 prompts or more"),
+        (6, "its timings are too noisy"),
+    ):
+        (note,) = advise._unjudged(rows, number)
+        assert note.endswith(f": 1 setting not judged, because {reason}")
+    assert advise._unjudged(rows[1:], 5) == []
+
+
 @pytest.mark.parametrize("name", benchmarks.BENCHES)
 def test_a_benchmark_of_the_project_does_too(name, few, capsys):
     taken = signature(import_module(f"benchmarks.{name}").bench).parameters

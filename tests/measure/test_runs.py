@@ -210,15 +210,16 @@ def test_one_row_is_missing(tmp_path):
 
 
 def test_failures_that_are_not_listed_are_counted(tmp_path, monkeypatch):
+    """Of each failure, and not of each line: a line names all methods that failed alike on a prompt."""
     monkeypatch.setattr(files, "NOTES", 6)
-    rows = [(0, prompt, 10, 1.0, "x") for prompt in range(9)]
-    found = write(tmp_path / "r", rows, ("autoregressive",))
-    for prompt in range(len(rows)):
-        file = tmp_path / "r" / "rows" / f"c000-r0-p{prompt:04d}.json"
-        files.write_json(file, json.loads(file.read_text()) | {"error": f"out of memory {prompt}"})
-    notes = found.notes()
-    assert len(notes) == files.NOTES + 1
-    assert notes[-1] == "... and 3 more failures (Results.failures() lists all)"
+    rows = [(cell, prompt, 10, 1.0, "x") for cell, prompt in product((0, 1), range(9))]
+    results = write(tmp_path / "r", rows, ("autoregressive", "a"))
+    for file in (tmp_path / "r" / "rows").glob("*.json"):
+        files.write_json(file, json.loads(file.read_text()) | {"error": "none", "method": file.name[:4]})
+    notes = results.notes()
+    assert len(notes) == files.NOTES + 1 and notes[-2].startswith("failed: c000 and 1 more on ")
+    listed = sum(2 for note in notes if note.startswith("failed: "))
+    assert notes[-1] == f"... and {18 - listed} more failures (Results.failures() lists all)"
 
 
 def test_a_row_without_tokens_has_no_speed(tmp_path):

@@ -691,14 +691,17 @@ def test_a_part_that_changes_nothing_does_not_make_it_faster():
     rows = [
         ({"method": method, "task": "QA"}, "speedup", "1.5", level + 0.02 * rng.standard_normal(30), "QA",
          {"name": name})
-        for method, level, name in (("whole", 2.0, "A"), ("w/o part", 1.5, "B"), ("w/o other", 2.0, "A"))
+        for method, level, name in (
+            ("whole", 2.0, "A"), ("w/o part", 1.5, "B"), ("w/o other", 2.0, "A"), ("w/o third", 2.0, "A")
+        )
     ]  # fmt: skip
     claim = {"question": "order", "of": {"metric": "speedup"}, "check": "best", "over": "method",
              "is": "whole", "text": ""}  # fmt: skip
     assert judged(rows[:2], claim).verdict == HOLDS
-    said = judged(rows, claim)
-    assert said.verdict == OPEN
-    assert said.reason.endswith("0 clearly not; in 1 comparison more both are the same contender here")
+    for count, words in ((3, "1 more comparison"), (4, "2 more comparisons")):
+        judgement = judged(rows[:count], claim)
+        assert judgement.verdict == OPEN
+        assert judgement.reason.endswith(f"0 clearly not; in {words} both sides are the same contender here")
     rows[1] = (*rows[1][:3], rows[1][3] + 1, *rows[1][4:])
     assert judged(rows, claim).verdict == FAILS
 

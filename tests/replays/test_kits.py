@@ -129,6 +129,10 @@ def test_a_missing_fit_is_noticed_before_a_model_is_loaded(tmp_path, monkeypatch
     with pytest.raises(SpecvizError, match="scipy is not installed"):
         specviz.replay("unispec/table12", quick=True, out=tmp_path)
     assert specviz.replay("bild/table1", quick=True, out=tmp_path) == "measured"
+    monkeypatch.setattr(running.calibration, "calibrations", lambda: iter([object()]))
+    assert specviz.replay("unispec/table12", quick=True, out=tmp_path / "other") == "measured", (
+        "it has its fits"
+    )
 
 
 @pytest.mark.parametrize("option", ["--number", "--max-new-tokens", "--dtype", "--device"])

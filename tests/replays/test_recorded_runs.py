@@ -239,12 +239,18 @@ def test_a_canvas_method_is_compared_under_the_recorded_reference_s_own_settings
     for run in (None, "town-diffusion"):
         with pytest.raises(ParameterError, match=says if run else says[1:-1]):
             sv.compare("ssd", run=run)
-    with pytest.raises(ParameterError, match="here with stepwise cache=dual: give cache='dual', whole=True"):
+    with pytest.raises(ParameterError, match=r"here with stepwise cache=dual: give whole=True$"):
         sv.compare("ssd", run="town-diffusion", cache="dual")
     kind, path = find("ssd"), folder("runs")
     values = {"cache": "dual", "whole": True, "draft_length": 2}
     for given in (values, values | {"block": 8, "refresh": 8}):
         assert comparing.chosen(path, None, kind, given).name == "town-diffusion"
+    stream = type("Stream", (find("retranslate"),), {"name": "stream"})
+    bare = type("Bare", (kind,), {"name": "bare", "parameters": kind.parameters[:1]})
+    with pytest.raises(ParameterError, match=r"stepwise: add cache, whole to the parameters of its class$"):
+        sv.compare(bare, run="town-diffusion")
+    with pytest.raises(ParameterError, match=r"give target_language='[^']+'$"):
+        sv.compare(stream, run="bergamot-streams", target_language="Japanese")
     with pytest.raises(ParameterError, match=r"^ssd has no parameter 'cash'"):
         sv.compare("ssd", cash="dual")
 

@@ -455,6 +455,11 @@ def test_what_was_kept_has_its_own_date_and_seconds(how, monkeypatch, tmp_path):
     file.write_text(json.dumps(stored | {"date": "2020-01-01", "seconds": 5000.0}))
     assert result(second, None) == {"b": 2} and second.kept == [("2020-01-01", 5000.0)]
 
+    third, fourth = (replace(how(), memory=second.memory) for _ in range(2))
+    for later, kept in ((third, [("2020-01-01", 5000.0)]), (fourth, [("2020-01-01", 0.0)])):
+        made = later.once(("shared",), [], lambda later=later: result(later, None))
+        assert made == {"b": 2} and later.kept == kept, "a table that shares it has its date, too"
+
     def measured(recipe, options):
         result(options, None)
         made = Measurement.begin(options)

@@ -278,8 +278,10 @@ class Request:
         texts = reading.texts_of(self.lines, target)
         ids = first_turns(target, chosen)
         check_room([target], chosen, ids)
-        prompts = [*ids, *(each.ids for each in texts), *speed.encoded(target, others, self.most)]
-        longest = max(map(len, prompts))  # a run with a drafter refuses a prompt that leaves it no room
+        # A run with a drafter refuses a prompt that leaves it no room; other prompts are only read.
+        lengths = sorted(len(each) for each in [*ids, *(each.ids for each in texts)])
+        lengths = [] if self.elsewhere else [lengths[i] for i in pilots(len(lengths))]
+        longest = max([*lengths, *map(len, speed.encoded(target, others, self.most))], default=0)
         short = {
             name: f"a prompt of {longest} tokens leaves no room in its context of {each.max_length}"
             for name, each in drafters.items()

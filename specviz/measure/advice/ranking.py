@@ -136,9 +136,8 @@ class Ranking:
 
     def predictions(self) -> list[Prediction]:
         """Predict every setting; the fastest comes first."""
-        draw = np.random.default_rng(
-            0
-        )  # only here: other figures need no intervals, and drawing takes seconds
+        # Drawn only here: other figures need no intervals, and drawing takes seconds.
+        draw = np.random.default_rng(0)
         self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
         self.draws = np.stack([self.prices.vector(draw=draw) for _ in range(DRAWS)])
         self.chances = draw.standard_normal(DRAWS)  # randomness of acceptance in sampled texts

@@ -164,12 +164,7 @@ def bench(
         decoded = (
             _loads(model, served, chosen, ids[number:], max_new_tokens, sizes, rounds, tick) if sizes else []
         )
-    notes = [*NOTES, *warnings, *_misses(rows)]
-    if count := sum(row["covered"] is None for row in rows):
-        notes.append(
-            f"intervals around the measured speedups: {plural(count, 'setting')} not judged, because an "
-            f"interval needs {LEAST} prompts or more"
-        )
+    notes = [*NOTES, *warnings, *_misses(rows), *_unjudged(rows, number)]
     loads = [each["others"] for each in state.content["rounds"]]
     about = timing.setting(
         model, served, prompts=number, max_new_tokens=max_new_tokens, rounds=rounds,
@@ -416,6 +411,14 @@ def _bars(rows: list[Row], counts: list[Row]) -> list[Bar]:
 
 def _share(rows: list[Row]) -> float:
     return float(np.mean([row["held"] for row in rows]))
+
+
+def _unjudged(rows: list[Row], number: int) -> list[str]:
+    """Say how many predictions have no interval, and why."""
+    count = sum(row["covered"] is None for row in rows)
+    why = f"an interval needs {LEAST} prompts or more" if number < LEAST else "its timings are too noisy"
+    line = f"intervals around the measured speedups: {plural(count, 'setting')} not judged, because {why}"
+    return [line] if count else []
 
 
 def _misses(rows: list[Row]) -> list[str]:

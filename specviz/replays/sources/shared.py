@@ -107,8 +107,13 @@ class RunOptions:
         prompts = json.dumps(entries, sort_keys=True, default=str)  # two suites may use the same ids
         key_of_all = (*key, prompts, *self.target, *self.drafts.items(), *suites, *numbers, *more)
         if key_of_all not in self.memory:
-            self.memory[key_of_all] = make()
-        result: T = self.memory[key_of_all]
+            before = len(self.kept)
+            made = make()
+            self.memory[key_of_all] = made, [date for date, _ in self.kept[before:]]
+            return made
+        result: T
+        result, dates = self.memory[key_of_all]
+        self.kept.extend((date, 0.0) for date in dates)  # the first table counts its seconds
         return result
 
     def outlasting(
@@ -435,7 +440,7 @@ def ability(
     share of pairings that fit at least as well. Translations are as long as their references, so theirs is
     the F-score, and they must fit at least as well as their sources (`originals`): no copy passes.
     Texts of several `kinds` are re-paired within each kind: otherwise the kind's form alone would fit better.
-    Of more than `MOST_TESTED` texts as many are tested, spread evenly.
+    Of more than `MOST_TESTED` texts, that many are tested, spread evenly.
     """
     number, whole = len(texts), bool(originals)
     entries = zip(texts, map(references_of, right), kinds or [""] * number, originals or [""] * number)
@@ -514,9 +519,9 @@ def totals(made: Measurement, recipe: Recipe) -> None:
     """Add the means over the parts of a column, like the paper's own total.
 
     The parts have different texts, so each part's draws are shuffled in an order of its own, the same for all
-    contenders. The variance of draws of n texts is too small by n / (n - 1), and each part has its own n, so
-    its draws are widened here. If a part has too few texts for draws, the parts themselves are resampled, if
-    there are enough: the interval then also covers the differences between parts and is wider.
+    contenders. The variance of draws of n texts is too small by the factor (n - 1) / n, and each part has its
+    own n, so its draws are widened here. If a part has too few texts for draws, the parts themselves are
+    resampled, if there are enough: the interval then also covers the differences between parts and is wider.
     """
     if recipe.total is None:
         return
