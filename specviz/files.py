@@ -234,8 +234,8 @@ def read_json(path: Path, kind: type[Kind], remedy: str = "", error: type[Specvi
         if path.stat().st_size > LIMIT:
             raise error(f"{path} is larger than {LIMIT >> 20} MiB{remedy and f': {remedy}'}")
         content = path.read_bytes()
-    except OSError as fault:
-        raise error(f"cannot read {path}: {fault.strerror or fault}") from None
+    except (OSError, ValueError) as fault:
+        raise error(f"cannot read {path}: {getattr(fault, 'strerror', None) or fault}") from None
     return checked(kind, parsed(content, str(path), remedy, error), str(path), remedy, error)
 
 
@@ -251,7 +251,7 @@ def read_json_lines(
     """
     try:
         lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
-    except OSError as fault:
-        raise error(f"cannot read {path}: {fault.strerror or fault}") from None
+    except (OSError, ValueError) as fault:
+        raise error(f"cannot read {path}: {getattr(fault, 'strerror', None) or fault}") from None
     places = ((f"{path}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
     return [checked(kind, parsed(line, where, remedy, error), where, remedy, error) for where, line in places]

@@ -24,7 +24,7 @@ def expanded(path: str | Path, error: type[SpecvizError] = SpecvizError) -> Path
     """
     try:
         return Path(path).expanduser()
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # ValueError: a name that no user can have
         raise error(f"{path} names a user that this system does not have: write out the path") from None
 
 

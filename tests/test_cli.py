@@ -23,9 +23,14 @@ from checkpoints import write
 
 import specviz
 from specviz import cli, methods, suites
+from specviz.audit.soak import read_ledger
 from specviz.cli import arguments
+from specviz.errors import SpecvizError
 from specviz.loop import run as loop
-from specviz.measure.benches import overhead
+from specviz.measure import plan
+from specviz.measure.benches import overhead, speed
+from specviz.measure.rows import Results
+from specviz.models.converting import convert
 from specviz.trace import Recorder
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -808,7 +813,7 @@ def test_lab(here, say, monkeypatch):
     assert len(books) >= 4
     (here / books[0]).write_text("my edits")
     (here / books[1]).unlink()
-    assert say("lab", "mine", "--copy-only")[1] == "walkthroughs: mine (1 files copied, existing ones kept)\n"
+    assert say("lab", "mine", "--copy-only")[1] == "walkthroughs: mine (1 file copied, existing ones kept)\n"
     assert (here / books[0]).read_text() == "my edits"
     out = say("lab", "mine", "--copy-only", "--force")[1]
     assert out == f"walkthroughs: mine ({count} files copied, existing ones replaced)\n"
@@ -821,7 +826,7 @@ def test_lab(here, say, monkeypatch):
 
 
 def test_a_leading_tilde_is_the_home_folder(here, say, monkeypatch):
-    """No shell writes it out in ``--html=~/a.html``, and none is asked in Python."""
+    """No shell writes it out in ``--html=~/a.html``, and Python has no shell."""
     home = here / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -851,6 +856,21 @@ def test_a_leading_tilde_is_the_home_folder(here, say, monkeypatch):
     assert status == 2 and "--force" in one_line(err), "the check before any work looks at the same files"
     status, _, err = say("show", "~no-such-user/a.parquet")
     assert status == 2 and "names a user that this system does not have" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        plan.read, Results, specviz.runs, convert, read_ledger,
+        lambda path: next(specviz.audit.soak(path)), lambda path: speed.chosen_ids(Path("ids.json"), path),
+    ],
+)  # fmt: skip
+def test_what_is_read_from_python_may_be_in_the_home_folder(here, monkeypatch, read):
+    monkeypatch.setenv("HOME", str(here))
+    (here / "damaged").write_text("[")
+    (here / "ids.json").write_text('{"questions": [{"question_id": 1}], "sha256": "0"}')
+    with pytest.raises(SpecvizError, match=re.escape(str(here / "damaged"))):
+        read("~/damaged")
 
 
 def test_a_models_name_cannot_drive_the_terminal(here, say, folders):
@@ -917,27 +937,29 @@ def test_what_a_method_learnt_is_kept_in_a_file(say, here):
     assert "keeps no memory" in error
 
 
-@pytest.mark.parametrize("keep", ["run", "prompt"])
-def test_what_is_advised_after_ctrl_c_works(here, say, monkeypatch, keep):
-    """A method that learns from prompt to prompt cannot be resumed; the store waits for a run that can be."""
+@pytest.mark.parametrize(
+    ("keep", "last", "option"), [("run", 0, "--resume"), ("run", 1, "--force"), ("prompt", 1, "--resume")]
+)
+def test_what_is_advised_after_ctrl_c_works(here, say, monkeypatch, keep, last, option):
+    """What a method learnt from finished texts cannot be resumed; the store waits for a run that can be."""
     (here / "p.txt").write_text("The cook saw the cook.\nTom was tired.\n")
     ask = ("generate", "unispec", "--set", f"keep={keep}", "--prompts", "p.txt", "-n", 4)
     ask += ("--out", "o.parquet", "--save-store", "a.store")
     decode = loop.decode
 
     def interrupted(model, ids, method, **options):
-        if options["prompt"]:
+        cycles = decode(model, ids, method, **options)
+        if options["prompt"] == last:
+            yield next(cycles)
             raise KeyboardInterrupt
-        yield from decode(model, ids, method, **options)
+        yield from cycles
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "decode", interrupted)
         status, out, _ = say(*ask)
     assert status == 130
-    advice = out.splitlines()[-1]
-    option = "--resume" if keep == "prompt" else "--force"
-    assert ("with --resume" in advice, "with --force" in advice) == (keep == "prompt", keep == "run")
-    assert files(here) == ["a.store"] * (keep == "run") + ["o.html", "o.parquet", "p.txt"]
+    assert re.findall("with (--resume|--force)", out.splitlines()[-1]) == [option]
+    assert files(here) == ["a.store"] * (option == "--force") + ["o.html", "o.parquet", "p.txt"]
     status, out, err = say(*ask, option)
     assert status == 0, err
     assert files(here) == ["a.store", "o.html", "o.parquet", "p.txt"]

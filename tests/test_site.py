@@ -106,7 +106,9 @@ def test_faults_are_noticed(tmp_path):
 def test_requests_of_style_sheets_and_drawings_are_noticed(tmp_path):
     (tmp_path / "a.html").write_text(
         "<style>/* url(https://x.y/0) */ a{background:url( 'https://x.y/1' )} @font-face{src:url(//x.y/2)}"
-        "b{fill:url(#here);background:url(data:image/png;base64,AA)}</style>"
+        "b{fill:url(#here);background:url(data:image/png;base64,AA)} i::before{content:'/*'}"
+        "i{background:url(\"data:image/svg+xml;utf8,<svg><g filter='url(%23a)'/></svg>\")}"
+        "i{background:url('https://x.y/10')} i::after{content:'*/ url(https://x.y/0)'}</style>"
         '<p style="background:URL(&quot;https://x.y/3&quot;)"><input type=image src=https://x.y/4>'
         '<svg id="here"><image href="https://x.y/5"/><image xlink:href="https://x.y/6"/>'
         '<use href="https://x.y/7#a"/><use href="#here"/></svg>'
@@ -115,7 +117,8 @@ def test_requests_of_style_sheets_and_drawings_are_noticed(tmp_path):
         '@import "//x.y/8"; a{background:url(none.png)} b{src:url(https://x.y/9)}'
     )
     lines = check.faults(tmp_path)
-    assert len(lines) == 9 and all("fetches" in line and "another host" in line for line in lines)
+    assert len(lines) == 10 and all("fetches" in line and "another host" in line for line in lines)
+    assert not any("//x.y/0 " in line for line in lines), "in a comment or a string"
     assert sum(line.startswith("a.css") for line in lines) == 2
 
 

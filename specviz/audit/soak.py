@@ -33,6 +33,7 @@ from ..methods.base import Method, Parameter
 from ..models import available, kernels, load
 from ..models.llamacpp.library import library
 from ..models.protocols import Model
+from ..paths import expanded
 from ..rules.parameters import LARGE
 from ..streams import fixed_lag
 from ..suites.frozen import frozen
@@ -153,7 +154,7 @@ def soak(
     ParameterError
         If minutes is not above 0.
     """
-    path = Path(ledger)
+    path = expanded(ledger, TraceError)
     if minutes is not None and not minutes > 0:
         raise ParameterError(f"minutes must be above 0, got {minutes:g}")
     end = float("inf") if minutes is None else time.monotonic() + 60 * minutes
@@ -202,7 +203,7 @@ def read_ledger(path: str | Path) -> list[Entry]:
     TraceError
         If it cannot be read, or a line is not an entry.
     """
-    return read_json_lines(Path(path), Entry, "delete the line, or name another file")
+    return read_json_lines(expanded(path, TraceError), Entry, "delete the line, or name another file")
 
 
 def sums(entries: Sequence[Entry]) -> list[dict[str, str | int]]:

@@ -241,6 +241,7 @@ def generate(
     )
     with loading():
         from specviz import methods
+        from specviz.loop.resume import load_saved
         from specviz.loop.run import Run, RunOptions
 
     options = {
@@ -273,8 +274,9 @@ def generate(
         _decode(run, streamed)
     _report(run, threads_used, None if streamed else show_trace, file, force or resume)
     whole, stopped = run.recorder.run["complete"], run.recorder.run["stopped"]
-    learns = (built.memory or {}).get("keep") == "run"  # what it has learnt by now is not in the trace
-    resumable = file is not None and (whole or not learns)
+    learns = (built.memory or {}).get("keep") == "run"
+    # What a method has learnt from finished texts is not in the trace.
+    resumable = file is not None and (whole or not learns or not load_saved(file).ended())
     stored = save_store if whole or not resumable else None  # otherwise the resumed run writes it
     if stored is not None:
         built.save(stored, target)

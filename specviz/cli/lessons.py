@@ -12,7 +12,7 @@ import typer
 
 from specviz.cli.arguments import writable
 from specviz.cli.options import Force, argument, option
-from specviz.errors import SpecvizError, install
+from specviz.errors import SpecvizError, install, plural
 from specviz.files import write_bytes
 from specviz.paths import expanded
 
@@ -41,7 +41,7 @@ def lab(
         raise SpecvizError(f"JupyterLab is not installed: {install('lab')}")
     copied, existing = _copy(folder, force)
     others = f", existing ones {'replaced' if force else 'kept'}" if existing else ""
-    print(f"walkthroughs: {folder}" + (f" ({copied} files copied{others})" if copied else ""))
+    print(f"walkthroughs: {folder}" + (f" ({plural(copied, 'file')} copied{others})" if copied else ""))
     if copy_only:
         return
     import subprocess

@@ -73,7 +73,7 @@ class SavedRun:
         if DIVERGED in (self.run["stopped"] or ""):
             raise ParameterError(f"{self.path} holds texts on which {DIVERGED}: choose another path")
         self._check_same(metadata)
-        saved, number, ended = self.run["prompts"] or [], 0, self._ended()
+        saved, number, ended = self.run["prompts"] or [], 0, self.ended()
         # Turns that were left out because their conversation had filled the context.
         ended |= {i for i, each in enumerate(saved) if each.get("turn") and each.get("tokens") == []}
         for i, texts in enumerate(records):
@@ -130,7 +130,7 @@ class SavedRun:
             if there:
                 raise ParameterError(f"{self.path} was decoded with {there}, this run has {now}{_OTHERWISE}")
 
-    def _ended(self) -> set[int]:
+    def ended(self) -> set[int]:
         """Texts that ended by themselves; not a cut-off run's last stream, since every update of it ends."""
         assert self.table is not None
         cycles = self.table.select(["prompt", "update", "cycle", "end", "source"]).to_pandas()

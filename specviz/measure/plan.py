@@ -36,6 +36,7 @@ from specviz.methods.sampling import Sampling, check_drawing
 from specviz.models.loading import address
 from specviz.models.loading import find as find_model
 from specviz.models.protocols import Model
+from specviz.paths import expanded
 from specviz.rules.parameters import Value
 from specviz.streams import Stream
 from specviz.suites import Suite as Prompts
@@ -231,7 +232,7 @@ def read(given: str | Path | Values | None) -> Settings:
         return {}
     if isinstance(given, Mapping):
         return dict(given)
-    path = Path(given)
+    path = expanded(given, ParameterError)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -358,7 +359,7 @@ def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]
             if not isinstance(each, str | Path | Prompts):
                 raise ParameterError(f"a suite must be a name or a file, got {each!r:.80}")
             read_in = each if isinstance(each, Prompts) else suite(each)
-            file = isinstance(each, Path) or (isinstance(each, str) and exists(Path(each)))
+            file = isinstance(each, Path) or (isinstance(each, str) and exists(expanded(each)))
             named.append((Path(read_in.name).stem if file else read_in.name, read_in))
     once("suites", (name for name, _ in named))
     suites = {}

@@ -31,6 +31,7 @@ from specviz.measure.claims import quotient, resampled
 from specviz.measure.report import Entry, Row, Settings, Values
 from specviz.metrics import Estimate, pooled
 from specviz.metrics.cycles import ratio
+from specviz.paths import expanded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +101,7 @@ class Results:
     warm: Values = MappingProxyType({})
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = expanded(path, TraceError)
         self._read: dict[str, tuple[int, Row]] = {}  # rows by name, with their file's modification time
         file = self.path / "run.json"
         if not file.is_file():

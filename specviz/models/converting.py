@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from specviz.errors import ModelError, one_line
 from specviz.files import replacing
 from specviz.models.loading import SHARDED, SHARDS
+from specviz.paths import expanded
 
 BIN, SAFE = "pytorch_model.bin", "model.safetensors"
 SHARED = "shared.weight"  # T5's name for the matrix that it also stores as both sides' embeddings
@@ -44,9 +45,10 @@ def convert(folder: str | Path, force: bool = False) -> Path:
         If ``pytorch_model.bin`` is missing, unreadable or holds more than tensors, or if
         ``model.safetensors`` already exists or cannot be written.
     """
-    source, target = Path(folder) / BIN, Path(folder) / SAFE
+    folder = expanded(folder, ModelError)
+    source, target = folder / BIN, folder / SAFE
     if not source.is_file():
-        sharded = any(Path(folder).glob(SHARDS))
+        sharded = any(folder.glob(SHARDS))
         raise ModelError(f"{folder} has no {BIN} to convert{f': {SHARDED}' if sharded else ''}")
     if target.exists() and not force:
         raise ModelError(f"{target} already exists: there is nothing to convert, or use --force")

@@ -17,15 +17,18 @@ FETCHED = {
 LINKED = {*FETCHED, ("a", "href")}
 FETCHING = {"stylesheet", "icon", "preload", "modulepreload"}  # values of `rel` that make a link fetch
 SRCSET = re.compile(r"(\S*[^\s,])(?:\s+[^,]*)?(?:,|$)")  # addresses, each with a width or density
-# In CSS: a comment, and the address of a style sheet, a picture or a font.
+# In CSS: a comment, the address of a style sheet, a picture or a font, and any other string.
+STRING = r""""((?:\\.|[^"\\\n])*)"|'((?:\\.|[^'\\\n])*)'"""
 STYLED = re.compile(
-    r"""/\*.*?\*/|(?:@import\s+(?:url\()?|url\()\s*["']?([^"')\s;#][^"')\s;]*)""", re.DOTALL | re.IGNORECASE
+    rf"""/\*.*?\*/|(?:@import\s*|url\(\s*)(?:{STRING})|url\(\s*([^"')\s][^)\s]*)|{STRING}""",
+    re.DOTALL | re.IGNORECASE,
 )
 
 
 def _styled(css: str) -> list[str]:
     """Addresses that CSS fetches; names within the page (``#name``) are none."""
-    return [link for link in STYLED.findall(css) if link]
+    links = (link for groups in STYLED.findall(css) for link in groups[:3])
+    return [link for link in links if link and not link.startswith("#")]
 
 
 class _Names(HTMLParser):

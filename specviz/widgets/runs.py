@@ -19,6 +19,7 @@ from anywidget import AnyWidget
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.paths import expanded
 from specviz.trace import Trace
 from specviz.trace.files import PARTIAL
 from specviz.view.difference import diff
@@ -404,7 +405,7 @@ def runs(folder: str | Path = ".") -> Runs:
     TraceError
         If the folder does not exist or is a file.
     """
-    path = Path(folder)
+    path = expanded(folder, TraceError)
     if not path.is_dir():
         raise TraceError(f"{path} is {'a file: open it with specviz.open' if path.exists() else 'missing'}")
     return Runs(path)

@@ -239,10 +239,10 @@ def test_memory_that_leaves_too_few_sizes_ends_it_at_once_and_not_for_ever(model
 def test_the_range_ends_where_it_gets_slow(model, monkeypatch):
     cost = lambda self, method, ids: (10, 5, 0.01 * max(1, method.draft_size / 16))
     monkeypatch.setattr(room.Turns, "text", cost)
-    found = specviz.calibrate(model, "unispec", TEXTS, warm_up=0, rounds=1)
-    assert found.points[-1].g == 32
-    assert "in a first look g = 32 reached under 60% of the best size's tokens/s" in found.ended
-    assert not found.at_end
+    made = specviz.calibrate(model, "unispec", TEXTS, warm_up=0, rounds=1)
+    assert made.points[-1].g == 32
+    assert "in a first look g = 32 reached under 60% of the best size's tokens/s" in made.ended
+    assert not made.at_end
     flat = specviz.calibrate(model, "unispec", TEXTS, sizes=[1, 2, 3, 64], warm_up=0, rounds=1)
     assert [p.g for p in flat.points] == [1, 2, 3, 64]  # sizes given explicitly are always measured
 

@@ -117,13 +117,13 @@ def test_a_damaged_file_is_refused(tmp_path, change, words):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda said: said["points"][2].update(seconds=[]),
-        lambda said: said["points"][2]["seconds"].pop(),
-        lambda said: said["points"][2]["seconds"][1].append(None),
-        lambda said: said["points"][2]["cycles"].append(3),
-        lambda said: said["points"][2].update(tokens=[], cycles=[]),
-        lambda said: said["points"][2]["seconds"][0].__setitem__(0, None),
-        lambda said: said["how"].update(rounds=0),
+        lambda content: content["points"][2].update(seconds=[]),
+        lambda content: content["points"][2]["seconds"].pop(),
+        lambda content: content["points"][2]["seconds"][1].append(None),
+        lambda content: content["points"][2]["cycles"].append(3),
+        lambda content: content["points"][2].update(tokens=[], cycles=[]),
+        lambda content: content["points"][2]["seconds"][0].__setitem__(0, None),
+        lambda content: content["how"].update(rounds=0),
     ],
 )
 def test_a_damaged_interrupted_one_is_refused_before_it_goes_on(tmp_path, change):
@@ -134,17 +134,17 @@ def test_a_damaged_interrupted_one_is_refused_before_it_goes_on(tmp_path, change
         point.seconds = [[1.0, None], [None, None], [None, None]]
     path = unfinished.save(tmp_path / "x.partial")
     assert Calibration.open(path) == unfinished
-    said = json.loads(path.read_text())
-    change(said)
-    path.write_text(json.dumps(said))
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
     with pytest.raises(TraceError, match="times are incomplete"):
         Calibration.open(path)
 
 
 def test_the_command_writes_out_what_a_file_holds(capsys):
-    found = made(created="\x1b[31mnow", ended="\u202eit is slow")
-    found.how["clock"] = "a\x07 clock"
-    _show_calibration(found, new=False)
+    calibration = made(created="\x1b[31mnow", ended="\u202eit is slow")
+    calibration.how["clock"] = "a\x07 clock"
+    _show_calibration(calibration, new=False)
     out = capsys.readouterr().out
     assert "measured ⟨U+001B⟩[31mnow," in out and not UNSEEN.search(out)
 
@@ -156,6 +156,9 @@ def test_half_a_file_and_none(tmp_path):
         Calibration.open(path)
     with pytest.raises(TraceError, match="cannot read"):
         Calibration.open(tmp_path / "y.json")
+    for name, words in (("a\0b", "cannot read"), ("~a\0b", "names a user that this system does not have")):
+        with pytest.raises(TraceError, match=words):
+            Calibration.open(name)
 
 
 class TestStored:

@@ -958,6 +958,8 @@ def test_a_folder_in_the_home_folder(plan, tmp_path, monkeypatch):
     monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
     specviz.run(plan, out="~/run", number=1, methods=["prompt_lookup"])
     assert specviz.results("~/run").path == tmp_path / "home" / "run"
+    suite(tmp_path / "home" / "p.jsonl", 2)
+    assert list(read_suites("~/p.jsonl", 1, 1)) == ["p"]
 
 
 # ---------------------------------------------------------------- the command

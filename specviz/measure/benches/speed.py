@@ -39,6 +39,7 @@ from specviz.metrics import Estimate
 from specviz.metrics.interval import pooled
 from specviz.metrics.loops import LOOP, TIMES, cut_loop
 from specviz.models.protocols import Model
+from specviz.paths import expanded
 from specviz.rules.parameters import Value
 from specviz.suites import spread
 
@@ -177,7 +178,7 @@ def chosen_ids(path: Path, prompts: str) -> list[str]:
     if not ids or len(set(ids)) < len(ids):
         raise PromptError(f"{path} names no question, or names one twice")
     if digest is not None:
-        file = Path(prompts.partition("=")[2] or prompts)
+        file = expanded(prompts.partition("=")[2] or prompts, PromptError)
         if not file.is_file():
             raise PromptError(f"{path} lists questions of a prompt file: name that file with --prompts")
         if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
