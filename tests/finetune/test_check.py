@@ -42,10 +42,9 @@ def test_a_good_head_is_left_alone(target: Model, learnt: Path) -> None:
     told = check_draft(learnt, target, PROMPTS[:9], 14)
     assert told.depths["forced"][1] > 0.6
     assert told.depths["begun agrees"].all()
-    # The weights that training ends with differ between processors, and where cycles begin may be easier.
+    # The trained weights differ between processors, and guesses where cycles begin may be easier.
     agree = told.depths["forced agrees"].all()
     assert ("the shares agree at each depth" if agree else "the shares differ at depth") in told.reason
-    assert told.depths["forced"].min() > 0.9 < told.depths["looped"].min()
     assert told.depths["begun places"][1] == told.depths["looped places"][1], "one first guess a cycle"
     assert told.depths["begun"][1] == told.depths["looped"][1], "the same places, the same guesses"
     assert told.depths["forced places"][1] > told.depths["begun places"][1]
