@@ -32,7 +32,7 @@ def command(request, tmp_path, monkeypatch):
 def test_kernels_that_the_target_cannot_have_stop_the_command(command, capsys):
     assert cli.run([*command, "--dtype", "float64", "--kernels", "onednn"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "kernels='onednn' does not support torch.float64 on cpu here: use 'plain'" in line
+    assert "kernels='onednn' does not support float64 on cpu here: use 'plain', or drop it" in line
 
 
 def test_a_target_that_cannot_be_invariant_stops_the_command(command, capsys, monkeypatch):

@@ -264,7 +264,7 @@ def test_a_view_that_opens_during_a_decode_is_sent_the_text_so_far():
     gate = threading.Event()
     one, sent, arrived = explorer(Decoder(gate=gate)), [], threading.Event()
     one.panel.send = lambda message, buffers=None: (sent.extend(message["cycles"]), arrived.set())
-    one._on_message(one.panel, {"do": "open"}, [])
+    one._on_message(one.panel, {"do": "run"}, [])
     try:
         assert arrived.wait(20) and one.panel.shown == []
         one._on_message(one.panel, {"do": "open"}, [])
