@@ -938,12 +938,22 @@ def test_what_a_method_learnt_is_kept_in_a_file(say, here):
 
 
 @pytest.mark.parametrize(
-    ("keep", "last", "option"), [("run", 0, "--resume"), ("run", 1, "--force"), ("prompt", 1, "--resume")]
+    ("keep", "file", "last", "option"),
+    [
+        ("run", "p.txt", 0, "--resume"),
+        ("run", "p.txt", 1, "--force"),
+        ("prompt", "p.txt", 1, "--resume"),
+        ("run", "p.jsonl", 1, "--resume"),  # the second turn of a conversation
+        ("run", "p.jsonl", 2, "--force"),
+    ],
 )
-def test_what_is_advised_after_ctrl_c_works(here, say, monkeypatch, keep, last, option):
-    """What a method learnt from finished texts cannot be resumed; the store waits for a run that can be."""
+def test_what_is_advised_after_ctrl_c_works(here, say, monkeypatch, keep, file, last, option):
+    """What a method learnt from finished prompts cannot be resumed; the store waits for a run that can be."""
     (here / "p.txt").write_text("The cook saw the cook.\nTom was tired.\n")
-    ask = ("generate", "unispec", "--set", f"keep={keep}", "--prompts", "p.txt", "-n", 4)
+    (here / "p.jsonl").write_text(
+        '{"turns": ["The cook saw the cook.", "Tom was tired."]}\n{"prompt": "Who?"}\n'
+    )
+    ask = ("generate", "unispec", "--set", f"keep={keep}", "--prompts", file, "-n", 4)
     ask += ("--out", "o.parquet", "--save-store", "a.store")
     decode = loop.decode
 
@@ -959,10 +969,11 @@ def test_what_is_advised_after_ctrl_c_works(here, say, monkeypatch, keep, last, 
         status, out, _ = say(*ask)
     assert status == 130
     assert re.findall("with (--resume|--force)", out.splitlines()[-1]) == [option]
-    assert files(here) == ["a.store"] * (option == "--force") + ["o.html", "o.parquet", "p.txt"]
+    made = ["o.html", "o.parquet", "p.jsonl", "p.txt"]
+    assert files(here) == ["a.store"] * (option == "--force") + made
     status, out, err = say(*ask, option)
     assert status == 0, err
-    assert files(here) == ["a.store", "o.html", "o.parquet", "p.txt"]
+    assert files(here) == ["a.store", *made]
     assert specviz.open("o.parquet").run["complete"]
 
 

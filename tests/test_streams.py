@@ -163,6 +163,7 @@ def test_lines_of_a_file_are_streams(tmp_path):
         (lambda: simulate_partials("a", shrink=-0.1), ParameterError, "shrink must lie in"),
         (lambda: simulate_partials("a", seed=-1), ParameterError, "seed must be"),
         (lambda: from_file("nowhere.txt"), PromptError, "cannot read nowhere.txt: No such file"),
+        (lambda: from_file("a\0b.txt"), PromptError, "embedded null byte"),
         (lambda: word_timed([], words=0), ParameterError, "words must be"),
         (lambda: word_timed([], words=1, seconds=1), ParameterError, "not both"),
         (lambda: word_timed([], seconds=0), ParameterError, "seconds must be above 0"),

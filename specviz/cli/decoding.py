@@ -275,8 +275,9 @@ def generate(
     _report(run, threads_used, None if streamed else show_trace, file, force or resume)
     whole, stopped = run.recorder.run["complete"], run.recorder.run["stopped"]
     learns = (built.memory or {}).get("keep") == "run"
-    # What a method has learnt from finished texts is not in the trace.
-    resumable = file is not None and (whole or not learns or not load_saved(file).ended())
+    texts = [len(entry.get("turns", [0])) for entry in run.prompts]
+    # What a method has learnt from finished prompts is not in the trace.
+    resumable = file is not None and (whole or not learns or not load_saved(file).has_prompt(texts))
     stored = save_store if whole or not resumable else None  # otherwise the resumed run writes it
     if stored is not None:
         built.save(stored, target)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
 
 from .. import schema
 from ..errors import ParameterError
@@ -139,6 +142,12 @@ class SavedRun:
         if cycles["source"].notna().any() and not self.run["complete"]:
             ended.discard(int(cycles["prompt"].max()))
         return ended
+
+    def has_prompt(self, texts: Sequence[int]) -> bool:
+        """Whether all texts of some prompt have ended, if prompt i consists of ``texts[i]`` turns."""
+        ended = self.ended()
+        ends = np.cumsum(texts, dtype=int)
+        return any(ended.issuperset(range(end - n, end)) for n, end in zip(texts, ends.tolist()))
 
     def _sources(self, prompt: int) -> list[Arrival]:
         """Source after each update of a stream, and when it came, as far as it was decoded."""

@@ -126,7 +126,7 @@ def read(path: Path) -> str:
     """
     try:
         return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise PromptError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise PromptError(f"{path} is not UTF-8 (byte {error.start})") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise PromptError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
