@@ -17,7 +17,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models import choices, downloads, kernels, ordered
 from specviz.models.context import Context
-from specviz.models.layers import RMSNorm
+from specviz.models.layers import Lines, RMSNorm
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
@@ -467,6 +467,28 @@ def test_products_are_compared_row_by_row():
             assert not ordered._keeps(line)
     finally:
         line.product = kept
+
+
+@pytest.mark.parametrize(("size", "width"), [(16, 16), (61, 64)])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_another_order_of_two_terms_is_noticed_in_16_bits(size, width, swapped, monkeypatch):
+    """In bfloat16 nearly all sums of random terms would be rounded to the same number."""
+
+    def summed(self, x):
+        terms = x.float()[:, :, None] * self.matrices[0].float()
+        order = list(range(width))
+        if swapped and len(x) > 4:
+            order[-2:] = width - 1, width - 2
+        out = torch.zeros(len(x), size)
+        for k in order:
+            out += terms[:, k]
+        return out.to(x.dtype)
+
+    monkeypatch.setattr(kernels.Plain, "__call__", summed)
+    monkeypatch.setattr(kernels.Plain, "add", lambda self, x, to: to.add_(self(x)))
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(width, size, bias=False, dtype=torch.bfloat16)
+    assert ordered._keeps(Lines(layer, layout=kernels.PLAIN, invariant=True)) is not swapped
 
 
 def test_attention_is_tested_over_trees_with_several_queries(monkeypatch):
