@@ -394,8 +394,8 @@ more = {
     },
 }[pair]
 ways = {"speculative": {"draft": draft, "draft_length": 2}, **more, "prompt_lookup": {"draft_length": 2}}
-seven = list(sv.suite({"smollm2": "everyday", "town": "town"}[pair], each=1))  # one of each kind of work
-seven = [{"prompt": entry["turns"][0]} for entry in seven]
+seven = {"smollm2": sv.suite("everyday", each=1), "town": sv.suite("town", language="en", each=1)}
+seven = [{"prompt": entry["turns"][0]} for entry in seven[pair]]  # one of each kind of work
 length = {"smollm2": 32, "town": 48}[pair]
 plain = sv.generate(target, seven, "autoregressive", max_new_tokens=length)
 methods = {way: sv.generate(target, seven, way, max_new_tokens=length, **how) for way, how in ways.items()}

@@ -89,7 +89,10 @@ SMALLER = {
         ("method, max_new_tokens=64) for method", "method, max_new_tokens=24) for method"),
         ('"smollm2": 32, "town": 48}[pair]', '"smollm2": 32, "town": 16}[pair]'),
     ],
-    "03": [('suite("de-en", 40)', 'suite("de-en", 4)')],
+    "03": [
+        ('suite("de-en", 40)', 'suite("de-en", 2)'),
+        ('kind="arithmetic"))[:8]', 'kind="arithmetic"))[:3]'),
+    ],
     "06": [FEWER_TEXTS, ("= 48, 24, 40, (8, 24, 64)", "= 24, 24, 24, (8, 24)")],
     "07a": [FEWER_TEXTS, ("large = 48, 64, 96", "large = 24, 64, 48")],
     "07b": [("prompts[:14], prompts[49:], 48, 96", "prompts[:7], prompts[49:56], 24, 48")],
