@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from types import FrameType
 from typing import Annotated, Any
 
@@ -114,11 +115,17 @@ def _noting(interrupted: list[int]) -> Iterator[None]:
             signal.signal(signal.SIGINT, usual)
 
 
+@cache
+def _command() -> Any:
+    """The parsed declarations of all commands; they take a large part of a second to read."""
+    return typer.main.get_command(app)
+
+
 def _run(arguments: list[str] | None) -> int:
     # typer may bring its own copy of click: reach the base class of its errors through a public name.
     complaint: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
-        status = typer.main.get_command(app).main(arguments, "specviz", standalone_mode=False)
+        status = _command().main(arguments, "specviz", standalone_mode=False)
         sys.stdout.flush()
         if status == 130:  # newer versions of typer return this on Ctrl-C, older ones raise Abort
             raise KeyboardInterrupt

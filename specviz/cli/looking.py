@@ -99,13 +99,17 @@ def metrics(
     if aiperf is not None and several:
         raise ParameterError(f"{path} holds {len(parts)} contenders, and --aiperf takes one: give its file")
     reasons: dict[str, str] = {}
+    tables: dict[str, pd.DataFrame] = {}
     if several:
-        base, reasons = _comparable(parts, base)
+        base, tables, reasons = _comparable(parts, base)
+    tables = {
+        name: tables[name] if name in tables else rosetta(part, None if name in reasons else base)
+        for name, part in parts.items()
+    }
     if aiperf is not None:
         (part,) = parts.values()
         counts(part).to_aiperf(aiperf, force=force)
     if csv:
-        tables = {name: rosetta(part, None if name in reasons else base) for name, part in parts.items()}
         for name, why in reasons.items():
             print(visible(f"specviz: {name}: no speedups: {why}"), file=sys.stderr)
         print(escape.csv(_joined(tables) if several else tables.popitem()[1]), end="")
@@ -115,15 +119,17 @@ def metrics(
                 print(f"\n== {visible(name)} ==")
             if (runs := len(part.split())) > 1:
                 print(f"\n{runs} runs of the same settings, counted together")
-            _print_definitions(part, None if name in reasons else base, reasons.get(name))
+            _print_definitions(tables[name], part, None if name in reasons else base, reasons.get(name))
     if aiperf is not None:
         print(f"AIPerf's records: {aiperf}")
     if reasons and baseline is not None:
         raise typer.Exit(1)
 
 
-def _comparable(parts: dict[str, Trace], base: Trace | None) -> tuple[Trace | None, dict[str, str]]:
-    """The baseline, and by name why contenders cannot be compared with it.
+def _comparable(
+    parts: dict[str, Trace], base: Trace | None
+) -> tuple[Trace | None, dict[str, pd.DataFrame], dict[str, str]]:
+    """The baseline, and by name the contenders' definitions, or why they cannot be compared with it.
 
     Without a baseline it is the one autoregressive contender, which is removed, unless it fits no other.
     """
@@ -132,15 +138,15 @@ def _comparable(parts: dict[str, Trace], base: Trace | None) -> tuple[Trace | No
     plain = [name for name, part in parts.items() if counts(part).plain] if base is None else []
     if len(plain) == 1:
         base = parts.pop(plain[0])
-    reasons = {}
+    tables, reasons = {}, {}
     for name, part in parts.items() if base is not None else ():
         try:
-            rosetta(part, base)
+            tables[name] = rosetta(part, base)
         except TraceError as error:
             reasons[name] = str(error)
     if base is not None and plain and len(reasons) == len(parts):
         parts[plain[0]], base = base, None
-    return base, reasons
+    return base, tables, reasons
 
 
 def _joined(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -219,7 +225,7 @@ def import_counts(
     """Read another tool's speculation counts. Check them, and print the metrics as each tool defines them."""
     if aiperf is not None:
         writable(aiperf, force)
-    from specviz.metrics import by_position
+    from specviz.metrics import by_position, rosetta
     from specviz.trace import read_counts
     from specviz.trace.counts import UNDRAFTED
     from specviz.trace.foreign import COUNTERS
@@ -239,7 +245,7 @@ def import_counts(
             print(f"not counted: {DRAFTING_ONLY}")
     if counts.least_steps:
         print(f"steps: {UNDRAFTED}")
-    _print_definitions(counts, base)
+    _print_definitions(rosetta(counts, base), counts, base)
     for side in filter(None, (counts, base)):
         for line, why in side.left_out.to_numpy():
             print(visible(f"skipped: {side.where}, line {line}: {why}"))
@@ -248,16 +254,14 @@ def import_counts(
 
 
 def _print_definitions(
-    counts: Trace | Counts, baseline: Trace | Counts | None, why: str | None = None
+    table: pd.DataFrame, counts: Trace | Counts, baseline: Trace | Counts | None, why: str | None = None
 ) -> None:
     """Print one line per definition, and below them why values, or all speedups, are missing."""
     from specviz.measure.report import Column, print_table
-    from specviz.metrics import rosetta
     from specviz.metrics.definitions import LEGEND
     from specviz.metrics.rosetta import differing_settings
     from specviz.trace import Trace
 
-    table = rosetta(counts, baseline)
     columns = [Column("who", folds=32), Column("value", True), Column("average")]
     columns += [Column("formula", drop_rank=0, folds=28)]
     for quantity, rows in table.groupby("quantity", sort=False):

@@ -12,7 +12,7 @@ import numpy as np
 
 from specviz.errors import TraceError
 from specviz.metrics.cycles import _silent, _steps, batch_rows, check_finished, drafts, seconds
-from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, tally
+from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, Tally, tally
 from specviz.trace import Trace
 from specviz.trace.counts import SUMS, Counts, request_table, step_table
 
@@ -201,11 +201,14 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     if baseline is not None:
         base = baseline if isinstance(baseline, Counts) else counts(baseline)
         base = _paired(base, *_compared(trace, own, baseline, base))
+    emitted, plain = tally(own, False), None if base is None else tally(base, False)
+    ends = {EMITTED: (emitted, emitted), WHOLE: (tally(own, True), tally(own, True, most=True))}
     rows = []
     for definition in DEFINITIONS:
-        if definition.compares and base is None:
+        if definition.compares and plain is None:
             continue
-        value, high = _values(definition, own, base)
+        has_means = not (own.pooled and definition.average == MEAN)
+        value, high = _values(definition, ends[definition.end], plain) if has_means else (float("nan"),) * 2
         bounded = high == high and abs(high - value) > 1e-12
         row = {name: getattr(definition, name) for name in COLUMNS if hasattr(definition, name)}
         row |= {"who": ", ".join(definition.who), "value": value, "high": high if bounded else float("nan")}
@@ -254,15 +257,13 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     return table.assign(given=np.nan if vague else accepted / np.maximum(reached, 1))
 
 
-def _values(definition: Definition, own: Counts, base: Counts | None) -> tuple[float, float]:
-    whole = definition.end == WHOLE
-    if own.pooled and definition.average == MEAN:
-        return float("nan"), float("nan")
+def _values(definition: Definition, own: tuple[Tally, Tally], plain: Tally | None) -> tuple[float, float]:
+    """The least and the greatest value, from the least and the most that the last steps accepted."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        if base is not None and definition.compares:
-            value = float(definition.of(tally(own, False), tally(base, False)))
+        if plain is not None and definition.compares:
+            value = float(definition.of(own[0], plain))
             return (value if np.isfinite(value) else float("nan")), float("nan")
-        values = [definition.of(tally(own, whole, most)) for most in (False, True)]
+        values = [definition.of(each) for each in own]
     low, high = (float(value) if np.isfinite(value) else float("nan") for value in values)
     return min(low, high), max(low, high)
 

@@ -451,8 +451,8 @@ def keeps(product: Lines) -> bool:
 def _keeps(product: Lines) -> bool:
     size, width = product.weights[0].shape
     numbers = torch.Generator().manual_seed(size)
-    # Different sums mostly round to the same 16-bit number, so many must be compared in 16-bit formats, or sums
-    # that cancel, which need the weights as they are.
+    # Different sums mostly round to the same 16-bit number, so many must be compared in 16-bit formats, or
+    # sums that cancel, for which the layout must leave the weights unchanged.
     short = product.weights[0].dtype.itemsize == 2
     cancels = short and product.layout in LAYOUTS
     least = ROUNDED // size if short and not cancels else 0
