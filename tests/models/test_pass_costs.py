@@ -189,7 +189,7 @@ def test_passes_of_an_eagle_drafter_cost_what_pytorch_counts(counted, generation
     target = ready("llama", True)
     drafter = eagle(target, generation, **made).on(target)
     trace = specviz.generate(
-        target, [*PROMPTS, [5, 6]], "eagle", draft=drafter, max_new_tokens=14, **values, **sampling
+        target, [*PROMPTS, [5, 6]], "eagle", draft=drafter, max_new_tokens=9, **values, **sampling
     )
     costs = metrics.pass_costs(trace)
     assert len(costs) == len(counted) > 10
@@ -210,7 +210,7 @@ def test_passes_of_an_eagle_drafter_cost_what_pytorch_counts(counted, generation
     assert own["weights"].tolist() == wanted.tolist()
     together = metrics.pass_costs(
         specviz.generate(
-            target, [*PROMPTS, [5, 6]], "eagle", draft=drafter, max_new_tokens=14, batch=2, **values,
+            target, [*PROMPTS, [5, 6]], "eagle", draft=drafter, max_new_tokens=9, batch=2, **values,
             **sampling,
         )
     )  # fmt: skip
