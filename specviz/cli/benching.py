@@ -100,8 +100,8 @@ def benches(context: typer.Context) -> None:
 
 # ---------------------------------------------------------------- benches by name
 
-# Parameters that the command line fills itself; all others are options.
-FILLED = ("model", "drafts", "entries", "source", "rounds_file", "tick")
+# Parameters that are no options: the command line fills them itself, or leaves them at their default.
+FILLED = ("model", "drafts", "entries", "source", "rounds_file", "tick", "values")
 
 
 def bench_command(name: str) -> Any:

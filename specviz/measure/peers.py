@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,11 +33,17 @@ class TransformersPeer:
 
     def generate(self, ids: list[int], **more: Any) -> list[int]:
         """Call ``generate`` and return the new tokens."""
-        given = torch.tensor([ids], device=self.net.device)
-        out = self.net.generate(given, attention_mask=torch.ones_like(given), **self.options, **more)
-        # An encoder-decoder's output begins with its own start token, and does not hold the prompt.
-        start = 1 if self.net.config.is_encoder_decoder else len(ids)
-        return out[0, start:].tolist()
+        return generated(self.net, ids, **self.options, **more)
+
+
+def generated(net: Any, ids: list[int], **options: Any) -> list[int]:
+    """The new tokens of a call of transformers' ``generate``."""
+    given = torch.tensor([ids], device=net.device)
+    out = net.generate(given, attention_mask=torch.ones_like(given), **options)
+    # An encoder-decoder's output begins with its own start token, and does not hold the prompt.
+    start = 1 if getattr(net.config, "is_encoder_decoder", False) else len(ids)
+    tokens: list[int] = out[0, start:].tolist()
+    return tokens
 
 
 def lookup_options() -> dict[str, int]:
@@ -79,23 +86,29 @@ class LlamaCppPeer:
 
     Parameters
     ----------
-    model : LlamaCpp
+    model : Model
+        A model from a GGUF file, on any backend.
     most : int
         Maximum number of new tokens.
     lookup : (longest n-gram, tokens) or None
         Parameters of its prompt lookup, if used.
+    length : int, optional
+        Tokens of its context. Default: the model's.
     """
 
-    def __init__(self, model: Any, most: int, lookup: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, model: Any, most: int, lookup: tuple[int, int] | None = None, length: int | None = None
+    ) -> None:
         from llama_cpp import Llama
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-        count = thread_count(model)
-        whole = Weights(model.path, 0, words=True).type in WHOLE
+        path, count = Path(model.path), thread_count(model)
+        whole = Weights(path, 0, words=True).type in WHOLE
         with special_kernels(not ends_the_process(whole)):
             self.llama = Llama(
-                str(model.path), n_ctx=model.max_length, n_threads=count, n_threads_batch=count,
-                flash_attn=False, n_gpu_layers=model.gpu_layers, verbose=False, logits_all=lookup is not None,
+                str(path), n_ctx=length or model.max_length, n_threads=count, n_threads_batch=count,
+                flash_attn=False, n_gpu_layers=getattr(model, "gpu_layers", 0), verbose=False,
+                logits_all=lookup is not None,
                 draft_model=LlamaPromptLookupDecoding(*lookup) if lookup else None,
             )  # fmt: skip
         self.ends, self.most = frozenset(model.eos), most

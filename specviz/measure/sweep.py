@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 
 from specviz.arguments import MOST, Range, checked
 from specviz.errors import ParameterError
@@ -21,6 +20,7 @@ from specviz.loop.checks import check_prompts, check_single_turns
 from specviz.loop.drafters import load_if_needed
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
+from specviz.measure.peers import generated
 from specviz.measure.phases import phases_of
 from specviz.measure.plan import once
 from specviz.measure.report import Entry, Settings, Values
@@ -96,14 +96,8 @@ class Stock:
 
     def __call__(self, number: int) -> list[int]:
         """Decode a text; return its tokens."""
-        net = self.model.net
-        given = torch.tensor([self.ids[number]], device=net.device)
-        output = net.generate(
-            input_ids=given, attention_mask=torch.ones_like(given), num_beams=self.beams, do_sample=False,
-            max_new_tokens=self.most,
-        )  # fmt: skip
-        start = 1 if getattr(net.config, "is_encoder_decoder", False) else given.shape[1]
-        tokens: list[int] = output[0, start:].tolist()
+        options: Settings = {"num_beams": self.beams, "do_sample": False, "max_new_tokens": self.most}
+        tokens = generated(self.model.net, self.ids[number], **options)
         self.sums["tokens"][number] = self.sums["cycles"][number] = len(tokens)
         return tokens
 

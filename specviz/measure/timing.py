@@ -400,8 +400,8 @@ def temporary_folder() -> Iterator[str]:
             raise KeyboardInterrupt from None
 
 
-def phases(trace: Trace) -> dict[str, float]:
-    """Share of each phase in the time between the first cycle's start and the last one's end.
+def phase_seconds(trace: Trace) -> dict[str, float]:
+    """Seconds of each phase between the first cycle's start and the last one's end.
 
     ``prefill`` is cycle 0; ``between`` is the time outside cycles: recording, and the loop's caller.
     """
@@ -415,5 +415,11 @@ def phases(trace: Trace) -> dict[str, float]:
         reached = max(reached, stop)
     spent = {"prefill": float(cycles.loc[cycles["cycle"] == 0, "duration"].sum())}
     spent |= {name: float(steps[f"{name}_time"].sum()) for name in ("draft", "forward", "verify", "commit")}
-    spent["between"] = wall - sum(spent.values())
+    return spent | {"between": wall - sum(spent.values())}
+
+
+def phases(trace: Trace) -> dict[str, float]:
+    """Share of each phase in the time of `phase_seconds`; empty without times."""
+    spent = phase_seconds(trace)
+    wall = sum(spent.values())
     return {name: seconds / wall for name, seconds in spent.items()} if wall else {}

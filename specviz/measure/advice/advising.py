@@ -31,7 +31,6 @@ from specviz.measure.benches import speed
 from specviz.measure.progress import bar
 from specviz.measure.prompts import check_room, first_turn_key, first_turns
 from specviz.measure.report import Entry, Row, Settings, Tick
-from specviz.methods import find
 from specviz.methods.hooks import ADDED
 from specviz.methods.sampling import Sampling, check_drawing
 from specviz.metrics.costs import Shape
@@ -60,7 +59,7 @@ from .ranking import Prediction, Ranking, distinct
 from .readings import Reading, Text
 from .result import Advice, fastest_of, kinds_differ
 from .simulation import BASELINE, LONGEST, STORES, Candidate, Cycles, Simulation, candidates
-from .stores import decoded, table_bytes
+from .stores import cycles_of, decoded, table_bytes
 from .stores import settings as settings_of_stores
 
 NUMBER = 24
@@ -694,23 +693,12 @@ class Work:
         """Cycles of a store on each text: from saved progress, or by decoding every prompt."""
         stored = self.state.content["decoded"]
         if candidate.label not in stored:
-            what = f"decoding with {candidate.method}"
-            made = decoded(self.job.model, candidate, texts, lambda: self.done(what))
-            stored[candidate.label] = [
-                [each.at.tolist(), each.sent.tolist(), each.full.tolist(), each.accepted.tolist()]
-                for each in made
-            ]
+            step = partial(self.done, f"decoding with {candidate.method}")
+            stored[candidate.label] = decoded(self.job.model, candidate, texts, step)
             self.state.keep()
         else:
             self.done("decoded before", len(texts))
-        columns = [
-            (np.array(at, np.int64), np.array(sent, np.int64), np.array(full), np.array(accepted, np.int64))
-            for at, sent, full, accepted in stored[candidate.label]
-        ]
-        return [
-            Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full, accepted)
-            for at, sent, full, accepted in columns
-        ]
+        return list(map(cycles_of, stored[candidate.label]))
 
     def _prices(self, texts: list[Text]) -> Prices:
         job, content = self.job, self.state.content
@@ -818,9 +806,8 @@ class Work:
     def _decode(self, candidate: Candidate) -> Trace:
         """Decode the first prompt with a setting and return its trace."""
         job = self.job
-        method = find(candidate.method)(**dict(candidate.values))
         run = Run(
-            job.model, job.ids[0] if job.ids else job.answers[0].ids, method,
+            job.model, job.ids[0] if job.ids else job.answers[0].ids, candidate.build(),
             draft=job.drafters.get(candidate.draft), max_new_tokens=job.most, seed=job.seed,
             **vars(job.sampling),
         )  # fmt: skip

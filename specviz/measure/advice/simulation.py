@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from specviz.methods import Method, find
 from specviz.metrics.interval import LEAST
 from specviz.whatifs.answer import BOUNDED, EXACT, MODELLED
 from specviz.whatifs.texts import Rounding
@@ -75,6 +76,10 @@ class Candidate:
     def label(self) -> str:
         """Method, drafter and parameters as text."""
         return " ".join(filter(None, (self.method, self.draft and f"({self.draft})", self.setting)))
+
+    def build(self) -> Method:
+        """The method with these parameters."""
+        return find(self.method)(**dict(self.values))
 
 
 @dataclass(eq=False)

@@ -7,11 +7,11 @@ reading of the finished text contains those, so each setting needs a run, with o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from specviz.loop.cycle import decode
-from specviz.methods import find
 from specviz.models.protocols import Model
 
 from .readings import Text
@@ -25,11 +25,14 @@ def settings() -> list[Candidate]:
     return [Candidate(name, "", (("draft_size", SIZE),), SIZE) for name in STORES]
 
 
+Columns: TypeAlias = list[list[float]]  # of a text's cycles: where they start, sent, full, accepted
+
+
 def decoded(
     model: Model, candidate: Candidate, texts: Sequence[Text], done: Callable[[], None]
-) -> list[Cycles]:
-    """Decode the texts in order with one method, which keeps its memory; return the cycles of each."""
-    method, made = find(candidate.method)(**dict(candidate.values)), []
+) -> list[Columns]:
+    """Decode the texts in order with one method, which keeps its memory; the cycles of each as plain data."""
+    method, made = candidate.build(), list[Columns]()
     for number, text in enumerate(texts):
         rows = []
         for cycle in decode(model, text.ids, method, max_new_tokens=text.limit, prompt=number):
@@ -39,14 +42,20 @@ def decoded(
         # Draft tokens after an end token are cut from the output, so they do not count as accepted.
         at, sent, path, accepted = np.array(rows, np.int64).reshape(-1, 4).T
         full = ((path == sent) & (sent > 0)).astype(float)
-        made.append(Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full, accepted))
+        made.append([each.tolist() for each in (at, sent, full, accepted)])
         done()
     return made
 
 
+def cycles_of(columns: Columns) -> Cycles:
+    """The cycles of a text from the plain data of `decoded`."""
+    at, sent, accepted = (np.array(columns[i], np.int64) for i in (0, 1, 3))
+    return Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), np.array(columns[2]), accepted)
+
+
 def table_bytes(model: Model, candidate: Candidate) -> int:
     """Bytes of the table that a store keeps for a model's vocabulary; it has this size from the start."""
-    method = find(candidate.method)(**dict(candidate.values))
+    method = candidate.build()
     method.prepare(model)
     assert method.memory is not None
     return int(method.memory["bytes"])

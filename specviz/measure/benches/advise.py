@@ -365,8 +365,7 @@ def counted(
     grown = {each: [made[each] for made in along] for each in trees}
     simulation = Simulation(readings, listed, sampling.greedy, grown, model.dtype == torch.float64)
     for row, candidate in enumerate(listed, 1):
-        method = find(candidate.method)(**dict(candidate.values))
-        cycles, tokens = [], 0
+        method, cycles, tokens = candidate.build(), [], 0
         for number, prompt in enumerate(ids):
             made = list(decode(
                 model, prompt, method, drafter=by_name.get(candidate.draft), max_new_tokens=most,

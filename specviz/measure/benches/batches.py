@@ -46,16 +46,9 @@ def bench(
     sizes: Annotated[Sequence[int], "Batch sizes; the first is 1."] = SIZES,
     rounds: Annotated[int, "Number of rounds in which all take turns."] = 5,
     max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 64,
+    values: Mapping[str, Values] = MappingProxyType({}),
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """Measure each method with its default settings at each batch size; see `measure`."""
-    return measure(model, drafts, entries, only, sizes, rounds, max_new_tokens, tick)
-
-
-def measure(
-    model: Model, drafts: list[Model], entries: list[Entry], only: Sequence[str], sizes: Sequence[int],
-    rounds: int, max_new_tokens: int, tick: Tick, values: Mapping[str, Values] = MappingProxyType({}),
-) -> Report:  # fmt: skip
     """Measure each method at each batch size.
 
     Parameters
@@ -69,10 +62,10 @@ def measure(
         Batch sizes; the first is 1, the reference for the others.
     rounds : int
     max_new_tokens : int
+    values : mapping of str to mapping
+        Parameters by method; default: each method's own.
     tick : callable
         Called with (measurements done, of, decoder).
-    values : mapping of str to mapping
-        Parameters by method.
 
     Returns
     -------

@@ -26,7 +26,7 @@ from specviz import methods
 from specviz.errors import ParameterError, PromptError, near, plural
 from specviz.files import write_text
 from specviz.loop import Run
-from specviz.loop.machine import computed_by, identity, thread_count
+from specviz.loop.machine import computed_by, identity
 from specviz.measure import peers, timing
 from specviz.measure.benches.trees import draft_sizes, groups
 from specviz.measure.calibrate import calibrate
@@ -362,18 +362,11 @@ class Stage:
 
     def _llama(self, lookup: bool) -> peers.LlamaCppPeer:
         values = methods.find(LOOKUP)().values
-        longest = max(map(len, self.texts + self.others))
-        return peers.LlamaCppPeer(
-            SimpleNamespace(
-                path=gguf_file(self.model), eos=self.model.eos, threads=thread_count(self.model),
-                gpu_layers=getattr(self.model, "gpu_layers", 0),
-                # No longer than needed: with prompt lookup a row of scores is kept for every position. Its
-                # drafts run past the last token, which llama-cpp-python does not check.
-                max_length=longest + self.most + values["draft_length"],
-            ),
-            self.most,
-            (values["ngram_max"], values["draft_length"]) if lookup else None,
-        )  # fmt: skip
+        # No longer than needed: with prompt lookup a row of scores is kept for every position. Its drafts run
+        # past the last token, which llama-cpp-python does not check.
+        length = max(map(len, self.texts + self.others)) + self.most + values["draft_length"]
+        given = (values["ngram_max"], values["draft_length"]) if lookup else None
+        return peers.LlamaCppPeer(self.model, self.most, given, length)
 
     def prepare(self, tick: Callable[[str], None]) -> None:
         """Fill the warm stores with all other prompts; every other contender decodes one of them."""

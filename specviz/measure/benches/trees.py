@@ -239,20 +239,13 @@ def _grouped(
 
 def _split(side: Side, trace: Trace) -> Settings:
     """Milliseconds of each phase per cycle, and the share of a cycle that is not the target's pass."""
-    cycles = trace.cycles
-    steps = cycles[cycles["cycle"] > 0]
-    count = max(len(steps), 1)
-    phases = {name: 1e3 * float(steps[f"{name}_time"].sum()) / count for name in PHASES[:-1]}
-    covered = 1e3 * float(cycles["duration"].sum())
-    wall = sum(
-        1e3 * float((text["start"] + text["duration"]).max() - text["start"].min())
-        for _, text in cycles.groupby("prompt")
-    )
-    inside, between = sum(phases.values()), (wall - covered) / count
+    steps = trace.cycles[trace.cycles["cycle"] > 0]
+    count, spent = max(len(steps), 1), timing.phase_seconds(trace)
+    phases = {name: 1e3 * spent[name] / count for name in PHASES}
+    inside = sum(phases[name] for name in schema.PHASES)
     return {
         "method": side.method, "memory": side.memory or None, "g": side.g,
-        "drafted": float(steps["sent"].sum()) / count, **phases, "between": between,
-        "cycle": inside + between,
+        "drafted": float(steps["sent"].sum()) / count, **phases, "cycle": inside + phases["between"],
         "share": (inside - phases["forward"]) / inside if inside else float("nan"),
     }  # fmt: skip
 

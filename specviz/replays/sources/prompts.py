@@ -545,9 +545,9 @@ def batches(recipe: Recipe, options: RunOptions) -> Measurement:
     options = replace(options, practice=tuple(rest or warm))
     values = {"draft_size": options.best("unispec")}
     sizes = filled(recipe.options["sizes"], len(chosen), made, "batch_size")
-    report = batch_bench.measure(
-        options.model, [], chosen, (BASELINE, "unispec"), sizes, options.rounds,
-        options.max_new_tokens, options.tick, {"unispec": values},
+    report = batch_bench.bench(
+        options.model, [], chosen, only=(BASELINE, "unispec"), sizes=sizes, rounds=options.rounds,
+        max_new_tokens=options.max_new_tokens, values={"unispec": values}, tick=options.tick,
     )  # fmt: skip
     made.notes += [*report.notes[:1], options.calibrated_words("unispec")]
     made.by("unispec", values)
