@@ -394,8 +394,9 @@ more = {
     },
 }[pair]
 ways = {"speculative": {"draft": draft, "draft_length": 2}, **more, "prompt_lookup": {"draft_length": 2}}
-seven = {"smollm2": sv.suite("everyday", each=1), "town": sv.suite("town", language="en", each=1)}
-seven = [{"prompt": entry["turns"][0]} for entry in seven[pair]]  # one of each kind of work
+entries = {"smollm2": sv.suite("everyday", each=1), "town": sv.suite("town", language="en", each=1)}[pair]
+of_a_kind = {entry["kind"]: {"prompt": entry["turns"][0]} for entry in entries}
+seven = list(of_a_kind.values())
 length = {"smollm2": 32, "town": 48}[pair]
 plain = sv.generate(target, seven, "autoregressive", max_new_tokens=length)
 methods = {way: sv.generate(target, seven, way, max_new_tokens=length, **how) for way, how in ways.items()}

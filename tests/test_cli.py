@@ -945,6 +945,7 @@ def test_what_a_method_learnt_is_kept_in_a_file(say, here):
         ("prompt", "p.txt", 1, "--resume"),
         ("run", "p.jsonl", 1, "--resume"),  # the second turn of a conversation
         ("run", "p.jsonl", 2, "--force"),
+        ("run", "full.jsonl", 2, "--force"),  # the second turn has no room
     ],
 )
 def test_what_is_advised_after_ctrl_c_works(here, say, monkeypatch, keep, file, last, option):
@@ -953,6 +954,8 @@ def test_what_is_advised_after_ctrl_c_works(here, say, monkeypatch, keep, file, 
     (here / "p.jsonl").write_text(
         '{"turns": ["The cook saw the cook.", "Tom was tired."]}\n{"prompt": "Who?"}\n'
     )
+    full = {"turns": ["The cook saw the cook.", "Tom was tired. " * 400]}
+    (here / "full.jsonl").write_text(json.dumps(full) + '\n{"prompt": "Who?"}\n')
     ask = ("generate", "unispec", "--set", f"keep={keep}", "--prompts", file, "-n", 4)
     ask += ("--out", "o.parquet", "--save-store", "a.store")
     decode = loop.decode
@@ -969,7 +972,7 @@ def test_what_is_advised_after_ctrl_c_works(here, say, monkeypatch, keep, file, 
         status, out, _ = say(*ask)
     assert status == 130
     assert re.findall("with (--resume|--force)", out.splitlines()[-1]) == [option]
-    made = ["o.html", "o.parquet", "p.jsonl", "p.txt"]
+    made = ["full.jsonl", "o.html", "o.parquet", "p.jsonl", "p.txt"]
     assert files(here) == ["a.store"] * (option == "--force") + made
     status, out, err = say(*ask, option)
     assert status == 0, err

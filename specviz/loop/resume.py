@@ -77,8 +77,6 @@ class SavedRun:
             raise ParameterError(f"{self.path} holds texts on which {DIVERGED}: choose another path")
         self._check_same(metadata)
         saved, number, ended = self.run["prompts"] or [], 0, self.ended()
-        # Turns that were left out because their conversation had filled the context.
-        ended |= {i for i, each in enumerate(saved) if each.get("turn") and each.get("tokens") == []}
         for i, texts in enumerate(records):
             there = saved[number : number + len(texts)]
             for old, new in zip(there, json.loads(dump(texts))):
@@ -134,14 +132,18 @@ class SavedRun:
                 raise ParameterError(f"{self.path} was decoded with {there}, this run has {now}{_OTHERWISE}")
 
     def ended(self) -> set[int]:
-        """Texts that ended by themselves; not a cut-off run's last stream, since every update of it ends."""
+        """Texts that need not be decoded again: they ended, or their conversation had filled the context.
+
+        A cut-off run's last stream has not ended, since every update of it ends.
+        """
         assert self.table is not None
         cycles = self.table.select(["prompt", "update", "cycle", "end", "source"]).to_pandas()
         last = cycles.sort_values(["update", "cycle"]).groupby("prompt").tail(1)
         ended = set(last.loc[last["end"].notna() & (last["end"] != "interrupted"), "prompt"].tolist())
         if cycles["source"].notna().any() and not self.run["complete"]:
             ended.discard(int(cycles["prompt"].max()))
-        return ended
+        saved = enumerate(self.run["prompts"] or [])
+        return ended | {i for i, each in saved if each.get("turn") and each.get("tokens") == []}
 
     def has_prompt(self, texts: Sequence[int]) -> bool:
         """Whether all texts of some prompt have ended, if prompt i consists of ``texts[i]`` turns."""

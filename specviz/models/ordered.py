@@ -49,8 +49,9 @@ SHORT = 1 << 22
 # Nodes of drafts with which attention is tested; every other one after each text.
 TREES = (5, 20, 37, 70, 100)
 WIDE = (9, 40)  # numbers of queries in these tests
-ROUNDED = 30_000  # 16-bit sums that are compared for each of `WIDTHS`
+ROUNDED = 30_000  # least number of 16-bit sums that are compared for each of `WIDTHS`
 CANCELLED = 6_000  # the same for sums that cancel, of which far more differ if their order changes
+MANY = 30_000  # outputs of a row from which on three rows are compared, instead of all
 LANES = 64  # most numbers that a vector loop processes at once; a remainder is computed one by one
 SERIAL = 1 << 15  # elements up to which torch runs a loop on one thread
 
@@ -459,21 +460,21 @@ def _keeps(product: Lines) -> bool:
     x = torch.randn(max(least, WIDTHS[-1]), width, generator=numbers).to(product.weights[0])
     if not _alike(product, x, whole=bool(least)):
         return False
-    return not cancels or _alike(*_cancelling(product, numbers), whole=size <= ROUNDED)
+    return not cancels or _alike(*_cancelling(product, numbers), whole=size < MANY)
 
 
 @torch.inference_mode(
     False
 )  # layouts are cached by the parameter's version, which inference tensors do not have
 def _cancelling(product: Lines, numbers: torch.Generator) -> tuple[Lines, torch.Tensor]:
-    """A product of the same shape with other weights, and rows whose sums cancel except for one small term.
+    """A product of the same shape with other weights, and rows whose sums cancel except for a small term.
 
     The remaining sum is then as small as its rounding errors, which depend on the order.
     """
     layers = []
     for weight in product.weights:
         half = torch.randn(len(weight), weight.shape[1] // 2, generator=numbers)
-        rest = torch.zeros(len(weight), weight.shape[1] % 2)
+        rest = torch.randn(len(weight), weight.shape[1] % 2, generator=numbers)
         layer = torch.nn.Linear(weight.shape[1], len(weight), bias=False, device="meta")
         layer.weight = torch.nn.Parameter(torch.cat([half, half, rest], 1).to(weight), requires_grad=False)
         layers.append(layer)
@@ -481,7 +482,7 @@ def _cancelling(product: Lines, numbers: torch.Generator) -> tuple[Lines, torch.
     made.divide(product.cut)
     size, width = product.weights[0].shape
     x = torch.randn(max(CANCELLED // size, WIDTHS[-1]), width // 2, generator=numbers)
-    x = torch.cat([x, -x, torch.zeros(len(x), width % 2)], 1)
+    x = torch.cat([x, -x, torch.full((len(x), width % 2), 1e-4)], 1)
     x[:, 0] = 1e-4
     x[:, width // 2] = 0
     return made, x.to(product.weights[0])
@@ -489,25 +490,19 @@ def _cancelling(product: Lines, numbers: torch.Generator) -> tuple[Lines, torch.
 
 def _alike(product: Lines, x: torch.Tensor, whole: bool) -> bool:
     """Whether rows get the same bits in each of `WIDTHS` as alone; tests all rows if `whole`, else three."""
-    size = product.weights[0].shape[0]
-
-    def added(rows: torch.Tensor) -> torch.Tensor:
-        return product.add(rows, rows.new_ones(len(rows), size))
-
     few = sum(weight.numel() for weight in product.weights) <= SHORT
     widths = sorted({*WIDTHS, *range(2, EVERY + 1)}) if few else WIDTHS
-    for computed in (product, added)[: 1 + (len(product.weights) == 1)]:  # `add` takes single matrices only
-        alone: dict[int, torch.Tensor] = {}  # each row is computed alone once, for all widths
-        for n in widths:
-            for first in range(0, len(x) - n + 1, n) if whole and n in WIDTHS else [0]:
-                several = computed(x[first : first + n].clone())
-                rows = list(range(n)) if whole else sorted({0, n // 2, n - 1})
-                for row in rows:
-                    if (at := first + row) not in alone:
-                        alone[at] = computed(x[at : at + 1])
-                single = torch.cat([alone[first + row] for row in rows])
-                if not torch.equal(several if whole else several[rows], single):
-                    return False
+    alone: dict[int, torch.Tensor] = {}  # each row is computed alone once, for all widths
+    for n in widths:
+        for first in range(0, len(x) - n + 1, n) if whole and n in WIDTHS else [0]:
+            several = product(x[first : first + n].clone())
+            rows = list(range(n)) if whole else sorted({0, n // 2, n - 1})
+            for row in rows:
+                if (at := first + row) not in alone:
+                    alone[at] = product(x[at : at + 1])
+            single = torch.cat([alone[first + row] for row in rows])
+            if not torch.equal(several if whole else several[rows], single):
+                return False
     return True
 
 

@@ -347,7 +347,7 @@ class TreeLane {
 		const sign = (kind, draw, crossed) => s("svg", { viewBox: "-8 -8 16 16", class: "sign", "aria-hidden": "true" }, s("path", { class: kind, d: draw(0, 0, 5) }), crossed ? s("path.cross.rejected", { d: cross(0, 0, 4) }) : "");
 		const marks = fates.map((name) => [boxes.has(name) ? h("b", { class: `m ${name}` }, STATUS_MARKS[name]) : sign(`spot ${name} b2`, dot, name === "rejected"), name === "unsent" && this.plan.branching ? "over the budget" : record.header.short[name], record.header.fates[name]]);
 		if (phase > 0 && cycle.extra >= 0) marks.push([h("b", { class: `m extra ${cycle.kind.name}` }, cycle.kind.mark || "▸"), cycle.kind.word, cycle.kind.meaning]);
-		const bars = cycle.n && (!small || boxes.size) ? [...(believed ? [h("span", h("i.bar-q"), `drafter's ${record.a.node_q ? "probability" : record.a.node_confidence ? "confidence" : "score"}`)] : []), ...(phase > 0 ? [h("span", h("i.bar-p"), "target's")] : [])] : [];
+		const bars = cycle.n && (!small || boxes.size) ? [...(believed ? [h("span", h("i.bar-q"), `drafter's ${record.a.node_q ? "probability" : record.a.node_confidence ? "confidence" : "score"}`)] : []), ...(phase > 0 ? [h("span", h("i.bar-p"), "target's p")] : [])] : [];
 		const from = sources.length ? [h("span.from", "from the ", ...sources.map((word) => h("span", sign("origin own", shape(word)), sourceWord(word))))] : [];
 		this.legend.replaceChildren(...bars, ...marks.map(([mark, what, title]) => h("span", { title }, mark, ` ${what}`)), ...from);
 	}

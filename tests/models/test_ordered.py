@@ -470,7 +470,7 @@ def test_products_are_compared_row_by_row():
         line.product = kept
 
 
-@pytest.mark.parametrize(("size", "width"), [(16, 16), (61, 64)])
+@pytest.mark.parametrize(("size", "width"), [(16, 16), (61, 64), (16, 65)])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_another_order_of_two_terms_is_noticed_in_16_bits(size, width, swapped, monkeypatch):
     """In bfloat16 nearly all sums of random terms would be rounded to the same number."""
