@@ -43,14 +43,16 @@ class Records:
     def __init__(self, traces: list[Decoded], sampling: Sampling, bound: float, most: int) -> None:
         self.sampling, self.bound = sampling, bound
         self.bugs: list[Difference] = []
-        self._texts: dict[int, tuple[list[int], list[int], Trace, int]] = {}
+        self._texts: dict[int, tuple[list[int], list[int], dict[str, pd.DataFrame]]] = {}
         for first, trace, texts in traces:
             for prompt, words in (*_again(trace, texts), *_gaps(trace), *_windows(trace)):
                 self.bugs.append(Difference(first + int(prompt), -1, "bug", words))
             prompts = [p["tokens"] for p in trace.run["prompts"]]
+            tables = _tables(trace)
             for prompt in sorted(texts)[:: max(1, len(texts) // most)][:most]:
                 if texts[prompt]:
-                    self._texts[first + prompt] = prompts[prompt], texts[prompt], trace, prompt
+                    own = {name: table[table["prompt"] == prompt] for name, table in tables.items()}
+                    self._texts[first + prompt] = prompts[prompt], texts[prompt], own
 
     def compare(self, number: int, rows_of: Callable[[list[int], list[int]], Tensor]) -> None:
         """Compare a prompt's recorded probabilities with the target's, if it is among those to compare.
@@ -64,13 +66,13 @@ class Records:
         """
         if number not in self._texts:
             return
-        prompt, text, trace, place = self._texts.pop(number)
+        prompt, text, tables = self._texts.pop(number)
         rows = rows_of(prompt, text)
         plain = rows.softmax(-1).cpu().numpy()
         warped = plain if self.sampling.greedy else self.sampling.probabilities(rows).cpu().numpy()
         # Dividing logits by a temperature scales the error of the probabilities.
         drawn = self.bound if self.sampling.greedy else self.bound * max(1, 0.5 / self.sampling.temperature)
-        worst = _compare(_tables(trace.select(prompt=place)), plain, warped, self.bound, drawn)
+        worst = _compare(tables, plain, warped, self.bound, drawn)
         if worst is not None:
             self.bugs.append(Difference(number, *worst))
 
@@ -158,7 +160,9 @@ def _tables(trace: Trace) -> dict[str, pd.DataFrame]:
     depths = trace.nodes[["prompt", "cycle", "node", "depth"]]
     tops = tops.merge(depths, how="left", on=["prompt", "cycle", "node"])
     tops["depth"] = tops["depth"].fillna(0)
-    return {"outputs": trace.outputs, "nodes": nodes, "tops": tops}
+    columns = ["prompt", "token", "p", "keep", "depth"]
+    outputs = trace.outputs[["prompt", "token", "p", "position"]]
+    return {"outputs": outputs, "nodes": nodes[columns], "tops": tops[columns]}
 
 
 def _compare(

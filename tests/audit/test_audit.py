@@ -36,6 +36,7 @@ from specviz.methods.base import Verdict
 from specviz.methods.sampling import Sampling
 from specviz.models import Model, kernels
 from specviz.suites.frozen import frozen
+from specviz.trace import Trace
 
 PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 14)]
 LENGTH = 24
@@ -181,6 +182,28 @@ def test_a_wrong_record_is_a_bug(pair, column):
         result = run(pair, ["speculative"], PROMPTS[:3])
     assert result.rows[0].bug == 3
     assert "recorded" in str(result.rows[0].differences[0])
+
+
+@pytest.mark.parametrize("column", ["out_p", "node_p", "pred_top_p"])
+def test_a_wrong_record_is_a_bug_of_its_own_text(pair, column):
+    """The tables of all texts are read at once, and each is compared with its own part."""
+    real, reads = reduce.Batch.columns, []
+
+    def wrong(batch):
+        columns = real(batch)
+        values, count = columns[column]
+        second = np.repeat(np.array(columns["prompt"]) == 1, np.maximum(count, 0))
+        return columns | {column: (np.where(second, values * np.float32(0.9), values), count)}
+
+    def tops(trace, group, real=Trace.tops):
+        reads.append(group)
+        return real(trace, group)
+
+    with patch.object(reduce.Batch, "columns", wrong), patch.object(Trace, "tops", tops):
+        result = run(pair, ["speculative"], PROMPTS[:3])
+    assert [difference.prompt for difference in result.rows[0].differences] == [1]
+    assert "recorded" in str(result.rows[0].differences[0])
+    assert reads == ["pred"]
 
 
 def test_a_decision_that_the_record_does_not_repeat_is_a_bug(pair):
