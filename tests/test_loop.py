@@ -6,11 +6,14 @@ import copy
 import subprocess
 import sys
 from contextlib import closing
+from itertools import chain, count
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny import TableModel, llama
 
 import specviz
@@ -21,6 +24,7 @@ from specviz.loop.cycle import ending
 from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import calibration_setting, identity, machine_of
 from specviz.methods import find
+from specviz.schema import column_of
 from specviz.trace import Recorder
 from specviz.trace.files import GROWTH
 
@@ -178,20 +182,94 @@ def test_of_a_tree_only_the_predictions_that_are_kept_are_held(pair):
     assert reducer.held
 
 
+@pytest.mark.parametrize("few", ["specviz.trace.recorder.BATCH", "specviz.loop.reduce.HELD_LOGITS"])
+@pytest.mark.parametrize("method", ["bild", "speculative", "token_recycling"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_batches_join(pair, temperature, monkeypatch):
+def test_batches_join(pair, temperature, method, few, monkeypatch):
     target, drafter = pair
     options = {"draft": drafter, "max_new_tokens": 40, "temperature": temperature}
-    together = specviz.generate(target, [[3, 4, 5], [9]], "bild", **options)
-    monkeypatch.setattr("specviz.trace.recorder.BATCH", 3)
-    apart = specviz.generate(target, [[3, 4, 5], [9]], "bild", **options)
+    together = specviz.generate(target, [[3, 4, 5], [9]], method, **options)
+    monkeypatch.setattr(few, 3)
+    apart = specviz.generate(target, [[3, 4, 5], [9]], method, **options)
     phases = [f"{phase}_time" for phase in ("draft", "forward", "verify", "commit")]
     for name in ("cycles", "nodes", "outputs"):
         timed = ["run", "start", "duration", *phases]
         a, b = (getattr(t, name).drop(columns=timed, errors="ignore") for t in (together, apart))
         assert a.equals(b)
+    assert apart.tops("pred").drop(columns="run").equals(together.tops("pred").drop(columns="run"))
     cycles = apart.cycles
     assert (np.diff(cycles["start"]) >= cycles["duration"][:-1]).all()  # cycles do not overlap
+
+
+def test_reduced_cycles_wait_until_many_can_be_recorded(pair, monkeypatch):
+    calls = []
+    for owner, name in ((reduce.Batch, "columns"), (Recorder, "_convert")):
+        real = getattr(owner, name)
+
+        def counted(*arguments, name=name, real=real):
+            calls.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, counted)
+    monkeypatch.setattr(reduce, "HELD_LOGITS", 0)  # nothing but the last cycle is held
+    monkeypatch.setattr("specviz.trace.recorder.BATCH", 8)
+    trace = specviz.generate(pair[0], [3, 4, 5], draft=pair[1], max_new_tokens=80)
+    cycles = len(trace.cycles)
+    assert calls.count("columns") > cycles - 2 > 16
+    assert calls.count("_convert") <= 1 + cycles // 8
+
+
+LISTS = {"node_token": 1, "node_parent": 1, "node_q": 1, "node_met": 1, column_of("age"): 1}
+LISTS |= {"node_top_token": 2, "node_top_p": 2}  # entries per node
+OPTIONAL = (("node_q",), ("node_met",), (column_of("age"),), ("node_top_token", "node_top_p"))
+
+
+def recorded_cycle(number, nodes, given):
+    """A cycle's columns as `Recorder.add` takes them; -1 nodes are no draft."""
+    cycle = {"prompt": 0, "cycle": number, "stop": ["cap", None, "end"][number % 3]}
+    if nodes < 0:
+        return cycle
+    names = ["node_token", "node_parent", *(name for i in given for name in OPTIONAL[i])]
+    lists = {name: number + np.arange(LISTS[name] * nodes) / 8 for name in names}
+    for name in ("node_token", "node_top_token"):
+        if name in lists:
+            lists[name] = (8 * lists[name]).astype(int)
+    lists["node_parent"] = np.full(nodes, -1)
+    if "node_met" in lists:
+        lists["node_met"] = np.arange(number, number + nodes) % 3 == 0
+    return cycle | lists | ({"top_k": 2} if "node_top_p" in lists else {})
+
+
+def part_of(cycles):
+    """These cycles' columns as they are after their reduction."""
+    columns = {name: tuple(cycle[name] for cycle in cycles) for name in ("prompt", "cycle", "stop")}
+    columns["top_k"] = np.array([cycle.get("top_k", np.nan) for cycle in cycles])
+    for name in LISTS:
+        if any(name in cycle for cycle in cycles):
+            entries = np.concatenate([cycle[name] for cycle in cycles if name in cycle])
+            counts = np.array([len(cycle[name]) if name in cycle else -1 for cycle in cycles])
+            columns[name] = entries.tolist() if name == "node_token" else entries, counts
+    return columns
+
+
+CYCLE = st.tuples(st.integers(-1, 3), st.sets(st.integers(0, len(OPTIONAL) - 1)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(CYCLE, min_size=1, max_size=3), min_size=1, max_size=5))
+def test_parts_join_to_the_columns_of_their_cycles(parts):
+    """Whatever list columns a part has, with entries or without, and with two cycles as with one."""
+    number = count()
+    parts = [[recorded_cycle(next(number), *each) for each in part] for part in parts]
+    alone, joined = Recorder({"run": "r", "method": "m"}), Recorder({"run": "r", "method": "m"})
+    for cycle in chain.from_iterable(parts):
+        alone.add(cycle)
+    columns = reduce.joined([part_of(part) for part in parts])
+    joined.extend(columns, reduce.cycle_count(columns))
+    expected, trace = alone.close(), joined.close()
+    assert trace.cycles.equals(expected.cycles)
+    assert trace.nodes.equals(expected.nodes)
+    assert trace.tops("node").equals(expected.tops("node"))
 
 
 def test_without_a_record_the_text_is_left(pair):
@@ -233,7 +311,12 @@ def test_interrupted(table, method, monkeypatch, tmp_path):
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(
     ("owner", "name", "expected"),
-    [(reduce.Batch, "columns", 4), (Recorder, "_convert", 4), (Recorder, "_new_pieces", 5)],
+    [
+        (reduce.Batch, "columns", 4),
+        (reduce, "joined", 4),
+        (Recorder, "_convert", 4),
+        (Recorder, "_new_pieces", 5),
+    ],
 )
 def test_interrupted_while_cycles_become_columns(pair, batch, owner, name, expected, monkeypatch, tmp_path):
     calls, real = [], getattr(owner, name)
@@ -246,6 +329,7 @@ def test_interrupted_while_cycles_become_columns(pair, batch, owner, name, expec
 
     monkeypatch.setattr(owner, name, interrupted)
     monkeypatch.setattr(reduce, "HELD_LOGITS", 48 * 40)  # so that there are many
+    monkeypatch.setattr("specviz.trace.recorder.BATCH", 8)
     options = {"draft": pair[1], "max_new_tokens": 80, "batch": batch, "out": tmp_path / "run.parquet"}
     run, seen = specviz.stream(pair[0], [[3, 4, 5], [9]], **options), {}
     for cycle in run:

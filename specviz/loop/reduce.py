@@ -2,7 +2,9 @@
 
 Between two passes of a model the processor's caches are cold, so reducing one cycle alone costs several times
 as much as reducing it among many. Cycles are therefore held and reduced in batches. Their words and numbers
-are appended to long lists, one per column; their logits are reduced to a few numbers.
+are appended to long lists, one per column; their logits are reduced to a few numbers. Logits are large, so
+few cycles with a large vocabulary can be held. Recording a few cycles costs as much as recording a hundred,
+so reduced ones wait until the recorder wants them.
 
 Predictions (``pred_*``, ranks) and the drafter's signals (``node_confidence`` ...) use the plain
 softmax, so that runs at different temperatures can be compared. ``node_p``, ``node_q`` and ``out_p`` are the
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -41,6 +44,7 @@ KEPT = ("accepted", "rejected", "unsent", "below_budget")  # nodes whose target 
 Entry: TypeAlias = Any  # an entry of a list column: a word or a number
 
 scalars_of = attrgetter(*SCALARS)
+SINGLE = {column.name for column in schema.COLUMNS if not column.type.startswith("list<")}
 
 
 class Reducer:
@@ -65,14 +69,18 @@ class Reducer:
         self.top = max(TOP, learned_top_k) if record == "all" else TOP
         self.held: list[Cycle] = []
         self.rows = self.vocabulary = 0  # rows of logits held, and their length
+        self.reduced: list[Columns] = []  # reduced cycles that the recorder has not received yet
         self.last: tuple[Mark, float] | None = None  # last begin mark, and its seconds from the run's start
 
     def add(self, *cycles: Cycle) -> None:
         """Add finished cycles that ran together."""
         for cycle in cycles:
             self._hold(cycle)
-        if self.rows * self.vocabulary > HELD_LOGITS or self.recorder.due(len(self.held) - len(cycles)):
-            self.flush(self._first_held_back())
+        due = self.recorder.due(sum(map(cycle_count, self.reduced)) + len(self.held) - len(cycles))
+        if due or self.rows * self.vocabulary > HELD_LOGITS:
+            self._reduce(self._first_held_back())
+        if due:
+            self._write()
 
     def _hold(self, cycle: Cycle) -> None:
         draft, scores = cycle.draft, cycle.scores
@@ -113,27 +121,35 @@ class Reducer:
         for i in self._last().values():
             self.held[i].end = "interrupted"
 
-    def flush(self, count: int | None = None) -> None:
-        """Hand the first `count` held cycles, or all of them, to the recorder.
+    def flush(self) -> None:
+        """Hand all held cycles to the recorder."""
+        self._reduce(len(self.held))
+        self._write()
 
-        They stay held until only the writing is left, so that Ctrl-C in between loses none of them.
-        """
-        held = self.held[:count]
-        if not held:
+    def _reduce(self, count: int) -> None:
+        """Reduce the first `count` held cycles; they stay held until then, so that Ctrl-C loses none."""
+        if not count:
             self.rows = 0
             return
         batch = Batch(self.record, self.top)
         with torch.inference_mode():
-            for cycle in held:
+            for cycle in self.held[:count]:
                 batch.add(cycle)
             columns = batch.columns()
         last = self.last
         if self.record is not None and self.clock is not None:
             columns |= self._times(batch, columns, self.clock)
             last = batch.marks[-5], float(columns["start"][-1])
-        write = self.recorder.prepare(columns, len(held))
-        self.held, self.rows, self.last = self.held[len(held) :], 0, last
-        write()
+        reduced = [*self.reduced, columns]
+        self.reduced, self.held, self.rows, self.last = reduced, self.held[count:], 0, last
+
+    def _write(self) -> None:
+        """Hand the reduced cycles to the recorder; they are kept until only the writing is left."""
+        if self.reduced:
+            columns = joined(self.reduced)
+            write = self.recorder.prepare(columns, cycle_count(columns))
+            self.reduced = []
+            write()
 
     def _times(self, batch: Batch, columns: Columns, clock: Clock) -> Columns:
         """Phase and pass times from the marks."""
@@ -545,6 +561,29 @@ class Batch:
             count, cycles = count.copy(), [cycle for cycle, *_ in overrides]
             count[cycles] = nodes[cycles]
             columns[column] = present(full, count, nodes)
+
+
+def cycle_count(columns: Columns) -> int:
+    """Number of cycles that the columns hold."""
+    return len(columns["prompt"])
+
+
+def joined(parts: list[Columns]) -> Columns:
+    """Join the columns of successive cycles; a list column that one of the parts lacks is null there."""
+    columns: Columns = {}
+    for name in dict.fromkeys(chain.from_iterable(parts)):
+        given = [part[name] for part in parts if name in part]
+        if name in SINGLE:
+            columns[name] = concatenated(given)
+        else:
+            counts = [part[name][1] if name in part else np.full(cycle_count(part), -1) for part in parts]
+            columns[name] = concatenated([entries for entries, _ in given]), np.concatenate(counts)
+    return columns
+
+
+def concatenated(parts: Sequence[Sequence[Entry] | np.ndarray]) -> list[Entry] | np.ndarray:
+    """Concatenate arrays, or lists and tuples."""
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [*chain.from_iterable(parts)]
 
 
 def starts(count: np.ndarray) -> np.ndarray:
