@@ -79,7 +79,7 @@ def test_help_and_version_need_nothing():
         "assert run(['--help']) == run(['--version']) == run([]) == run(['bench']) == 0\n"
         "names = 'demo generate show audit bench models suites lab'.split()\n"
         "assert all(run([name, '--help']) == 0 for name in names)\n"
-        "heavy = {'torch', 'transformers', 'pandas', 'matplotlib', 'plotly'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'pandas', 'matplotlib', 'plotly'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=120)
@@ -87,6 +87,22 @@ def test_help_and_version_need_nothing():
     for command in ("demo", "generate", "show", "audit", "bench", "models", "suites", "lab"):
         assert f"\n  {command}" in done.stdout
     assert not re.search(r"^  .*\.\.\.$", done.stdout, re.M), "each command's first sentence fits into a line"
+
+
+def test_a_command_that_is_declared_alone_has_the_same_help(say, capsys):
+    def names(command, path=()):
+        for name, inner in getattr(command, "commands", {}).items():
+            yield (*path, name)
+            yield from names(inner, (*path, name))
+
+    whole = cli._command()
+    every = list(names(whole))
+    assert ("show",) in every and ("models", "get") in every
+    for words in every:
+        assert list(cli._command(words[0]).commands) == [words[0]]
+        whole.main([*words, "--help"], "specviz", standalone_mode=False)
+        want = capsys.readouterr().out
+        assert say(*words, "--help") == (0, want, "") and "Usage: specviz" in want
 
 
 def test_generate_show(here, say, folders):

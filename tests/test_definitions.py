@@ -191,6 +191,18 @@ def test_a_draft_is_what_the_target_read():
     assert steps["drafted"].tolist() == steps["depth"].tolist() == [2, 1, 0]
 
 
+def test_counts_are_the_callers_own():
+    trace = decode([[A, R], [A]])
+    own, want = metrics.counts(trace), values(trace)
+    own.requests["accepted"], own.steps["accepted"] = 0, 0
+    own.left_out.loc[0] = 1, "mine"
+    again = metrics.counts(trace)
+    assert values(trace) == want and again.total("accepted") == 2 and again.left_out.empty
+    longer = decode([[A, R], [A]], [[A]])
+    parts = (longer, longer.select(prompt=0), longer.select(prompt=1))
+    assert [metrics.counts(part).total("accepted") for part in parts] == [3, 2, 1]
+
+
 def test_a_window_is_sent_but_is_no_draft(tmp_path):
     recorder = Recorder({"run": "l", "method": "lookahead", "prompts": [{"tokens": [7]}]})
     recorder.add({"cycle": 0, "prompt": 0})

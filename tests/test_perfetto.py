@@ -113,3 +113,14 @@ def test_a_character_of_several_tokens_is_one_character(tmp_path):
     recorder.add({"cycle": 2, "start": 1.0, "duration": 1.0, "out_token": [0], "out_position": [3]})
     cycles = [e for e in events_of(recorder.close(), tmp_path) if e["name"].startswith("cycle")]
     assert [e["args"]["text"] for e in cycles if e["ph"] == "X"] == ["猫", r"\xe7"]
+
+
+def test_a_cycle_has_the_text_of_its_own_prompt_and_update(tmp_path):
+    recorder = Recorder(metadata("autoregressive", prompts=2), piece=lambda token: b"%d" % token)
+    times = {"duration": 1.0, "out_position": [0], "out_origin": ["plain"]}
+    for token, (prompt, update) in enumerate([(0, 0), (0, 1), (1, 0)]):
+        place = {"prompt": prompt, "update": update, "start": 2.0 * token}
+        recorder.add({"cycle": 0, "source": "x", "arrival": 0.0, "duration": 0.5} | place)
+        recorder.add({"cycle": 1, "out_token": [token]} | times | place | {"start": 2.0 * token + 0.5})
+    cycles = [e for e in events_of(recorder.close(), tmp_path) if e["name"].startswith("cycle")]
+    assert [e["args"]["text"] for e in cycles if e["ph"] == "X"] == ["0", "1", "2"]

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from functools import cache
 from types import FrameType
 from typing import Annotated, Any
@@ -66,8 +67,8 @@ for command in (
     models.datastore, sources.suites, lessons.exercises, doctoring.doctor,
     publishing.site,
 ):  # fmt: skip
-    app.command()(command)
-app.command(context_settings={"ignore_unknown_options": True})(lessons.lab)
+    app.command(command.__name__)(command)
+app.command("lab", context_settings={"ignore_unknown_options": True})(lessons.lab)
 app.command("import")(looking.import_counts)
 app.callback(invoke_without_command=True)(_doors)
 for name, group in (
@@ -116,16 +117,23 @@ def _noting(interrupted: list[int]) -> Iterator[None]:
 
 
 @cache
-def _command() -> Any:
-    """The parsed declarations of all commands; they take a large part of a second to read."""
-    return typer.main.get_command(app)
+def _command(first: str = "") -> Any:
+    """The parsed declarations of the command or group named `first`; without one, those of all.
+
+    Reading all of them takes a large part of a second, so a call reads only those of its own command.
+    """
+    own = copy(app)
+    own.registered_commands = [each for each in app.registered_commands if each.name == first]
+    own.registered_groups = [each for each in app.registered_groups if each.name == first]
+    return typer.main.get_command(own if own.registered_commands or own.registered_groups else app)
 
 
 def _run(arguments: list[str] | None) -> int:
     # typer may bring its own copy of click: reach the base class of its errors through a public name.
     complaint: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        status = _command().main(arguments, "specviz", standalone_mode=False)
+        status = _command(*words[:1]).main(arguments, "specviz", standalone_mode=False)
         sys.stdout.flush()
         if status == 130:  # newer versions of typer return this on Ctrl-C, older ones raise Abort
             raise KeyboardInterrupt

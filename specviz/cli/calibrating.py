@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specviz.calibration import FOLDER
 from specviz.cli.arguments import listed, on_threads, parameters_of, writable
 from specviz.cli.options import (
     Device,
@@ -77,6 +76,7 @@ def calibrate(
         raise ParameterError(f"--prompts takes a suite or a file; for a count, use --number {prompts}")
     with loading():
         from specviz import methods
+        from specviz.calibration import FOLDER
         from specviz.loop.machine import calibrate_options
         from specviz.measure.calibrate import calibrate as measure
         from specviz.measure.calibrate import check_sizes

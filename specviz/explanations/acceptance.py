@@ -33,7 +33,7 @@ def positions(source: Trace | Counts) -> pd.DataFrame | None:
 
 def draft_counts(trace: Trace) -> pd.DataFrame:
     """One row per cycle after the prefill, in order: ``context``, its draft's ``sent`` tokens and ``depth``,
-    and how many were ``accepted``."""
+    and how many were ``accepted``. The functions below take it as `steps`."""
     keys = ["run", "prompt", "cycle"]
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0][[*keys, "context"]].reset_index(drop=True)
@@ -44,7 +44,7 @@ def draft_counts(trace: Trace) -> pd.DataFrame:
     return steps.fillna({"accepted": 0}).sort_values(keys, ignore_index=True)
 
 
-def contexts(trace: Trace) -> pd.DataFrame:
+def contexts(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     """Acceptance by the number of tokens before the cycle, in quarters of the cycles.
 
     Returns
@@ -58,7 +58,7 @@ def contexts(trace: Trace) -> pd.DataFrame:
 
     from specviz.explanations.costs import steps_of
 
-    steps = draft_counts(trace).dropna(subset="context")
+    steps = steps.dropna(subset="context")
     columns = ["low", "high", "cycles", "first", "accepted", "forward"]
     if len(steps) < BINS * LEAST:
         return pd.DataFrame(columns=columns)
@@ -78,7 +78,7 @@ def contexts(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def starts(trace: Trace) -> pd.DataFrame:
+def starts(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     """The first position's acceptance by how the previous cycle ended: why it is no rate over all places.
 
     Returns
@@ -89,7 +89,6 @@ def starts(trace: Trace) -> pd.DataFrame:
     """
     import pandas as pd
 
-    steps = draft_counts(trace)
     # The last token shows how the draft ended. Its length does not: it includes other branches and tokens
     # cut at the text's end, none of which were rejected.
     last = trace.outputs.groupby(["run", "prompt", "cycle"], observed=True)["origin"].last().rename("last")
@@ -118,7 +117,7 @@ def places(trace: Trace) -> float:
     return float(right) / float(right + wrong) if right + wrong else float("nan")
 
 
-def by_length(trace: Trace) -> pd.DataFrame:
+def by_length(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     """The first position's rate if drafts had been shorter, with the same tokens right at the same places.
 
     Modelled: each judged place keeps its outcome, and each cycle of at most k drafted tokens begins where the
@@ -132,7 +131,6 @@ def by_length(trace: Trace) -> pd.DataFrame:
     """
     import pandas as pd
 
-    steps = draft_counts(trace)
     if not steps["depth"].max() >= 2 or (steps["depth"] != steps["sent"]).any():
         return pd.DataFrame(columns=["k", "first", "tau"])
     longest = int(steps["depth"].max())

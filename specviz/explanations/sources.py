@@ -13,7 +13,7 @@ from specviz.errors import ParameterError, TraceError, plural
 from specviz.explanations import acceptance, costs
 from specviz.explanations.costs import PARTS, PLAIN, Costs, Plain
 from specviz.explanations.explanation import Explanation
-from specviz.metrics import Estimate, contenders, drafts
+from specviz.metrics import Estimate, contenders
 from specviz.paths import expanded
 from specviz.trace import Counts, Trace, read_counts
 from specviz.trace.counts import UNDRAFTED
@@ -146,18 +146,17 @@ def _of_trace(trace: Trace, base: Trace | None, path: str | Path | None) -> Expl
         missing.append(f"plain decoding itself; {NO_PLAIN}")
     if run["record"] is None:
         missing.append("which tokens were drafted: the run recorded only its text")
-    steps = drafts(trace)
-    steps = steps[steps["cycle"] > 0]
-    chain = bool((steps["depth"] == steps["drafted"]).all())
+    steps = acceptance.draft_counts(trace)
+    chain = bool((steps["depth"] == steps["sent"]).all())
     draft = _draft(trace.split()[0])
     name = run["method"] + (f" with {draft}" if draft else "")
     player = "" if path is None else shlex.join(["specviz", "show", str(path)])
     return _explained(
         name, "specviz", None, own, plain, missing,
-        positions=acceptance.positions(trace), contexts=acceptance.contexts(trace),
-        starts=acceptance.starts(trace), lengths=acceptance.by_length(trace), places=acceptance.places(trace),
-        worst=_worst(trace, plain), depths=steps["depth"].to_numpy() if chain else None,
-        player=player, trace=trace,
+        positions=acceptance.positions(trace), contexts=acceptance.contexts(trace, steps),
+        starts=acceptance.starts(trace, steps), lengths=acceptance.by_length(trace, steps),
+        places=acceptance.places(trace), worst=_worst(trace, steps, plain),
+        depths=steps["depth"].to_numpy() if chain else None, player=player, trace=trace,
     )  # fmt: skip
 
 
@@ -255,12 +254,12 @@ def _factors(own: Costs, plain: Plain | None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _worst(trace: Trace, plain: Plain | None) -> pd.DataFrame:
+def _worst(trace: Trace, counts: pd.DataFrame, plain: Plain | None) -> pd.DataFrame:
     """The cycles with the most time beyond their tokens' plain cost, or if unknown, the most per token."""
     keys = ["run", "prompt", "cycle"]
     times = {"duration": "seconds", "draft_time": "draft", "forward_time": "forward"}
     steps = costs.steps_of(trace)[[*keys, "emitted", *times]].rename(columns=times)
-    steps = steps.merge(acceptance.draft_counts(trace).astype({"accepted": int}), how="left", on=keys)
+    steps = steps.merge(counts.astype({"accepted": int}), how="left", on=keys)
     steps["lost"] = float("nan") if plain is None else steps["seconds"] - steps["emitted"] * plain.cycle
     order = steps["lost"] if plain is not None else steps["seconds"] / steps["emitted"].clip(lower=1)
     order = order.dropna() if plain is None else order[order > 0]  # a cycle that gained time lost none

@@ -121,6 +121,7 @@ class Results:
 
     def _settle(self, plan: Settings, created: str) -> None:
         """Set the plan and the rows that it asks for."""
+        self._tables: dict[tuple[str, ...], tuple[list[Row], pd.DataFrame]] = {}  # by `by`, with their rows
         self.plan, self.created = plan, created
         self.cells: list[Row] = self.plan["cells"]
         self.wanted: dict[str, tuple[int, int, int]] = {
@@ -239,16 +240,23 @@ class Results:
             ``prefill_share`` of the time; ``same``, the share of greedy texts that equal the reference's
             token for token; ``peak_memory`` and ``device_memory`` in bytes; ``timed``.
         """
-        import pandas as pd
-
         given = (by,) if isinstance(by, str) else tuple(by)
         for name in given:
             if name not in ROW_COLUMNS:
                 raise ParameterError(
                     f"a table can be broken down by {', '.join(ROW_COLUMNS)}, not by {name!r}"
                 )
+        rows = self.records()
+        if given not in self._tables or self._tables[given][0] != rows:  # a run in progress adds rows
+            self._tables[given] = rows, self._table(rows, given)
+        return self._tables[given][1].copy()
+
+    def _table(self, records: list[Row], given: tuple[str, ...]) -> pd.DataFrame:
+        """Compute the table of these rows."""
+        import pandas as pd
+
         parts: dict[tuple, list[Row]] = defaultdict(list)
-        for row in self.records():
+        for row in records:
             parts[(row["cell"], *(row.get(name) for name in given))].append(row)
         groups = list(dict.fromkeys(key[1:] for key in parts)) or [()]
         lines = []
@@ -279,12 +287,13 @@ class Results:
         for name in {"model", "draft"} & out.keys():
             short = out[name].map(lambda text: Path(text).name)  # a path by its last part, if that is unique
             out[name] = short if short.nunique() == out[name].nunique() else out[name]
+        rows = table.to_dict("records")
         for name, (heading, form) in SHOWN.items():
             cells = []
-            for _, row in table.iterrows():
+            for row in rows:
                 value = row[name]
                 text = "–" if pd.isna(value) else form.format(value / 2**20 if name in BYTES else value)
-                if f"{name}_low" in table and not pd.isna(row[f"{name}_low"]):
+                if f"{name}_low" in row and not pd.isna(row[f"{name}_low"]):
                     text += f" [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
                 cells.append(text)
             if not table[name].isna().all() and (name != "failures" or table[name].any()):

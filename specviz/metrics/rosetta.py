@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from specviz.trace.files import Record
 
+_counted: WeakKeyDictionary[Trace, Counts] = WeakKeyDictionary()  # a baseline is compared with many runs
+
 
 def counts(trace: Trace) -> Counts:
     """Reduce a trace to what other tools record: numbers of tokens, per request and per step.
@@ -34,6 +38,12 @@ def counts(trace: Trace) -> Counts:
     TraceError
         If the trace holds several contenders, or streams or canvases, whose steps are of another kind.
     """
+    if trace not in _counted:
+        _counted[trace] = _counts(trace)
+    return deepcopy(_counted[trace])  # its tables may be changed
+
+
+def _counts(trace: Trace) -> Counts:
     import pandas as pd
 
     runs = trace.split()

@@ -46,9 +46,14 @@ def _run(run: Trace, pid: int) -> Iterator[Record]:
     timed = cycles[np.isfinite(cycles["start"]) & np.isfinite(cycles["duration"])]
     yield _event("M", "process_name", pid, 0, args={"name": visible(f"{pid}: {run.run['method']}")})
     pieces = run.pieces
-    words = run.outputs.groupby(["prompt", "update", "cycle"], observed=True)["token"].agg(
-        lambda ids: b"".join(b for _, b in token_bytes(pieces, ids)).decode("utf8", "backslashreplace")
-    )
+    tokens: dict[tuple[int, ...], list[int]] = {}  # of each cycle
+    columns = (run.outputs[name].tolist() for name in ("prompt", "update", "cycle", "token"))
+    for *cycle, token in zip(*columns):
+        tokens.setdefault(tuple(cycle), []).append(token)
+    words = {
+        cycle: b"".join(b for _, b in token_bytes(pieces, ids)).decode("utf8", "backslashreplace")
+        for cycle, ids in tokens.items()
+    }
     for row, of_row in timed.groupby("row"):
         tracks = {name: 1 + len(TRACKS) * int(row) + k for k, name in enumerate(TRACKS)}
         for name, tid in tracks.items():
@@ -59,7 +64,7 @@ def _run(run: Trace, pid: int) -> Iterator[Record]:
     yield from _counters(timed, pid)
 
 
-def _cycles(cycles: pd.DataFrame, words: pd.Series, pid: int, tid: int) -> Iterator[Record]:
+def _cycles(cycles: pd.DataFrame, words: dict[tuple[int, ...], str], pid: int, tid: int) -> Iterator[Record]:
     """Each cycle as a slice that contains its phases in order."""
     begins = _ns(cycles["start"].to_numpy(float))
     ends = np.minimum(begins + _ns(cycles["duration"].to_numpy(float)), np.append(begins[1:], 2**62))

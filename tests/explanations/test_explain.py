@@ -100,12 +100,22 @@ def test_the_first_position_is_the_mean_over_where_cycles_begin(plain):
 
 def test_acceptance_by_context_covers_each_cycle_once(plain):
     trace = sv.open(sv.example("prompt_lookup"))
-    table = acceptance.contexts(trace)
+    table = acceptance.contexts(trace, acceptance.draft_counts(trace))
     assert table["cycles"].sum() == (trace.cycles["cycle"] > 0).sum() and len(table) == 4
     assert (table["low"].iloc[1:].to_numpy() > table["high"].iloc[:-1].to_numpy()).all()
     cycles = trace.cycles  # with nulls, as another tool may write them
     trace.cycles = cycles.assign(context=cycles["context"].where(cycles.index < len(cycles) - 40))
-    assert acceptance.contexts(trace)["cycles"].sum() == table["cycles"].sum() - 40
+    fewer = acceptance.contexts(trace, acceptance.draft_counts(trace))
+    assert fewer["cycles"].sum() == table["cycles"].sum() - 40
+
+
+def test_no_part_of_an_explanation_changes_the_counts_of_the_next(plain):
+    trace = sv.open(sv.example("unispec"))
+    why, counts = sv.explain(trace, plain), acceptance.draft_counts(trace)
+    assert why.contexts.equals(acceptance.contexts(trace, counts.copy()))
+    assert why.starts.equals(acceptance.starts(trace, counts.copy()))
+    assert why.lengths.equals(acceptance.by_length(trace, counts.copy()))
+    assert why.worst.equals(sources._worst(trace, counts.copy(), why.plain))
 
 
 def test_the_worst_cycles_are_those_that_lost_most(plain):
@@ -119,8 +129,9 @@ def test_the_worst_cycles_are_those_that_lost_most(plain):
     assert "cycles that lost the most time:" in why.text()
     floats = replace(why, worst=why.worst.astype({"sent": float}))  # as beside a run without drafts
     assert floats.text() == why.text()
+    counts = acceptance.draft_counts(trace)
     slow = replace(why.plain, cycle=1.0)  # if a plain step takes a second, every cycle gains
-    assert len(sources._worst(trace, why.plain)) == 5 and sources._worst(trace, slow).empty
+    assert len(sources._worst(trace, counts, why.plain)) == 5 and sources._worst(trace, counts, slow).empty
     assert "cycles that took longest per token:" in sv.explain(trace).text()
 
 
@@ -435,11 +446,12 @@ def test_the_window_of_lookahead_is_no_draft():
     trace = sv.generate("town", PAIR, method, max_new_tokens=40)
     drafts = int(sv.metrics.counts(trace).requests["drafts"].sum())
     assert 0 < drafts < (trace.cycles["cycle"] > 0).sum()
-    assert acceptance.starts(trace)["cycles"].sum() == drafts
+    counts = acceptance.draft_counts(trace)
+    assert acceptance.starts(trace, counts)["cycles"].sum() == drafts
     found = sv.metrics.drafts(trace)
     ngrams = trace.nodes[trace.nodes["source"] != "window"]
     assert found["drafted"].sum() == len(ngrams) < trace.cycles["sent"].sum()
-    worst = sources._worst(trace, None).merge(found, on=["run", "prompt", "cycle"])
+    worst = sources._worst(trace, counts, None).merge(found, on=["run", "prompt", "cycle"])
     assert (worst["sent"] == worst["drafted"]).all()
     why = sv.explain(trace)
     assert why.plain is None, "no step is a plain one"
@@ -461,7 +473,8 @@ def test_a_cycle_begins_after_what_the_last_token_says():
     last = refused | {"out_position": [4], "keep": 4}
     for number, cycle in enumerate([{}, tree, refused, window, last]):
         recorder.add({"prompt": 0, "cycle": number, "context": 3, **cycle})
-    table = acceptance.starts(recorder.close()).set_index("after")["cycles"]
+    trace = recorder.close()
+    table = acceptance.starts(trace, acceptance.draft_counts(trace)).set_index("after")["cycles"]
     assert table.to_dict() == {
         "the prompt": 1,
         "a draft accepted to its end": 1,

@@ -204,6 +204,26 @@ def test_a_pair_is_of_one_sitting(tmp_path):
     assert "tokens/s, mean" in found.shown()
 
 
+def test_a_table_is_the_callers_own_and_follows_the_folder(tmp_path):
+    rows = [(cell, prompt, 10, 1.0, "x") for cell, prompt in product((0, 1), range(3))]
+    results = write(tmp_path / "r", rows, ("autoregressive", "a"))
+    table = results.table("round")
+    want = table.copy()
+    table.loc[:, "tokens"] = 0
+    assert results.table(["round"]).equals(want) and list(results.table()) != list(want)
+    file = tmp_path / "r" / "rows" / "c001-r0-p0002.json"
+    row = json.loads(file.read_text())
+    for tokens in (40, 30, 20):  # decoded again, while the results are open
+        files.write_json(file, row | {"tokens": tokens})
+        os.utime(file, (tokens, tokens))  # a clock may be too coarse to tell the files apart
+        assert results.table().iloc[1]["tokens"] == 20 + tokens
+        assert results.shown()["tokens"].tolist() == ["30", str(20 + tokens)]
+    file.unlink()
+    assert results.table().iloc[1][["prompts", "failures"]].tolist() == [2, 0]
+    files.write_json(file, row | {"error": "none"})
+    assert results.table().iloc[1][["prompts", "failures"]].tolist() == [2, 1]
+
+
 def test_one_row_is_missing(tmp_path):
     rows = [(cell, prompt, 10, 1.0, "x") for cell, prompt in product((0, 1), range(9))]
     assert "1 row is still missing" in write(tmp_path / "r", rows[1:], ("autoregressive", "a")).notes()
