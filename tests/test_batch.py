@@ -9,6 +9,7 @@ from unittest.mock import Mock, patch
 import numpy as np
 import pytest
 import torch
+from identities import validate
 from tiny import llama
 
 import specviz
@@ -21,7 +22,6 @@ from specviz.loop.cycle import decode
 from specviz.methods import find
 from specviz.methods.sampling import Sampling, Uniforms
 from specviz.models.context import Context, Store
-from specviz.trace.identities import validate
 
 LENGTHS = (3, 40, 1, 17, 70, 5)  # the fifth leaves room for few tokens
 COLD = ("unispec", "lookahead", "token_recycling", "spectra")
