@@ -471,7 +471,7 @@ def test_a_reference_is_of_its_conversations_last_turn():
 
     trace = conversations()
     assert trace.cycles["prompt"].unique().tolist() == [0, 1, 2, 4]  # there was no room for 3
-    texts, references, _ = pairs(trace)
+    texts, references = pairs(trace)
     assert texts == [trace.texts[1], trace.texts[3]]
     assert references == [["Tom war müde."], ["Die Katze schläft."]]
     assert metrics.quality(trace, resamples=1)["texts"] == 2
