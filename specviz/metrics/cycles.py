@@ -309,42 +309,6 @@ def tokens_per_second(trace: Trace, prefill: bool = False) -> float:
 PER = ("token", "cycle")
 
 
-def latency(trace: Trace) -> pd.DataFrame:
-    """How long each prompt waited for its text, in decoding order.
-
-    A prompt's time runs from the start of its prefill to the end of its last cycle, on the clock of the whole
-    run. In a batch, passes that it shared count in full for every row, and so does the time that the other
-    rows needed meanwhile. Latencies of rows that ran at once therefore do not add up to the run's time;
-    `seconds` and `tokens_per_second` of the whole trace (the batch's throughput) count each moment once.
-    Waiting for a free row is excluded. A canvas' first token may be anywhere in its first block.
-
-    Returns
-    -------
-    DataFrame
-        ``run``, ``prompt``, ``row``; ``tokens`` emitted; ``begin``, seconds from the start of the run;
-        ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
-        ``per_token`` = (seconds - first) / (tokens after that cycle), NaN if there are none.
-    """
-    import pandas as pd
-
-    cycles = trace.cycles
-    cycles = cycles.assign(stop=cycles["start"] + cycles["duration"])
-    keys = ["run", "prompt"]
-    texts = cycles.groupby(keys, observed=True, sort=False)
-    table = texts.agg(
-        row=("row", "first"), tokens=("emitted", "sum"), begin=("start", "min"), stop=("stop", "max")
-    )
-    spoken = cycles[cycles["emitted"] > 0].groupby(keys, observed=True, sort=False)
-    first = spoken.agg(at=("stop", "first"), first_tokens=("emitted", "first"))
-    table = table.join(first)
-    table["first"] = table["at"] - table["begin"]
-    table["seconds"] = table["stop"] - table["begin"]
-    more = table["tokens"] - table["first_tokens"]
-    table["per_token"] = (table["stop"] - table["at"]) / more.where(more > 0)
-    names = ["row", "tokens", "begin", "first", "seconds", "per_token"]
-    return pd.DataFrame(table[names]).reset_index()
-
-
 def fallback_share(trace: Trace, per: str = "token") -> float:
     """Fallbacks per generated token, as in BiLD's Table 4.
 
