@@ -42,6 +42,28 @@ def test_words():
     assert words("a ") == ["a "] and words("  ") == ["  "] and words("") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("rock'n'roll 'n' x-1 -1 a- b", ["rock'n'roll", " '", "n", "'", " x-1", " -", "1", " a", "-", " b"]),
+        ("Emma’s ’’ a'\u0301b", ["Emma’s", " ’", "’", " a", "'\u0301", "b"]),
+        ("a'猫'b", ["a'", "猫", "'", "b"]),
+        ("x² ½ⅷ ٣4", ["x²", " ½ⅷ", " ٣4"]),
+        ("भाषा ภาษา မြန်", ["भाषा", " ภ", "า", "ษ", "า", " မြ", "န်"]),
+        ("ｶﾞ か゛〆々ー。", ["ｶ", "ﾞ", " か", "゛", "〆", "々", "ー", "。"]),
+        ("\U00020000\U00020001a", ["\U00020000", "\U00020001", "a"]),
+        ("👍\U0001f3fd❤\ufe0f👩\u200d💻!", ["👍\U0001f3fd", "❤\ufe0f", "👩\u200d💻", "!"]),
+        ("a\u200d-b \u200dab \u200d c", ["a\u200d-b", " \u200da", "b", " \u200d", " c"]),
+        ("a\x1cb\u3000c\u2028\td\n", ["a", "\x1cb", "\u3000c", "\u2028\td\n"]),
+        (" \x1f", [" \x1f"]),
+        ("\u0301a \u0301a", ["\u0301", "a", " \u0301", "a"]),
+        ("\u200ba\ufeff\x00\ud800", ["\u200b", "a", "\ufeff", "\x00", "\ud800"]),
+    ],
+)
+def test_words_of_hard_texts(text, split):
+    assert words(text) == split and "".join(split) == text
+
+
 def test_what_became_of_each_word():
     one = ribbon(stream(FLICKERS))
     new, kept, again = "new", "kept", "rewritten"
