@@ -26,7 +26,7 @@ A canvas (diffusion) is written to the end of a block, but its text ends with it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -528,58 +528,34 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     return table
 
 
-GROUP_COLUMNS = ("source", "depth", "rank", "status")
-
-
-def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "text") -> pd.DataFrame:
-    """How often drafted nodes are right, by source, depth, rank or status.
-
-    Parameters
-    ----------
-    trace : Trace
-    by : sequence of {"source", "depth", "rank", "status"}
-        What to group by. ``rank`` is a node's rank among its siblings by score, 0 the best (without scores,
-        their order).
-    reading : {"judged", "text"}
-        As in `by_score`.
+def by_source(trace: Trace) -> pd.DataFrame:
+    """How often sent nodes are right, by source and depth: the share in the final text (`on_text`).
 
     Returns
     -------
     DataFrame
-        The columns of `by`; ``sent`` nodes, ``counted``, ``right``, ``rate``, ``rate_lo``, ``rate_hi`` as in
-        `by_score`. With ``status``, nodes that were not sent are included: under ``text``, how often a node
-        that the budget or the threshold cut would have been right.
+        ``source``, ``depth``; ``sent`` nodes, ``counted``, ``right``, ``rate``, ``rate_lo``, ``rate_hi`` as
+        in `by_score`.
 
     Raises
     ------
     TraceError
-        If `by` or `reading` is invalid.
+        If a run wrote canvases.
     """
-    if isinstance(by, str) or not by or not set(by) <= set(GROUP_COLUMNS):
-        raise TraceError(f"by must be a list of {', '.join(GROUP_COLUMNS)}, not {by!r}")
-    nodes = _rated(trace, reading, all_of_them="status" in by)
-    keys = [*KEYS, "parent"]
-    score = nodes["score"].where(nodes["score"].notna(), -nodes["node"])
-    rank = score.groupby([nodes[key] for key in keys], observed=True).rank("first", ascending=False)
-    return _rates(nodes.assign(rank=rank.astype(int) - 1), list(by))
+    return _rates(_rated(trace, "text"), ["source", "depth"])
 
 
-def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFrame:
-    """Nodes with a column ``right``, NaN for those that do not count."""
-    if reading not in READINGS:
-        raise TraceError(f"reading must be one of {', '.join(READINGS)}, not {reading!r}")
+def _rated(trace: Trace, reading: str) -> pd.DataFrame:
+    """Sent nodes with a column ``right``, NaN for those that do not count."""
     if reading == "text" and any(part.run.get("canvas") is not None for part in trace.split()):
-        raise TraceError(
-            "drafts of a canvas are judged at their state, not against the text: use reading='judged'"
-        )
+        raise TraceError("drafts of a canvas are judged at their state, not against the text: use by_depth")
     nodes = trace.nodes
     status = nodes["status"]
     if reading == "judged":
         right = np.where(status == "accepted", 1.0, np.where(status == "rejected", 0.0, np.nan))
     else:
         right = on_text(trace)
-    nodes = nodes.assign(right=right)
-    return nodes if all_of_them else nodes[~status.isin(["below_budget", "unsent", "cut", "unreviewed"])]
+    return nodes.assign(right=right)[~status.isin(["below_budget", "unsent", "cut", "unreviewed"])]
 
 
 def _rates(nodes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
