@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 from tiny import TableModel, llama
 
 import specviz
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import dense, densify
-from specviz.trace import Trace, validate
+from specviz.trace import Trace
 
 TARGET = TableModel(vocabulary=6, seed=1, name="target")
 DRAFTER = TableModel(6, 3, near=TARGET, name="drafter")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib
 import numpy as np
 import pytest
+from identities import validate
 from tiny import llama
 
 import specviz as sv
@@ -12,7 +13,7 @@ import traces
 from specviz import cli, metrics
 from specviz.errors import TraceError
 from specviz.metrics.cycles import batch_rows
-from specviz.trace import Recorder, Trace, validate
+from specviz.trace import Recorder, Trace
 
 matplotlib.use("agg")
 METHODS = ("autoregressive", "speculative", "bild")

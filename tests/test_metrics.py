@@ -377,19 +377,15 @@ def test_acceptance_by_score_in_both_readings():
         metrics.by_score(trace, reading="x")
 
 
-def test_rightness_by_source_level_rank_and_fate():
+def test_rightness_by_source_and_level():
     trace = grown()
-    source = metrics.by_source(trace).set_index("source")
-    assert source.loc["store", ["sent", "right"]].tolist() == [8, 3]
-    assert source.loc["neighbour", ["sent", "right"]].tolist() == [3, 0]
-    level = metrics.by_source(trace, ["depth"]).set_index("depth")
-    assert level["right"].tolist() == [2, 1, 0]
-    rank = metrics.by_source(trace, ["rank"]).set_index("rank")
-    assert rank["sent"].tolist() == [7, 4]
-    assert rank["right"].tolist() == [2, 1]
-    fate = metrics.by_source(trace, ["status"]).set_index("status")
-    assert fate.loc["unsent", ["sent", "counted", "right"]].tolist() == [1, 1, 0]
-    assert fate.loc["cut", "counted"] == 0
+    table = metrics.by_source(trace)
+    source = table.groupby("source", observed=True)[["sent", "right"]].sum()
+    assert source.loc["store"].tolist() == [8, 3]
+    assert source.loc["neighbour"].tolist() == [3, 0]
+    assert table.groupby("depth")["right"].sum().tolist() == [2, 1, 0]
+    right, status = metrics.on_text(trace), trace.nodes["status"]
+    assert right[status == "unsent"].tolist() == [0] and np.isnan(right[status == "cut"]).all()
 
 
 def test_by_prompt():
@@ -471,7 +467,7 @@ def test_a_reference_is_of_its_conversations_last_turn():
 
     trace = conversations()
     assert trace.cycles["prompt"].unique().tolist() == [0, 1, 2, 4]  # there was no room for 3
-    texts, references, _ = pairs(trace)
+    texts, references = pairs(trace)
     assert texts == [trace.texts[1], trace.texts[3]]
     assert references == [["Tom war müde."], ["Die Katze schläft."]]
     assert metrics.quality(trace, resamples=1)["texts"] == 2
@@ -556,9 +552,3 @@ def test_a_drafter_without_a_shape_is_no_damage():
     trace = specviz.generate("town-t5", prompt, "specdec", draft="town-t5-slots", max_new_tokens=24)
     with pytest.raises(TraceError, match="does not say the shape of town-t5-slots"):
         metrics.cost_summary(trace)
-
-
-def test_what_nodes_are_told_apart_by_is_a_list_of_names():
-    for by in ("source", ["colour"], []):
-        with pytest.raises(TraceError, match="by must be a list of source, depth, rank, status"):
-            metrics.by_source(grown(), by)

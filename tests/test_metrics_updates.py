@@ -391,12 +391,6 @@ def test_quality_is_sacrebleus():
         metrics.quality(trace(TURNS))
 
 
-def test_comet_is_asked_only_where_it_is(two, monkeypatch):
-    monkeypatch.setitem(sys.modules, "comet", None)
-    with pytest.raises(ParameterError, match="COMET needs the package unbabel-comet: pip install"):
-        metrics.comet(two)
-
-
 def test_only_scores_that_there_are(two):
     for scores in (["foo"], "bleu"):
         with pytest.raises(ParameterError, match="scores must be a list of bleu and chrf"):

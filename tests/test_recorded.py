@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from identities import validate
 
 import specviz
 from specviz.errors import SpecvizError
 from specviz.metrics import recheck
 from specviz.paths import folder
-from specviz.trace import validate
 
 NAMES = ("autoregressive", "prompt_lookup", "unispec")
 

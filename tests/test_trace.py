@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 
 import traces
 from specviz import schema
 from specviz.errors import TraceError
 from specviz.paths import example
-from specviz.trace import PARTIAL, Recorder, Trace, arrow_schema, metadata, validate, whole_characters
+from specviz.trace import PARTIAL, Recorder, Trace, arrow_schema, metadata, whole_characters
 from specviz.trace.files import KEY
 
 METHODS = ["autoregressive", "speculative", "bild", "tree"]

@@ -8,14 +8,12 @@ resampling the texts, with the same draws for both sides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from specviz import metrics
-from specviz.errors import ParameterError, TraceError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, Quality, quotient, resampled
 from specviz.measure.phases import phases_of
@@ -101,8 +99,8 @@ class Decoded:
         and ``final`` ones of the last output; ``seconds`` without and ``total`` with the prompts' passes;
         ``lag``, average lagging; ``read`` and ``reused`` tokens of the updates' prompts, and how many of
         these were not computed again; ``bleu`` [texts, 10], the summands of BLEU.
-    chrf, comet : float
-        Scores of the last outputs; ``comet`` is NaN without references, or if it is not installed.
+    chrf : float
+        Score of the last outputs.
     texts : list of str
         The last outputs.
     tokens : list of list of int
@@ -112,7 +110,6 @@ class Decoded:
     setting: Setting
     sums: dict[str, np.ndarray] = field(default_factory=dict)
     chrf: float = float("nan")
-    comet: float = float("nan")
     texts: list[str] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)  # of each stream, as `Phases.sums`
     tokens: list[list[int]] = field(default_factory=list)
@@ -183,10 +180,7 @@ def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Trace, quali
     sums["texts"] = np.ones(len(sums["lag"]))
     outputs = last_texts(trace)
     sums["bleu"] = quality.statistics(outputs)
-    decoded = Decoded(of, sums, quality.chrf(outputs), texts=outputs)
-    with suppress(ParameterError, TraceError):  # without COMET or references
-        decoded.comet = float(np.mean(metrics.comet(trace)))
-    return decoded
+    return Decoded(of, sums, quality.chrf(outputs), texts=outputs)
 
 
 def last_texts(trace: Trace) -> list[str]:
@@ -200,9 +194,8 @@ def packed(results: tuple[dict[str, Decoded], Quality]) -> Settings:
     decoded, quality = results
 
     def plain(each: Decoded) -> Settings:
-        scores = {"chrf": each.chrf, "comet": each.comet}
-        written = {"texts": each.texts, "phases": each.phases, "tokens": each.tokens}
-        return {"sums": {name: array.tolist() for name, array in each.sums.items()}, **scores, **written}
+        written = {"chrf": each.chrf, "texts": each.texts, "phases": each.phases, "tokens": each.tokens}
+        return {"sums": {name: array.tolist() for name, array in each.sums.items()}, **written}
 
     made = {label: plain(each) for label, each in decoded.items()}
     return {"decoded": made, "tokenize": quality.tokenize, "right": list(map(list, quality.right))}

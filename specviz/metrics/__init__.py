@@ -42,7 +42,6 @@ from specviz.metrics.cycles import (
     emitted,
     exactness,
     fallback_share,
-    latency,
     learnt,
     mean_accepted,
     mean_drafted,
@@ -64,7 +63,7 @@ from specviz.metrics.cycles import (
 from specviz.metrics.definitions import DEFINITIONS, Definition
 from specviz.metrics.interval import Estimate, pooled
 from specviz.metrics.payoff import break_even, tau_difference
-from specviz.metrics.quality import comet, quality
+from specviz.metrics.quality import quality
 from specviz.metrics.rosetta import by_position, contenders, counts, rosetta
 from specviz.metrics.rouge import rouge
 from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signal_summary, signals
@@ -85,11 +84,9 @@ __all__ = [
     "CAUSES", "DEFINITIONS", "READINGS", "ROUNDING", "Ceilings", "Definition", "Estimate", "acceptance_limit",
     "acceptance_rate", "accepted", "accepted_share", "area_under_roc", "auroc", "average_lagging",
     "break_even", "by_canvas", "by_depth", "by_layer", "by_position", "by_prompt", "by_score", "by_source",
-    "by_stream", "calibration_curve", "comet", "compare",
-    "compare_canvases",
-    "contenders", "cost_summary", "counts",
+    "by_stream", "calibration_curve", "compare", "compare_canvases", "contenders", "cost_summary", "counts",
     "draft_passes", "draft_time", "drafted", "drafts", "emitted", "erasure", "exactness", "failures",
-    "fallback_share", "front", "lagging", "latency", "learnt", "limits_by_text", "mean_accepted",
+    "fallback_share", "front", "lagging", "learnt", "limits_by_text", "mean_accepted",
     "mean_drafted", "mean_layers", "mean_sent",
     "normalized_erasure", "on_text", "output", "pass_costs", "peak_memory", "pooled", "quality",
     "recheck", "relative_costs", "rollback_share", "rosetta", "rouge",

@@ -22,8 +22,8 @@ serves:
   rows for the fed tokens
 - cache read: ``2 L G d (c + n)`` elements per row; cache written: ``2 L G d n``
 
-Intensity is FLOPs divided by bytes. Data passed between matrices (``activations``) is given separately and
-counts in neither: it is small, and is used where it was made, in the processor's nearest cache.
+Intensity is FLOPs divided by bytes. Data passed between matrices does not count: it is small, and is used
+where it was made, in the processor's nearest cache.
 
 ``flops`` is the work that is needed. Kernels do more: they compute masked scores and discard them (all fed
 tokens times all slots), and pad ragged rows of a batch in every layer, but not in the head. ``computed``
@@ -76,7 +76,7 @@ LIMIT = 16 << 20  # maximum bytes of a report
 UNSENT = ("below_budget", "unsent", "unreviewed")
 WORK = ("tokens", "logits", "seen", "flops", "computed")
 MEMORY = ("weights", "cache_read", "cache_written")
-COUNTED = (*WORK, *MEMORY, "activations")
+COUNTED = (*WORK, *MEMORY)
 
 
 @contextmanager
@@ -299,22 +299,6 @@ class Shape:
         """Bytes of a token's embedding."""
         return float(self.widths["hidden"] * self.widths["weight_bytes"])
 
-    def activations(self, tokens: Amount, logits: Amount) -> Amount:
-        """Bytes that go into and come out of the matrices."""
-        k = self.widths
-        attention = 2 * k["hidden"] + 2 * self.inner + 2 * self.outer
-        if self.eagle is not None:
-            before = (self.eagle["entered"] or self.eagle["fused"]) // k["hidden"]
-            attention += before + self.eagle["read"]
-        feed_forward = 2 * k["hidden"] + (2 + k["gated"]) * k["feed_forward"]
-        if self.experts is not None:
-            shared = k["hidden"] + self.experts["shared"] // k["hidden"]
-            feed_forward = self.experts["chosen"] * feed_forward + shared
-        cross = 2 * k["hidden"] + 2 * self.inner if self.encoder else 0
-        each = k["layers"] * (attention + feed_forward + cross)
-        head = np.multiply(logits, k["hidden"] + k.get("vocabulary", 0))
-        return (np.multiply(tokens, each) + head) * self.activation_bytes
-
 
 def pass_costs(trace: Trace) -> pd.DataFrame:
     """One row per forward pass: what it read, what that costs, and how long it took.
@@ -326,8 +310,8 @@ def pass_costs(trace: Trace) -> pd.DataFrame:
     DataFrame
         ``run``, ``method``, ``prompt``, ``update``, ``cycle`` (for a shared pass, those of its first row),
         ``model`` (target, draft), ``prefill``, ``rows``; ``tokens`` fed, ``logits`` read, ``seen`` (S),
-        ``flops``, ``computed``; bytes: ``weights``, ``cache_read``, ``cache_written``, ``activations`` and
-        ``bytes`` (the first three); ``intensity`` (FLOPs per byte); ``start`` and ``duration`` in seconds.
+        ``flops``, ``computed``; bytes: ``weights``, ``cache_read``, ``cache_written`` and ``bytes`` (their
+        sum); ``intensity`` (FLOPs per byte); ``start`` and ``duration`` in seconds.
 
     Raises
     ------
@@ -592,7 +576,6 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     table["weights"] = shape.weights(most_logits, fed) / share + n * shape.embedded
     table["cache_read"] = (start + n) * shape.slot + source * shape.source_slot
     table["cache_written"] = n * shape.slot
-    table["activations"] = shape.activations(n, logits)
     if encoded.any():
         assert shape.encoder is not None
         idle = n == 0  # the decoder did not run
@@ -602,7 +585,6 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
         table["cache_written"] += encoded * shape.source_slot
         table["flops"] += shape.reading(encoded, encoded**2)
         table["computed"] += rows * shape.reading(most_encoded, most_encoded**2)
-        table["activations"] += shape.encoder.activations(encoded, 0)
         seen = seen + encoded**2
     return table.assign(seen=seen)
 
@@ -619,5 +601,4 @@ def _priced_eagle(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     table["weights"] = shape.weights(1) - idle + n * shape.embedded
     table["cache_read"] = (start + n) * shape.slot
     table["cache_written"] = n * shape.slot
-    table["activations"] = shape.activations(n, logits)
     return table

@@ -26,7 +26,7 @@ A canvas (diffusion) is written to the end of a block, but its text ends with it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -309,42 +309,6 @@ def tokens_per_second(trace: Trace, prefill: bool = False) -> float:
 PER = ("token", "cycle")
 
 
-def latency(trace: Trace) -> pd.DataFrame:
-    """How long each prompt waited for its text, in decoding order.
-
-    A prompt's time runs from the start of its prefill to the end of its last cycle, on the clock of the whole
-    run. In a batch, passes that it shared count in full for every row, and so does the time that the other
-    rows needed meanwhile. Latencies of rows that ran at once therefore do not add up to the run's time;
-    `seconds` and `tokens_per_second` of the whole trace (the batch's throughput) count each moment once.
-    Waiting for a free row is excluded. A canvas' first token may be anywhere in its first block.
-
-    Returns
-    -------
-    DataFrame
-        ``run``, ``prompt``, ``row``; ``tokens`` emitted; ``begin``, seconds from the start of the run;
-        ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
-        ``per_token`` = (seconds - first) / (tokens after that cycle), NaN if there are none.
-    """
-    import pandas as pd
-
-    cycles = trace.cycles
-    cycles = cycles.assign(stop=cycles["start"] + cycles["duration"])
-    keys = ["run", "prompt"]
-    texts = cycles.groupby(keys, observed=True, sort=False)
-    table = texts.agg(
-        row=("row", "first"), tokens=("emitted", "sum"), begin=("start", "min"), stop=("stop", "max")
-    )
-    spoken = cycles[cycles["emitted"] > 0].groupby(keys, observed=True, sort=False)
-    first = spoken.agg(at=("stop", "first"), first_tokens=("emitted", "first"))
-    table = table.join(first)
-    table["first"] = table["at"] - table["begin"]
-    table["seconds"] = table["stop"] - table["begin"]
-    more = table["tokens"] - table["first_tokens"]
-    table["per_token"] = (table["stop"] - table["at"]) / more.where(more > 0)
-    names = ["row", "tokens", "begin", "first", "seconds", "per_token"]
-    return pd.DataFrame(table[names]).reset_index()
-
-
 def fallback_share(trace: Trace, per: str = "token") -> float:
     """Fallbacks per generated token, as in BiLD's Table 4.
 
@@ -564,58 +528,34 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     return table
 
 
-GROUP_COLUMNS = ("source", "depth", "rank", "status")
-
-
-def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "text") -> pd.DataFrame:
-    """How often drafted nodes are right, by source, depth, rank or status.
-
-    Parameters
-    ----------
-    trace : Trace
-    by : sequence of {"source", "depth", "rank", "status"}
-        What to group by. ``rank`` is a node's rank among its siblings by score, 0 the best (without scores,
-        their order).
-    reading : {"judged", "text"}
-        As in `by_score`.
+def by_source(trace: Trace) -> pd.DataFrame:
+    """How often sent nodes are right, by source and depth: the share in the final text (`on_text`).
 
     Returns
     -------
     DataFrame
-        The columns of `by`; ``sent`` nodes, ``counted``, ``right``, ``rate``, ``rate_lo``, ``rate_hi`` as in
-        `by_score`. With ``status``, nodes that were not sent are included: under ``text``, how often a node
-        that the budget or the threshold cut would have been right.
+        ``source``, ``depth``; ``sent`` nodes, ``counted``, ``right``, ``rate``, ``rate_lo``, ``rate_hi`` as
+        in `by_score`.
 
     Raises
     ------
     TraceError
-        If `by` or `reading` is invalid.
+        If a run wrote canvases.
     """
-    if isinstance(by, str) or not by or not set(by) <= set(GROUP_COLUMNS):
-        raise TraceError(f"by must be a list of {', '.join(GROUP_COLUMNS)}, not {by!r}")
-    nodes = _rated(trace, reading, all_of_them="status" in by)
-    keys = [*KEYS, "parent"]
-    score = nodes["score"].where(nodes["score"].notna(), -nodes["node"])
-    rank = score.groupby([nodes[key] for key in keys], observed=True).rank("first", ascending=False)
-    return _rates(nodes.assign(rank=rank.astype(int) - 1), list(by))
+    return _rates(_rated(trace, "text"), ["source", "depth"])
 
 
-def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFrame:
-    """Nodes with a column ``right``, NaN for those that do not count."""
-    if reading not in READINGS:
-        raise TraceError(f"reading must be one of {', '.join(READINGS)}, not {reading!r}")
+def _rated(trace: Trace, reading: str) -> pd.DataFrame:
+    """Sent nodes with a column ``right``, NaN for those that do not count."""
     if reading == "text" and any(part.run.get("canvas") is not None for part in trace.split()):
-        raise TraceError(
-            "drafts of a canvas are judged at their state, not against the text: use reading='judged'"
-        )
+        raise TraceError("drafts of a canvas are judged at their state, not against the text: use by_depth")
     nodes = trace.nodes
     status = nodes["status"]
     if reading == "judged":
         right = np.where(status == "accepted", 1.0, np.where(status == "rejected", 0.0, np.nan))
     else:
         right = on_text(trace)
-    nodes = nodes.assign(right=right)
-    return nodes if all_of_them else nodes[~status.isin(["below_budget", "unsent", "cut", "unreviewed"])]
+    return nodes.assign(right=right)[~status.isin(["below_budget", "unsent", "cut", "unreviewed"])]
 
 
 def _rates(nodes: pd.DataFrame, by: list[str]) -> pd.DataFrame:

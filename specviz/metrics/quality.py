@@ -1,4 +1,4 @@
-"""Quality of texts against the references given with their prompts: BLEU, chrF, COMET."""
+"""Quality of texts against the references given with their prompts: BLEU and chrF."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from specviz.trace import Trace
 
 Scores: TypeAlias = dict[str, Any]  # an `Estimate` per score, and facts about them
 SCORES = ("bleu", "chrf")
-COMET = "Unbabel/wmt22-comet-da"  # the paper's model; sacrebleu scores in percent, COMET does not
 
 
 def quality(
@@ -55,7 +54,7 @@ def quality(
     """
     if isinstance(scores, str) or not set(scores) <= set(SCORES):
         raise ParameterError(f"scores must be a list of {' and '.join(SCORES)}, not {scores!r}")
-    texts, references, _ = pairs(trace)
+    texts, references = pairs(trace)
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError:
@@ -78,46 +77,8 @@ def quality(
     return results
 
 
-def comet(trace: Trace, model: str = COMET) -> list[float]:
-    """COMET of each final text that has a reference, by the package unbabel-comet.
-
-    Nothing is downloaded: the model is read from a file or from Hugging Face's cache.
-
-    Parameters
-    ----------
-    trace : Trace
-        One run of streams; the source is that of the last update.
-    model : str
-        Its id, or the path of a checkpoint.
-
-    Raises
-    ------
-    ParameterError
-        If unbabel-comet is not installed or the model is not available locally.
-    TraceError
-        If no text has a reference, or the run decoded no streams.
-    """
-    try:
-        from comet import download_model, load_from_checkpoint
-    except ImportError:
-        raise ParameterError("COMET needs the package unbabel-comet: pip install unbabel-comet") from None
-    texts, references, sources = pairs(trace)
-    if None in sources:
-        raise TraceError("COMET reads the source, and only streams store it separately from the prompt")
-    try:
-        path = model if model.endswith(".ckpt") else download_model(model, local_files_only=True)
-        scorer = load_from_checkpoint(path)
-    except (OSError, KeyError, ValueError):
-        raise ParameterError(
-            f"the COMET model {model} is not in Hugging Face's cache, and nothing is downloaded here: fetch "
-            "it first, or name a checkpoint (.ckpt)"
-        ) from None
-    data = [{"src": s, "mt": t, "ref": r[0]} for s, t, r in zip(sources, texts, references)]
-    return [float(score) for score in scorer.predict(data, gpus=0, progress_bar=False).scores]
-
-
-def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
-    """Final texts of a run that have references, with their references and sources (None without a stream).
+def pairs(trace: Trace) -> tuple[list[str], list[list[str]]]:
+    """Final texts of a run that have references, with their references.
 
     A text that did not end is left out, and so is a stream whose last update did not: its reference is that
     of the whole source. A conversation's reference is the right answer to its last turn, so its other turns
@@ -129,7 +90,7 @@ def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
     cut = {prompt for _, prompt in unfinished(trace)}
     last = trace.updates.drop_duplicates("prompt", keep="last").set_index("prompt")
     written = {prompt: text for prompt, text in (written | dict(last["text"])).items() if prompt not in cut}
-    texts, references, sources = [], [], []
+    texts, references = [], []
     for number, given in trace.prompts[["prompt", "reference"]].values.tolist():
         if number not in written or any(turns[number + 1 : number + 2]):
             continue
@@ -139,9 +100,8 @@ def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
         if alternatives:
             texts.append(written[number])
             references.append(alternatives)
-            sources.append(last["source"].get(number))
     if not texts:
         raise TraceError(
             "no text of the trace has a reference to compare with" + ", or it did not end" * bool(cut)
         )
-    return texts, references, sources
+    return texts, references

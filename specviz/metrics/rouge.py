@@ -84,7 +84,7 @@ def rouge(trace: Trace) -> Scores:
         If no text has a reference.
     """
     score = Rouge()
-    texts, references, _ = pairs(trace)
+    texts, references = pairs(trace)
     each = [score(alternatives, text) for alternatives, text in zip(references, texts)]
     one = np.ones(len(each))
     scores = {name: pooled(np.array([s[name] for s in each]), one) for name in NAMES}

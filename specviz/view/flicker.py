@@ -24,11 +24,9 @@ from specviz.view.updates import (
     Ribbon,
     Row,
     Run,
-    Traces,
     alike,
     distinct,
     ribbon,
-    side_by_side,
 )
 
 if TYPE_CHECKING:
@@ -309,29 +307,6 @@ class Flicker(Page):
 
     def __repr__(self) -> str:
         return "\n\n".join(plain(one) for one in self.ribbons)
-
-
-def flicker(traces: Traces, prompt: int | None = None) -> Flicker:
-    """Draw what a stream displayed, erased and hid: one row per update, words across, runs side by side.
-
-    Parameters
-    ----------
-    traces : Trace, list of Trace, or dict of name to Trace
-        Runs over one stream; each run is a column.
-    prompt : int, optional
-        Index of the stream; default: the first.
-
-    Returns
-    -------
-    Flicker
-        Static; displays itself in a notebook. ``to_html(path)`` writes a page.
-
-    Raises
-    ------
-    TraceError
-        If a run is not of a stream, or the sources differ.
-    """
-    return Flicker(side_by_side(traces, prompt))
 
 
 # ---------------------------------------------------------------- text

@@ -25,6 +25,7 @@ READINGS = {
     "judged": "share of judged nodes that were accepted",
     "text": "share of sent nodes that are in the final text",
 }
+MOST_LEVELS = 10  # of a tree
 
 
 def acceptance_by_score(
@@ -66,47 +67,31 @@ def acceptance_by_score(
     return ax
 
 
-def right_by(
-    trace: Trace, by: str = "depth", ax: Axes | None = None, reading: str = "text", most: int = 10
-) -> Axes:
-    """Plot how often nodes are right by tree level or by rank among siblings, one line per source.
+def right_by(trace: Trace, ax: Axes | None = None) -> Axes:
+    """Plot how often nodes are right by tree level, one line per source.
 
     Parameters
     ----------
     trace : Trace
-    by : {"depth", "rank"}
     ax : Axes, optional
-    reading : {"judged", "text"}
-        See `specviz.metrics.by_score`.
-    most : int
-        Maximum number of levels or ranks drawn.
 
     Returns
     -------
     Axes
         The share axis is logarithmic, because few of a tree's deep nodes can be right. A share of zero is
         drawn at its lower edge.
-
-    Raises
-    ------
-    TraceError
-        If `by` is neither "depth" nor "rank".
     """
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    if by not in ("depth", "rank"):
-        raise TraceError(f"by is 'depth' or 'rank', not {by!r}")
-    table = metrics.by_source(trace, ("source", by), reading)
+    table = metrics.by_source(trace)
     table = table[table["counted"] > 0]
-    first = 1 if by == "depth" else 0
-    cut = (table[by] >= first + most).any()
-    table = table[table[by] < first + most]
+    cut = (table["depth"] > MOST_LEVELS).any()
+    table = table[table["depth"] <= MOST_LEVELS]
     ax = axes(ax, (6.4, 3.2))
-    names = {"depth": "level of the tree (1: below the root)", "rank": "rank among siblings (0: the best)"}
-    notes = [f"{by} {first + most} and above: not drawn"] if cut else []
+    notes = [f"depth {MOST_LEVELS + 1} and above: not drawn"] if cut else []
     if (table["right"] == 0).any():
         notes.append("at the lower edge: none is right")
-    ax.set(xlabel="\n".join([names[by], *notes]), ylabel="share that is right")
+    ax.set(xlabel="\n".join(["level of the tree (1: below the root)", *notes]), ylabel="share that is right")
     if not len(table):
         return note(ax, "no node has a rating")
     above = table.loc[table["right"] > 0, "rate_lo"] if table["right"].any() else table["rate_hi"]
@@ -119,18 +104,18 @@ def right_by(
         shift = 0.08 * (number - (len(sources) - 1) / 2)
         _points(
             ax,
-            rows[by] + shift,
+            rows["depth"] + shift,
             rows,
             number,
             f"{literal(name)} ({int(table.loc[table['source'] == name, 'sent'].sum()):,} nodes)",
         )
-    ax.set_xlim(first - 0.5, max(table[by].max(), first + 1) + 0.5)
+    ax.set_xlim(0.5, max(table["depth"].max(), 2) + 0.5)
     whole_numbers(ax.xaxis)
     ax.set_ylim(bottom=edge)
     ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     for set_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
         set_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
-    ax.set_title(f"Right by {by}: {READINGS[reading]}", size=9, loc="left", pad=18)
+    ax.set_title(f"Right by depth: {READINGS['text']}", size=9, loc="left", pad=18)
     legend(ax)
     return ax
 

@@ -8,13 +8,14 @@ without spaces, each character is a word; punctuation is separate.
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isnan
 from typing import TYPE_CHECKING, TypeAlias
+
+import regex
 
 from specviz.errors import TraceError
 from specviz.escape import visible
@@ -47,10 +48,18 @@ REUSES = {
 }
 # Scripts that do not separate words by spaces: Thai, Lao, Burmese, Khmer, kana, Han and their signs.
 UNSPACED = (
-    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x312F), (0x31A0, 0x31FF),
-    (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
-)  # fmt: skip
-JOINER = "\u200d"
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u312f\u31a0-\u31ff\u3400-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff"
+)
+SPACE, CHAR = r"[\s\x1c-\x1f]", r"[^\s\x1c-\x1f]"  # as in str.isspace
+LETTER = rf"[[\p{{L}}\p{{N}}]--[{UNSPACED}]]"
+# What belongs to the character before it: a mark, a joiner and what it joins, an emoji's skin tone.
+JOINED = rf"[\p{{M}}\u200d\U0001f3fb-\U0001f3ff]|(?<=\u200d){CHAR}"
+INNER = r"['’-](?=[\p{L}\p{N}])"  # within a word: Emma's, state-of-the-art
+WORD = regex.compile(
+    rf"{SPACE}*(?:{LETTER}(?:{LETTER}|{JOINED}|{INNER})*|{CHAR}(?:{JOINED})*)(?:{SPACE}+\Z)?|{SPACE}+",
+    regex.V1,
+)
 LANGUAGES = {
     "chinese": "zh", "english": "en", "french": "fr", "german": "de", "japanese": "ja", "spanish": "es",
     "vietnamese": "vi",
@@ -210,38 +219,8 @@ def words(text: str) -> list[str]:
 
     In scripts without spaces, a word is a character with its marks. Punctuation is separate.
     """
-    pieces: list[str] = []
-    inner = False  # whether the last word may continue
-    spaces = ""
-    for i, char in enumerate(text):
-        if char.isspace():
-            spaces, inner = spaces + char, False
-            continue
-        if pieces and not spaces and (_joins(char) or text[i - 1] == JOINER):
-            pieces[-1] += char
-            continue
-        if char in "'’-" and inner and i + 1 < len(text) and text[i + 1].isalnum():
-            pieces[-1] += char
-            continue
-        letter = char.isalnum() and not _unspaced(char)
-        if letter and inner:
-            pieces[-1] += char
-        else:
-            pieces.append(spaces + char)
-        spaces, inner = "", letter
-    if spaces:  # after the last word
-        pieces[-1:] = ["".join([*pieces[-1:], spaces])]
+    pieces: list[str] = WORD.findall(text)
     return pieces
-
-
-def _joins(char: str) -> bool:
-    """Whether a character belongs to the previous one: a mark, a joiner, an emoji's skin tone."""
-    return unicodedata.category(char)[0] == "M" or char == JOINER or 0x1F3FB <= ord(char) <= 0x1F3FF
-
-
-def _unspaced(char: str) -> bool:
-    code = ord(char)
-    return any(low <= code <= high for low, high in UNSPACED)
 
 
 def same(one: Sequence[str], other: Sequence[str]) -> int:

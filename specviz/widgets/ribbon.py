@@ -50,8 +50,9 @@ def flicker(
             from .flicker import LiveFlicker
         return LiveFlicker(traces, prompt, **state)
     from ..errors import ParameterError
-    from ..view.flicker import flicker as still
+    from ..view.flicker import Flicker
+    from ..view.updates import side_by_side
 
     if state:
         raise ParameterError(f"a static ribbon has no {next(iter(state))!r}: use live=True")
-    return still(traces, prompt)
+    return Flicker(side_by_side(traces, prompt))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 from tiny import TableModel, llama
 
 import specviz
@@ -19,7 +20,6 @@ from specviz.methods import bild, find
 from specviz.methods.bild import BiLD
 from specviz.methods.draft_model import DraftModel
 from specviz.methods.sampling import DRAFT, FINAL, Sampling, draw
-from specviz.trace import validate
 
 LARGE = TableModel(vocabulary=6, seed=1, name="large")
 SMALL = TableModel(6, 3, near=LARGE, mix=0.6, name="small")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from identities import validate
 
 import specviz
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import decode
 from specviz.methods import find
-from specviz.trace import validate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import added

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from identities import validate
 from test_specdec import LARGE, POOR, SHORT, SMALL, passes, text
 from tiny import llama
 
@@ -20,7 +21,6 @@ from specviz.methods import cm_asd, find, gap
 from specviz.methods.cm_asd import CMASD, WEIGHTS
 from specviz.methods.sampling import Sampling
 from specviz.methods.specdec import SpecDec
-from specviz.trace import validate
 
 EXACT = CMASD.exact
 CLOSE = (

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from identities import validate
 from tiny import llama
 
 import specviz
@@ -14,7 +15,6 @@ from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.methods import Method, Parameter, Verdict, find, names
 from specviz.methods.sampling import Sampling
-from specviz.trace import validate
 
 SAMPLED = Sampling(1.0)
 

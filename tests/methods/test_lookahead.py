@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 from test_prompt_lookup import Looping
 from test_window import Slow
 from tiny import TableModel, llama
@@ -23,7 +24,6 @@ from specviz.methods.lookahead import Lookahead
 from specviz.methods.pool import Pool
 from specviz.methods.sampling import Sampling
 from specviz.methods.window import Window
-from specviz.trace import validate
 
 V = 6
 TARGET = Looping(vocabulary=V, seed=1, name="target", max_length=128)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 from test_specdec import LARGE, POOR, SHORT, SMALL, text
 from tiny import llama
 
@@ -15,7 +16,6 @@ from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import find, oracle
 from specviz.methods.oracle import Oracle
-from specviz.trace import validate
 
 
 def by_hand(large, small, prompt, least, limit, eos):

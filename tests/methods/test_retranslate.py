@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 from tiny import TableModel, llama
 
 import specviz
@@ -24,7 +25,6 @@ from specviz.models import load
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.template import Template
 from specviz.streams import Stream, Update
-from specviz.trace.identities import validate
 
 V = 6
 # The source grows, shrinks, changes, stays the same, and is empty.

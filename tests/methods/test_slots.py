@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from identities import validate
 
 import specviz
 from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
-from specviz.trace import validate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import added

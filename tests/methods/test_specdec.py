@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 from tiny import TableModel, llama
 
 import specviz
@@ -19,7 +20,6 @@ from specviz.loop import decode
 from specviz.methods import find, gap
 from specviz.methods.sampling import Sampling
 from specviz.methods.specdec import SpecDec
-from specviz.trace import validate
 
 LARGE = TableModel(vocabulary=6, seed=1, name="large")
 SMALL = TableModel(6, 3, near=LARGE, mix=0.6, name="small")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 from test_lookahead import PROMPTS, TARGET, V, paths
 from tiny import TableModel, llama
 
@@ -17,7 +18,6 @@ from specviz.methods import find
 from specviz.methods.datastore import Datastore
 from specviz.methods.sampling import Sampling
 from specviz.methods.spectra import Internal, Spectra
-from specviz.trace import validate
 
 
 def with_datastore(tokens, **values):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from specviz.measure import retranslation as measured
 from specviz.measure.benches import streams
 from specviz.measure.claims import Quality, ratio, resampled
 from specviz.measure.report import Bar, Estimate
-from specviz.measure.retranslation import RT, Follow, Setting, Sources, measure
+from specviz.measure.retranslation import RT, Follow
 from specviz.methods.retranslate import TEMPLATES
 from specviz.models import load
 from specviz.replays import translations
@@ -220,14 +219,6 @@ def test_options_of_it_are_no_other_bench_s(capsys):
 
 
 # -- specviz bench streams -----------------------------------------------------------------------------
-
-
-def test_comet_without_references_is_no_error(town, monkeypatch):
-    pytest.importorskip("sacrebleu")
-    monkeypatch.setitem(sys.modules, "comet", SimpleNamespace(download_model=None, load_from_checkpoint=None))
-    given = Sources("German", [specviz.streams.fixed_lag("Tom slept.")])
-    decoded, _ = measure(town, given, [Setting(RT, {"mode": "rt"})], max_new_tokens=8)
-    assert np.isnan(decoded[RT].comet) and decoded[RT].texts
 
 
 def test_the_bench_names_its_file_and_a_language_that_does_not_fit(town, monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import matplotlib
 import matplotlib.pyplot as pyplot
 import numpy as np
 import pytest
+from identities import validate
 
 import traces
 
@@ -18,7 +19,7 @@ from canvas_traces import build
 
 from specviz import metrics, view
 from specviz.errors import ParameterError, TraceError
-from specviz.trace import Recorder, validate
+from specviz.trace import Recorder
 from specviz.view import lattices, states
 from specviz.view.canvas import STATES, WHY, canvas
 from specviz.view.picture import picture

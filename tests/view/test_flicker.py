@@ -18,7 +18,7 @@ from specviz import view
 from specviz.errors import ParameterError, TraceError
 from specviz.trace import Recorder
 from specviz.view import flicker as module
-from specviz.view.flicker import FIRST, LAST, flicker
+from specviz.view.flicker import FIRST, LAST
 from specviz.view.updates import is_stream, ribbon, side_by_side, words
 
 
@@ -40,6 +40,28 @@ def test_words():
     assert words("か\u3099👩\u200d👩 x\u0301y") == ["か\u3099", "👩\u200d👩", " x\u0301y"]
     assert words("한국어 단어") == ["한국어", " 단어"]
     assert words("a ") == ["a "] and words("  ") == ["  "] and words("") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("rock'n'roll 'n' x-1 -1 a- b", ["rock'n'roll", " '", "n", "'", " x-1", " -", "1", " a", "-", " b"]),
+        ("Emma’s ’’ a'\u0301b", ["Emma’s", " ’", "’", " a", "'\u0301", "b"]),
+        ("a'猫'b", ["a'", "猫", "'", "b"]),
+        ("x² ½ⅷ ٣4", ["x²", " ½ⅷ", " ٣4"]),
+        ("भाषा ภาษา မြန်", ["भाषा", " ภ", "า", "ษ", "า", " မြ", "န်"]),
+        ("ｶﾞ か゛〆々ー。", ["ｶ", "ﾞ", " か", "゛", "〆", "々", "ー", "。"]),
+        ("\U00020000\U00020001a", ["\U00020000", "\U00020001", "a"]),
+        ("👍\U0001f3fd❤\ufe0f👩\u200d💻!", ["👍\U0001f3fd", "❤\ufe0f", "👩\u200d💻", "!"]),
+        ("a\u200d-b \u200dab \u200d c", ["a\u200d-b", " \u200da", "b", " \u200d", " c"]),
+        ("a\x1cb\u3000c\u2028\td\n", ["a", "\x1cb", "\u3000c", "\u2028\td\n"]),
+        (" \x1f", [" \x1f"]),
+        ("\u0301a \u0301a", ["\u0301", "a", " \u0301", "a"]),
+        ("\u200ba\ufeff\x00\ud800", ["\u200b", "a", "\ufeff", "\x00", "\ud800"]),
+    ],
+)
+def test_words_of_hard_texts(text, split):
+    assert words(text) == split and "".join(split) == text
 
 
 def test_what_became_of_each_word():
@@ -129,19 +151,19 @@ class Page(HTMLParser):
 def test_hostile_text_stays_text():
     hostile = list(range(H, C))
     one = stream([hostile, hostile[::-1]], sources=["<b onclick=x>", "</table><script>"], run="<i>")
-    html = flicker({"<img src=x>": one})._repr_html_()
+    html = sv.flicker({"<img src=x>": one})._repr_html_()
     page = Page(html)
     assert not {"script", "img", "iframe", "object", "link"} & set(page.tags)
     assert not [n for n in page.names if n.startswith("on") or n in ("src", "href")]
     assert "</script>" in page.words and "<img src=x>" in page.words and "\u202e" not in html
-    assert "‮" not in str(flicker(one))
+    assert "‮" not in str(sv.flicker(one))
 
 
 def test_every_fate_can_be_told_without_colour():
-    html = flicker([stream(FLICKERS, k=1), stream(FLICKERS, mode="cd", k=1, beta=0.0)])._repr_html_()
+    html = sv.flicker([stream(FLICKERS, k=1), stream(FLICKERS, mode="cd", k=1, beta=0.0)])._repr_html_()
     assert "<s>" in html and 'class="rewritten' in html and 'class="hidden' in html and 'class="new' in html
-    assert "[-erased-] {~rewritten~} {+new+} ⟦hidden⟧" in str(flicker(stream(FLICKERS, k=1)))
-    assert "hidden" not in str(flicker(stream(FLICKERS)))
+    assert "[-erased-] {~rewritten~} {+new+} ⟦hidden⟧" in str(sv.flicker(stream(FLICKERS, k=1)))
+    assert "hidden" not in str(sv.flicker(stream(FLICKERS)))
     style = (Path(view.__file__).parent / "ribbon.css").read_text()
     for rule, sign in (
         ("rewritten", "repeating-linear"),
@@ -156,14 +178,14 @@ def test_every_fate_can_be_told_without_colour():
 
 
 def test_the_bars_below_updates_are_in_the_legend():
-    html = flicker(stream(FLICKERS))._repr_html_()
+    html = sv.flicker(stream(FLICKERS))._repr_html_()
     assert html.count('class="took key"') == 2
     assert "time to read the prompt</span>" in html and "time to write</span>" in html
 
 
 def test_a_map_counts_the_updates_that_it_shows(monkeypatch):
     monkeypatch.setattr(module, "MOST_ROWS", 2)
-    html = flicker(stream(FLICKERS))._repr_html_()
+    html = sv.flicker(stream(FLICKERS))._repr_html_()
     assert "map of the first 2 of 4 updates, words over all of them: 1 kept, 2 rewritten, 4 new" in html
 
 
@@ -182,22 +204,22 @@ def test_side_by_side():
         "Continuous decoding (CD)",
     ]
     assert [r.name for r in side_by_side({"a": runs[0], "b": runs[1]})] == ["a", "b"]
-    html = flicker(runs)._repr_html_()
+    html = sv.flicker(runs)._repr_html_()
     assert html.count("<tr>") == 1 + 4 and html.count("<td>") == 3 + 4 * 3
     with pytest.raises(TraceError, match="their sources differ"):
-        flicker([runs[0], stream(FLICKERS[:3])])
+        sv.flicker([runs[0], stream(FLICKERS[:3])])
     with pytest.raises(TraceError, match="no updates"):
-        flicker(traces.build("speculative", tokens=8))
+        sv.flicker(traces.build("speculative", tokens=8))
 
 
 def test_long_streams_are_folded():
     grown = [[W + i % 20 for i in range(1 + n // 4)] for n in range(60)]
-    html = flicker(stream(grown))._repr_html_()
+    html = sv.flicker(stream(grown))._repr_html_()
     assert f"updates {FIRST} to {60 - LAST - 1}</summary>" in html
     assert html.count('<th scope="row">') == 60 + 1
     assert len(html) < 120_000
     long = [[W + i % 20 for i in range(80)]] * 3
-    html = flicker(stream(long))._repr_html_()
+    html = sv.flicker(stream(long))._repr_html_()
     assert html.count("characters kept") == 1, "the last row stands whole"
 
 
@@ -209,10 +231,10 @@ def test_the_trace_shows_its_ribbon(tmp_path):
     assert view.png(one).startswith(b"\x89PNG")
     assert "[- w1 w2-]" not in view.text(one) and "{~" in view.text(one) and "[-w1 w2-]" in view.text(one)
     assert 'class="ribbon"' in one.to_html(tmp_path / "a.html").read_text(encoding="utf8")
-    page = flicker(one).to_html(tmp_path / "b.html")
+    page = sv.flicker(one).to_html(tmp_path / "b.html")
     assert "default-src 'none'" in page.read_text(encoding="utf8")
     with pytest.raises(TraceError, match="exists"):
-        flicker(one).to_html(page)
+        sv.flicker(one).to_html(page)
 
 
 def test_drawn_for_a_paper():

@@ -58,27 +58,25 @@ def test_acceptance_by_score(decoded, reading):
     assert points.tolist() == drawn["rate"].tolist()
 
 
-@pytest.mark.parametrize("by", ["depth", "rank"])
-def test_right_by(decoded, by):
-    ax = view.right_by(decoded[0], by)
-    assert by in ax.get_title(loc="left")
+def test_right_by(decoded):
+    ax = view.right_by(decoded[0])
+    assert "depth" in ax.get_title(loc="left")
     assert any("nodes)" in label for label in labels(ax))
-    with pytest.raises(TraceError, match="depth"):
-        view.right_by(decoded[0], "length")
 
 
 def test_levels_at_which_nothing_was_right_are_drawn(decoded, monkeypatch):
     """On a logarithmic axis they are at its lower edge, where their intervals begin."""
-    table = metrics.by_source(decoded[0], ("source", "depth"), "text")
+    table = metrics.by_source(decoded[0])
     table = table[table["counted"] > 0].assign(source="store").drop_duplicates("depth").head(4)
     shares = {"right": [4, 0, 0, 1], "rate": [0.2, 0.0, 0.0, 0.05], "rate_lo": [0.1, 0.0, 0.0, 0.02]}
     table = table.assign(**{name: values[: len(table)] for name, values in shares.items()}, rate_hi=0.3)
+    table["depth"] = [1, 2, 3, 11]
     monkeypatch.setattr(metrics, "by_source", lambda *_: table)
-    ax = view.right_by(decoded[0], most=3)
+    ax = view.right_by(decoded[0])
     line = next(each.lines[0] for each in ax.containers if hasattr(each, "has_yerr"))
     edge = ax.get_ylim()[0]
     assert line.get_ydata().tolist() == [0.2, edge, edge] and 0 < edge < 0.1
-    assert "none is right" in ax.get_xlabel() and "depth 4 and above: not drawn" in ax.get_xlabel()
+    assert "none is right" in ax.get_xlabel() and "depth 11 and above: not drawn" in ax.get_xlabel()
     ax.figure.canvas.draw()
     ticks = [text.get_text() for text in (*ax.get_yticklabels(), *ax.get_yticklabels(minor=True))]
     assert all(tick.endswith("%") for tick in ticks) and "10%" in ticks and "20%" in ticks

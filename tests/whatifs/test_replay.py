@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 from tiny import TableModel, llama
 from town_runs import town_run
 
@@ -20,7 +21,7 @@ from specviz.errors import ParameterError, TraceError
 from specviz.loop import decode, densify
 from specviz.loop import dense as loop_dense
 from specviz.schema import UNKNOWN
-from specviz.trace import Trace, validate
+from specviz.trace import Trace
 from specviz.whatifs import Costs, whatif
 from specviz.whatifs import walk as replays
 from specviz.whatifs.costs import price, timed

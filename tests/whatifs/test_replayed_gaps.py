@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from identities import validate
 from test_replay import PROMPTS, agree, rerun
 from tiny import TableModel
 
@@ -13,7 +14,6 @@ from specviz import methods
 from specviz.errors import ParameterError
 from specviz.methods.sampling import Sampling
 from specviz.schema import SHAPE_FIELDS
-from specviz.trace import validate
 from specviz.whatifs import gap, whatif
 
 

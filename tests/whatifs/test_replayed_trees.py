@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from identities import validate
 from tiny import llama
 
 import specviz
 from specviz.errors import TraceError
-from specviz.trace import validate
 from specviz.whatifs.texts import read_texts
 from specviz.whatifs.tree import STALE, TreeReplay, Trees, read_lessons
 

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from identities import validate
 from tiny import TableModel
 
 import specviz
 from specviz import metrics
 from specviz.errors import ParameterError, TraceError
 from specviz.streams import Stream, Update
-from specviz.trace import validate
 from specviz.whatifs import whatif
 from specviz.whatifs.updates import PARTS
 

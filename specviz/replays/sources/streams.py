@@ -117,7 +117,6 @@ def add_figures(
     made.add(where, "ne", mine.of(ratio, "erased", "final"))
     made.add(where, "throughput", mine.of(ratio, "emitted", "seconds"))
     made.add(where, "speedup", exact() if mine is base else mine.over(base))
-    made.add(where, "comet", mine.comet)
     if mine.sums["drafted"].any():
         for metric, below in (("a_d", "drafted"), ("a_o", "emitted")):
             made.add(where, metric, mine.of(ratio, "accepted", below).times(100))

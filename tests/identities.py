@@ -1,4 +1,4 @@
-"""The integer identities that every trace satisfies."""
+"""A check of the integer identities that every trace satisfies."""
 
 from __future__ import annotations
 
