@@ -440,6 +440,24 @@ def test_select(folder):
         _ = trace.run
 
 
+def test_parts_keep_their_tables(folder):
+    trace = Trace.open(folder)
+    first = trace.split()
+    first.pop(0).select(prompt=0)
+    again = trace.split()
+    assert [part.run["method"] for part in again] == sorted(METHODS)
+    assert [part is other for part, other in zip(first, again[1:])] == [True] * 3
+    for part, method in zip(again, sorted(METHODS)):
+        alone = Trace.open(folder / f"{method}.parquet")
+        assert part.cycles is part.split()[0].cycles and part.cycles.equals(alone.cycles)
+        assert part.outputs.equals(alone.outputs)
+    one = trace.select(prompt=1)
+    assert [set(part.cycles["prompt"]) for part in one.split()] == [{1}] * 4
+    assert one is one.select(prompt=[1]) is one.select(run=trace.runs["run"]) is not trace
+    assert one.select(method="bild").runs["method"].tolist() == ["bild"]
+    assert one.select(prompt=0).cycles.empty and trace.select(prompt=[0, 1]).cycles.equals(trace.cycles)
+
+
 def test_a_run_that_goes_on_is_seen_by_us_and_passed_over_by_others(tmp_path):
     import dask.dataframe
     import pandas as pd

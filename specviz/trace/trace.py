@@ -183,7 +183,10 @@ class Trace:
         run: str | Iterable[str] | None = None,
     ) -> Trace:
         """The part of the trace with the given prompts, methods (names, classes or instances) and runs; one
-        or several of each."""
+        or several of each.
+
+        A trace that has already been reduced to them returns itself, with the tables that it has made.
+        """
 
         def some(value: Any) -> set[Any]:
             try:
@@ -217,13 +220,18 @@ class Trace:
                 there = f"there are {count} (0 to {count - 1})" if count > 1 else "there is one (0)"
                 raise TraceError(f"no such prompt; {there}")
             prompts = chosen if prompts is None else prompts & chosen
-        return Trace(stores, prompts)
+        return self if (stores, prompts) == (self._stores, self._prompts) else Trace(stores, prompts)
+
+    @cached_property
+    def _parts(self) -> tuple[Trace, ...]:
+        return tuple(Trace([store], self._prompts) for store in self._stores)
 
     def split(self) -> list[Trace]:
-        """One trace per run; a trace of one run returns itself, with the tables that it has made."""
-        if len(self._stores) == 1:
-            return [self]
-        return [Trace([store], self._prompts) for store in self._stores]
+        """One trace per run, always the same ones, with the tables that they have made.
+
+        A trace of one run returns itself.
+        """
+        return [self] if len(self._stores) == 1 else list(self._parts)
 
     def join(self) -> Trace:
         """Join runs that differ only in their texts into one run, prompt after prompt.

@@ -295,6 +295,7 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
         )
         for node in path:
             guesses |= {cell: token for at, cell, _, token in read if at == node}
+    order.flags.writeable = tokens.flags.writeable = False  # `pictures` keeps them
     return Canvas(facts, index, length, block, order, tokens, tuple(words), tuple(passes))
 
 

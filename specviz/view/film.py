@@ -34,7 +34,8 @@ def write(
     """Write the GIF for `Trace.to_gif` and return its path."""
     run, number = first_run(trace, prompt)
     check_one_text(run)
-    there = [int(cycle) for cycle in run.select(prompt=number).cycles["cycle"] if cycle > 0]
+    one = run.select(prompt=number)
+    there = [int(cycle) for cycle in one.cycles["cycle"] if cycle > 0]
     chosen = there[:FIRST] if cycles is None else list(cycles)
     if missing := [cycle for cycle in chosen if cycle not in there]:
         raise ParameterError(
@@ -44,10 +45,10 @@ def write(
         raise ParameterError(f"{len(chosen)} cycles: a film can show from 1 to {MOST}")
     if not 0.02 <= seconds <= 60:
         raise ParameterError(f"seconds is {seconds!r}: a frame can last from 0.02 to 60 s")
-    shown, one = picture(run, number), run.select(prompt=number)
+    shown = picture(one, number)
     drafted = (drafts(one).set_index("cycle")["drafted"] > 0).to_dict()
     deepest = one.cycles.set_index("cycle")["depth"][chosen].max()
-    frames = [_frame(run, shown, cycle, drafted[cycle], float(deepest)) for cycle in chosen]
+    frames = [_frame(one, shown, cycle, drafted[cycle], float(deepest)) for cycle in chosen]
     return write_gif(frames, [round(1000 * seconds)] * len(frames), Path(path), force)
 
 
@@ -61,7 +62,7 @@ def _newest(spans: Sequence[Span], width: float, measure: Callable[[str], float]
         del last[0]
 
 
-def _frame(run: Trace, shown: Picture, cycle: int, drafted: bool, deepest: float) -> Image:
+def _frame(one: Trace, shown: Picture, cycle: int, drafted: bool, deepest: float) -> Image:
     from PIL import Image as images
 
     figure = new_figure(SIZE)
@@ -71,7 +72,7 @@ def _frame(run: Trace, shown: Picture, cycle: int, drafted: bool, deepest: float
     strip(replace(shown, spans=newest), ax, LINES)
     ax = figure.add_axes((0.03, 0.08, 0.94, 0.46))
     if drafted:
-        draft_tree(run, cycle, shown.index, ax)
+        draft_tree(one, cycle, shown.index, ax)
         lowest, top = ax.get_ylim()
         ax.set(xlim=(-0.75, deepest + 0.9), ylim=(max(lowest, ROWS), top))  # same limits in every frame
     else:

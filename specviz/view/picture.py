@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -294,21 +295,24 @@ def _written(text: str, tokens: list[int], pieces: dict[int, bytes]) -> str:
 def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
     """Text of the draft tokens that were sent and dropped, by cycle. For a chain it is the whole text; for a
     tree, the best few rejected tokens at the deepest level tried, and the number of the others."""
-    lost = {}
-    gone = nodes[nodes["status"].isin(["rejected", "unjudged"])]
-    for number, dropped in gone.groupby("cycle", observed=True):
-        chain = dropped["parent"].is_unique
-        shown = dropped
+    lost, names = {}, ["cycle", "parent", "depth", "token", "status"]
+    dropped = nodes.loc[nodes["status"].isin(["rejected", "unjudged"]), names]
+    dropped = dropped.sort_values("cycle", kind="stable")
+    cycle, parent, depth, token, status = (dropped[name].to_numpy() for name in names)
+    numbers, starts = np.unique(cycle, return_index=True)
+    for number, first, last in zip(numbers.tolist(), starts, [*starts[1:], len(cycle)]):
+        shown = token[first:last]
+        chain = len(np.unique(parent[first:last])) == len(shown)
         if not chain:
-            tried = dropped[dropped["status"] == "rejected"]
-            shown = tried[tried["depth"] == tried["depth"].max()].head(MOST_TRIED)
-        tokens = shown["token"].tolist()
+            levels = np.where(status[first:last] == "rejected", depth[first:last], 0)
+            shown = shown[(levels > 0) & (levels == levels.max())][:MOST_TRIED]
+        tokens = shown.tolist()
         parts = [_written(text, ids, pieces) for text, ids in whole_characters(token_bytes(pieces, tokens))]
         if chain:
-            lost[int(str(number))] = "".join(parts)
+            lost[number] = "".join(parts)
         else:
-            rest = [f"… {len(dropped) - len(shown)} more"] if len(dropped) > len(shown) else []
-            lost[int(str(number))] = "│".join([*(part.replace("\n", "⏎") for part in parts), *rest])
+            rest = [f"… {last - first - len(shown)} more"] if last - first > len(shown) else []
+            lost[number] = "│".join([*(part.replace("\n", "⏎") for part in parts), *rest])
     return lost
 
 
@@ -543,6 +547,17 @@ def first_run(trace: Trace, prompt: int | None) -> tuple[Trace, int]:
     return run, prompts(run)[0] if prompt is None else prompt
 
 
+# The pictures of each run by prompt, which go with the run: its text, HTML and images draw the same ones.
+_made: WeakKeyDictionary[Trace, dict[int, Picture]] = WeakKeyDictionary()
+
+
 def pictures(trace: Trace, most: int = 3) -> list[Picture]:
-    """Pictures of the first prompts of each run in turn, at most `most` per run."""
-    return [picture(run, n) for run in trace.split() for n in prompts(run)[:most]]
+    """Pictures of the first prompts of each run in turn, at most `most` per run; each is made once."""
+    shown = []
+    for run in trace.split():
+        made = _made.setdefault(run, {})
+        for number in prompts(run)[:most]:
+            if number not in made:
+                made[number] = picture(run, number)
+            shown.append(made[number])
+    return shown

@@ -358,7 +358,10 @@ def _group(
     """
     columns_of_group: Arrays = {}
     for name in names:
-        values = flattened(table.column(f"{group}_{name}"), size)
+        column = table.column(f"{group}_{name}")
+        if size.any() and column.null_count == len(column):  # need not be flattened
+            continue
+        values = flattened(column, size)
         if len(values) and values.null_count == len(values):
             continue
         if pa.types.is_dictionary(values.type) or pa.types.is_string(values.type):
@@ -477,6 +480,8 @@ def _prompts(trace: Trace) -> list[Json]:
     index = trace.cycles["prompt"].to_numpy()
     by_prompt = trace.prompts.set_index("prompt").to_dict("index") if len(trace.prompts) else {}
     edges = np.flatnonzero(np.diff(index)) + 1
+    streams = trace.cycles["source"].notna().any()
+    counts = trace.cycles[["drafted", "accepted", "judged"]]
     rows = []
     for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(index)]):
         row = by_prompt.get(int(index[first]), {})
@@ -485,8 +490,8 @@ def _prompts(trace: Trace) -> list[Json]:
             {"prompt": int(index[first]), "first": first, "last": last}
             | {name: visible(word) for name, word in facts.items()}
             | {"excerpt": excerpt(facts["text"])}
-            | {"updates": _updates(trace.cycles.iloc[first:last], first)}
-            | {"opens": _teaching_row(trace.cycles.iloc[first:last])}
+            | {"updates": _updates(trace.cycles.iloc[first:last], first) if streams else []}
+            | {"opens": _teaching_row(counts.iloc[first:last])}
         )
     return rows
 

@@ -25,6 +25,17 @@ def test_a_frame_a_cycle(tmp_path):
         assert film.n_frames <= 12
 
 
+def test_a_film_of_a_selected_prompt(tmp_path):
+    trace = build("tree", prompts=3, tokens=20, seed=5, hostile=False)
+    whole = trace.to_gif(tmp_path / "a.gif", [1, 2], prompt=2).read_bytes()
+    one = trace.select(prompt=2)
+    assert one.to_gif(tmp_path / "b.gif", [1, 2]).read_bytes() == whole
+    assert one.to_gif(tmp_path / "c.gif", [1, 2]).read_bytes() == whole
+    assert trace.to_gif(tmp_path / "d.gif", [1, 2]).read_bytes() != whole
+    with pytest.raises(ParameterError, match="prompt 1 has no cycle 1"):
+        one.to_gif(tmp_path / "e.gif", [1], prompt=1)
+
+
 def test_the_newest_text_is_shown(drawn_words):
     """Line breaks make a text too tall for its axes: its beginning gives way."""
     from dataclasses import replace

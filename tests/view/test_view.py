@@ -17,8 +17,19 @@ import traces
 from specviz import metrics, schema, view
 from specviz.errors import TraceError
 from specviz.escape import spaced, visible
+from specviz.trace import Recorder, Trace
 from specviz.view import plots, static
-from specviz.view.picture import FATE_WORDS, FATES, KINDS, PHASES, Span, excerpt, picture, pictures
+from specviz.view.picture import (
+    FATE_WORDS,
+    FATES,
+    KINDS,
+    MOST_TRIED,
+    PHASES,
+    Span,
+    excerpt,
+    picture,
+    pictures,
+)
 
 METHODS = ("autoregressive", "speculative", "bild")
 
@@ -147,6 +158,51 @@ def test_each_cycle_s_dropped_draft_is_drawn_once(method):
     assert static.text_lane(replace(shown, spans=tuple(spans))).count("<del") == len(lost)
 
 
+@pytest.mark.parametrize("method", ["speculative", "bild", "tree", "unispec"])
+def test_the_text_of_a_dropped_draft(method):
+    """A chain's is whole; of a tree's, the deepest rejected tokens are written out and the others counted."""
+    trace = traces.build(method, tokens=80, seed=1, hostile=False)
+    nodes = trace.nodes[trace.nodes["status"].isin(["rejected", "unjudged"])]
+    shown = {cycle.number: cycle.lost for cycle in picture(trace, 0).cycles}
+    for number, lost in shown.items():
+        dropped = nodes[nodes["cycle"] == number]
+        if dropped["parent"].is_unique:
+            pieces = [trace.pieces[token] for token in dropped["token"]]
+            assert lost == b"".join(pieces).decode("utf8", "replace")
+            continue
+        refused = dropped[dropped["status"] == "rejected"]
+        deepest = refused[refused["depth"] == refused["depth"].max()][:MOST_TRIED]
+        *tried, rest = lost.split("│")
+        assert rest == f"… {len(dropped) - len(deepest)} more"
+        assert "".join(tried) == "".join(trace.pieces[token].decode() for token in deepest["token"])
+    assert any(shown.values()) and any(count > 2 for count in nodes.value_counts("cycle"))
+
+
+def test_nothing_is_lost_where_all_is_accepted():
+    made = traces.cycles("speculative", tokens=5)
+    recorder = Recorder(traces.metadata("speculative"), piece=traces.piece)
+    for cycle in made:
+        kept = {"node_status": ["accepted"] * len(cycle["node_status"])} if "node_status" in cycle else {}
+        recorder.add(cycle | kept)
+    shown = picture(recorder.close(), 0)
+    assert shown.drafts and [cycle.lost for cycle in shown.cycles] == [""] * len(shown.cycles)
+
+
+def test_a_picture_is_made_once_for_text_html_and_image(monkeypatch, tmp_path):
+    made = []
+    monkeypatch.setattr(
+        "specviz.view.picture.picture", lambda run, number: made.append(number) or picture(run, number)
+    )
+    trace = Trace([t._stores[0] for t in (traces.build("bild", prompts=3), traces.build("tree"))])
+    bundle = trace._repr_mimebundle_()
+    trace.to_html(tmp_path / "a.html")
+    assert made == [0, 1, 0, 2]  # the page also has the third text
+    assert trace._repr_mimebundle_() == bundle == Trace(trace._stores)._repr_mimebundle_()
+    assert view.text(trace.select(prompt=1)) == view.text(Trace(trace._stores).select(prompt=1))
+    pictures(trace).clear()
+    assert len(pictures(trace)) == 4
+
+
 def test_dropped_drafts_and_exactness_are_shown():
     html = view.html(traces.build("bild", tokens=80, seed=1))
     assert "<del" in html and "sv-lost" in html and "lossy" in html
@@ -195,8 +251,6 @@ def test_a_table_escapes_its_cells():
 
 
 def test_an_empty_run_still_shows():
-    from specviz.trace import Recorder
-
     recorder = Recorder(traces.metadata("speculative", prompts=1), None, piece=traces.piece)
     trace = recorder.close(False, "Ctrl-C")
     assert "Ctrl-C" in view.html(trace)
@@ -273,8 +327,6 @@ def test_time_between_cycles_is_named():
 
 
 def recorded(method, made):
-    from specviz.trace import Recorder
-
     recorder = Recorder(traces.metadata(method), None, piece=traces.piece)
     for cycle in made:
         recorder.add(cycle)
@@ -411,8 +463,6 @@ def test_confidence_shows_every_draft_token():
 
 
 def test_phases_name_each_run_and_phase():
-    from specviz.trace import Trace
-
     runs = [traces.build(method, tokens=40) for method in METHODS]
     ax = view.phases(Trace([store for run in runs for store in run._stores]))
     assert [t.get_text() for t in ax.get_yticklabels()] == [
@@ -467,8 +517,6 @@ def test_a_prompt_in_one_line_is_what_the_user_asked(prompt, line):
 
 def test_what_a_trace_s_author_wrote_is_no_markup_and_no_command():
     """The unit of a custom signal and the label of a run come from the file."""
-    from specviz.trace import Recorder
-
     unit = "</title></g></svg><img src=x onerror=alert(1)>"
     signals = schema.as_metadata((schema.Signal("age", unit, "m"),))
     label = "\x1b]0;owned\x07\x1b[2J"

@@ -126,6 +126,28 @@ def test_candidates_come_in_chunks(tmp_path):
         chunks[len(chunks)]
 
 
+def test_a_column_is_left_out_of_the_chunks_that_lack_it_throughout():
+    names = ("entropy", "margin", "top_token", "top_p")
+    recorder = Recorder(metadata("tree", prompts=12), record="judged", piece=piece)
+    for number, cycle in enumerate(cycles("tree", prompts=12, tokens=40)):
+        bare = number < CHUNK or number == CHUNK + 9
+        recorder.add(cycle | (dict.fromkeys(map("node_{}".format, names)) if bare else {}))
+    trace = recorder.close()
+    chunks, edge = Chunks(trace), int(trace.cycles["drafted"][:CHUNK].sum())
+    first, *later = (chunks[i][1] for i in range(len(chunks)))
+    assert later and edge
+    assert not {f"node_{name}" for name in names} & set(first) and "pred_top_token" in first
+    for name in ("entropy", "margin"):
+        same(np.concatenate([each[f"node_{name}"] for each in later]), trace.nodes[name][edge:])
+    tops = trace.tops("node")
+    assert (later[0]["node_top_token"] == -1).sum() == 3 * trace.cycles["drafted"][CHUNK + 9] > 0
+    tokens = np.concatenate([each["node_top_token"] for each in later])
+    assert tokens[tokens >= 0].tolist() == tops["token"].tolist()
+
+    _, nothing = Chunks(build("autoregressive", tokens=9))[0]
+    assert nothing["node_entropy"].tolist() == nothing["node_top_p"].tolist() == []  # no node lacks it
+
+
 def test_what_a_later_cycle_takes_back():
     recorder = Recorder(metadata("speculative"), piece=piece)
     made = cycles("speculative", tokens=12, hostile=False)[:4]

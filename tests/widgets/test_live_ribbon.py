@@ -12,7 +12,9 @@ from ribbons import FLICKERS, PIECES, W, stream
 
 import specviz as sv
 from specviz.errors import ParameterError, TraceError
+from specviz.trace import Trace
 from specviz.view.updates import ribbon
+from traces import build
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
@@ -147,6 +149,9 @@ def test_the_player_knows_the_updates():
     assert prompt["updates"][1]["new"] == 4, "JavaScript counts an emoji twice"
     standing = player_columns(sv.open(sv.example("unispec")))[0]
     assert all(prompt["updates"] == [] for prompt in standing["prompts"])
+    both = Trace([*stream(FLICKERS)._stores, *build("tree")._stores])
+    counts = [len(player_columns(run)[0]["prompts"][0]["updates"]) for run in both.split()]
+    assert counts == [4, 0]
 
 
 def test_a_race_is_over_one_text():
