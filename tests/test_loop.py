@@ -10,6 +10,7 @@ from itertools import chain, count
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -345,6 +346,34 @@ def test_interrupted_while_cycles_become_columns(pair, batch, owner, name, expec
     assert last["end"].iloc[-1] == "interrupted"
     cycles = run.trace.cycles.drop_duplicates("start")
     assert (np.diff(cycles["start"]) >= cycles["duration"][:-1] - 1e-9).all()
+
+
+def test_an_error_in_a_reduction_loses_no_cycle_before_it(pair, monkeypatch):
+    calls, real = count(1), reduce.Batch.columns
+
+    def failing(batch):
+        if next(calls) > 3:
+            raise ValueError("no such column")
+        return real(batch)
+
+    monkeypatch.setattr(reduce.Batch, "columns", failing)
+    monkeypatch.setattr(reduce, "HELD_LOGITS", 0)  # nothing but the last cycle is held
+    run, seen = specviz.stream(pair[0], [3, 4, 5], draft=pair[1], max_new_tokens=80), []
+    with pytest.raises(ValueError, match="no such column"):
+        seen.extend(run)
+    assert run.trace.cycles["cycle"].tolist() == [0, 1, 2]
+    assert "no such column" in run.trace.run["stopped"]
+
+
+def test_a_part_of_numbers_joins_a_part_without():
+    """An array's NaN stands for null; next to a list's entries it would stay a number."""
+    empty = ([], np.array([-1])), ([None], np.array([1]))
+    for entries, counts in empty:
+        parts = [{"prompt": (0,), "node_u": (entries, counts)}]
+        parts += [{"prompt": (0,), "node_u": (np.array([np.nan, 0.5], np.float32), np.array([2]))}]
+        for order in (parts, parts[::-1]):
+            values, _ = reduce.joined(order)["node_u"]
+            assert pa.array(values, pa.float32(), from_pandas=True).null_count == 1 + len(entries)
 
 
 def test_an_error_in_a_run_is_raised_and_the_record_kept(table, monkeypatch, tmp_path):

@@ -33,7 +33,7 @@ def positions(source: Trace | Counts) -> pd.DataFrame | None:
 
 def draft_counts(trace: Trace) -> pd.DataFrame:
     """One row per cycle after the prefill, in order: ``context``, its draft's ``sent`` tokens and ``depth``,
-    and how many were ``accepted``. The functions below take it as `steps`."""
+    and how many were ``accepted``. `contexts`, `starts` and `by_length` take it as `steps`."""
     keys = ["run", "prompt", "cycle"]
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0][[*keys, "context"]].reset_index(drop=True)

@@ -122,9 +122,11 @@ class Reducer:
             self.held[i].end = "interrupted"
 
     def flush(self) -> None:
-        """Hand all held cycles to the recorder."""
-        self._reduce(len(self.held))
-        self._write()
+        """Hand all held cycles to the recorder; if they cannot be reduced, those that were are not lost."""
+        try:
+            self._reduce(len(self.held))
+        finally:
+            self._write()
 
     def _reduce(self, count: int) -> None:
         """Reduce the first `count` held cycles; they stay held until then, so that Ctrl-C loses none."""
@@ -582,8 +584,10 @@ def joined(parts: list[Columns]) -> Columns:
 
 
 def concatenated(parts: Sequence[Sequence[Entry] | np.ndarray]) -> list[Entry] | np.ndarray:
-    """Concatenate arrays, or lists and tuples."""
-    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [*chain.from_iterable(parts)]
+    """Concatenate lists and tuples; an array if one of the parts is one, as its NaN stands for null."""
+    if any(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate([part for part in parts if len(part)] or parts)
+    return [*chain.from_iterable(parts)]
 
 
 def starts(count: np.ndarray) -> np.ndarray:

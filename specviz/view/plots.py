@@ -379,7 +379,7 @@ def poster(trace: Trace) -> bytes:
     -------
     bytes
     """
-    shown = pictures(trace, 1)[0]
+    shown = pictures(trace.split()[0], 1)[0]
     # Inches, laid out by hand so that the text gets exactly the space that it was measured for.
     wide, left, inner, lines = 10.0, 0.45, 9.4, 14
     names = " ← ".join(filter(None, (shown.model, shown.draft)))
