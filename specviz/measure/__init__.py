@@ -28,7 +28,6 @@ BENCHES: dict[str, str] = {
     "canvases": "diffusion: what SSD saves, what canvases cost (limits: 55 % of passes, 1.6 times as fast)",
     "batches": "throughput and latency by batch size (limit: 3 times the throughput at batch size 8)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
-    "projection": "speedups elsewhere, predicted and measured (limit: median error of 10 %)",
     "roofline": "cost of passes in FLOPs and bytes, and their time against the machine's measured ceilings",
 }
 
