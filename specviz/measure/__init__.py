@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Name: one-line description.
 BENCHES: dict[str, str] = {
-    "overhead": "cost of recording: paired runs with and without it, every method (limit: at most 3 %)",
     "speed": "our methods against transformers and llama.cpp, cold and warm (limits for SmolLM2)",
     "drafters": "trained drafters, each method at its best setting (limits for SmolLM2)",
     "advise": "advice against measurement: τ in float64, speeds on other prompts (limit: 90 % within 10 %)",
