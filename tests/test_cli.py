@@ -28,7 +28,7 @@ from specviz.cli import arguments
 from specviz.errors import SpecvizError
 from specviz.loop import run as loop
 from specviz.measure import plan
-from specviz.measure.benches import overhead, speed
+from specviz.measure.benches import batches, speed
 from specviz.measure.rows import Results
 from specviz.models.converting import convert
 from specviz.trace import Recorder
@@ -351,10 +351,10 @@ ASK = ("--prompt", "Hello")
         (("demo", "--out", "page.html"), "--out takes a folder"),
         (("demo", "--out", "new", "-m", "TARGET", "-d", "STRANGER", "--prompts", "good.jsonl"), "vocabular"),
         (("demo", "--out", "new", "--prompts", "bad.jsonl"), "line 2"),
-        (("bench", "overhed"), "did you mean overhead"),
-        (("bench", "overhead", "--prompts", "bad.jsonl"), "line 2"),
-        (("bench", "overhead", "--json", "good.jsonl"), "exists"),
-        (("bench", "overhead", "--size", "3"), "takes no --size"),
+        (("bench", "bathces"), "did you mean batches"),
+        (("bench", "batches", "--prompts", "bad.jsonl"), "line 2"),
+        (("bench", "batches", "--json", "good.jsonl"), "exists"),
+        (("bench", "batches", "--size", "3"), "takes no --size"),
         (("bench", "trees", "--size", "many"), "--size takes a number"),
         (("audit", "--number", "0"), "--number"),
         (("audit", "--batch", "4", "--streams", "3"), "drop --streams"),
@@ -710,42 +710,33 @@ def test_a_demo_of_smollm2(smollm2_file, here, say, monkeypatch):
 
 
 def test_bench_status_and_json(here, say, folders, monkeypatch):
-    (here / "p.jsonl").write_text('{"prompt": "Hello"}\n{"prompt": "One"}\n')
-    options = (
-        "--model",
-        folders.target,
-        "--draft",
-        folders.draft,
-        "--prompts",
-        "p.jsonl",
-        "-n",
-        4,
-        "--rounds",
-        3,
-    )
-    measure, reports = overhead.bench, []
+    (here / "p.jsonl").write_text('{"prompt": "Hello"}\n{"prompt": "One"}\n' * 4)
+    models = ("--model", folders.target, "--draft", folders.draft)
+    options = ("--prompts", "p.jsonl", "--only", "autoregressive,unispec", "--sizes", "1,8", "-n", 4)
+    options += ("--rounds", 3)
+    measure, reports = batches.bench, []
 
     @wraps(measure)
     def once(*given, **more):  # the second time, the same report with a limit that it misses
         if not reports:
             reports.append(measure(*given, **more))
             return reports[0]
-        return replace(reports[0], bars=[replace(bar, limit=1e-9) for bar in reports[0].bars])
+        return replace(reports[0], bars=[replace(bar, limit=1e9) for bar in reports[0].bars])
 
-    monkeypatch.setattr(overhead, "LIMIT", 1e9)
-    monkeypatch.setattr(overhead, "bench", once)
-    for limit, wanted in ((1e9, 0), (1e-9, 1)):
-        status, out, err = say("bench", "overhead", *options, "--json", f"{wanted}.json", "--force")
+    monkeypatch.setattr(batches, "WANTED", 1e-9)
+    monkeypatch.setattr(batches, "bench", once)
+    for limit, wanted in ((1e-9, 0), (1e9, 1)):
+        status, out, err = say("bench", "batches", *models, *options, "--json", f"{wanted}.json", "--force")
         assert status == wanted, err
         last = out.splitlines()[-1]
-        assert last.startswith("overhead: ")
+        assert last.startswith("batches: ")
         assert ("missed" in last) == bool(wanted)
         found = json.loads((here / f"{wanted}.json").read_text(encoding="utf8"))
         assert found["summary"] == last
         assert found["held"] is not bool(wanted)
         assert {bar["limit"] for bar in found["bars"]} == {limit}
         assert "1 thread" in last
-    status, out, err = say("bench", "passes", *options[:4], "--rounds", 3, "--largest", 4, "--context", 16)
+    status, out, err = say("bench", "passes", *models, "--rounds", 3, "--largest", 4, "--context", 16)
     assert status == 0, err
     assert "s(g)" in out
 

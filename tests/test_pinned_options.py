@@ -15,7 +15,7 @@ COMMANDS = {
     "advise": ("advise", "town"),
     "audit": ("audit", "--number", "1"),
     "answers": ("audit", "-m", "town", "--answers", "answers.jsonl"),
-    "bench": ("bench", "overhead"),
+    "bench": ("bench", "batches"),
     "bench of one model": ("bench", "passes"),
     "calibrate": ("calibrate", "unispec"),
     "replay": ("replay", "unispec/table3", "-m", "town", "--quick"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from benchmarks.__main__ import parsed
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -117,6 +118,7 @@ def test_the_table_of_methods_is_that_of_the_code():
 FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(specviz\s[^`]+)`")
 # In place of a command these show only its form, and nothing after them is checked.
+BENCH = re.compile(r"`python -m tests\.benchmarks (\w[^`]*)`")
 PLACEHOLDERS = ("COMMAND", "...")
 
 
@@ -152,6 +154,17 @@ def test_every_command_exists():
     for page in PAGES:
         for words in commands(page.read_text("utf8")):
             check_command(root(), words, f"{page.name}: specviz {' '.join(words)}")
+
+
+def test_every_bench_of_the_project_exists():
+    """Each `python -m tests.benchmarks NAME` in README and docs exists, with the options given there."""
+    written = [line for page in PAGES for line in BENCH.findall(page.read_text("utf8"))]
+    assert {line.split()[0] for line in written} >= {"projection", "overhead"}
+    for line in written:
+        parsed(line.split())
+    for line in ("nonsense", "overhead --size 3"):
+        with pytest.raises(SystemExit):
+            parsed(line.split())
 
 
 @pytest.mark.parametrize("line", ["nonsense", "bench nonsense", "streams", "audit --none 3", "--nonsense"])

@@ -9,11 +9,12 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import papers
 import pytest
 
 from specviz import cli
 from specviz.errors import SpecvizError
-from specviz.site import books, build, check, pages, papers
+from specviz.site import books, build, check, pages
 
 nbformat = pytest.importorskip("nbformat", reason="needs the site extra")
 
@@ -137,7 +138,7 @@ def test_an_installed_package_leaves_the_documents_of_others(tmp_path, monkeypat
 def test_papers_pages_are_those_of_the_data(tmp_path):
     for path in papers.write(tmp_path):
         committed = (ROOT / "docs" / "papers" / path.name).read_text("utf8")
-        assert committed == path.read_text("utf8"), "run: python -m specviz.site.papers docs/papers"
+        assert committed == path.read_text("utf8"), "run: python -m tests.papers docs/papers"
     assert all((ROOT / "docs" / "papers" / f"{paper}.md").is_file() for paper in papers.METHODS)
 
 

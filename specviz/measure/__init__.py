@@ -18,17 +18,14 @@ if TYPE_CHECKING:
 
 # Name: one-line description.
 BENCHES: dict[str, str] = {
-    "overhead": "cost of recording: paired runs with and without it, every method (limit: at most 3 %)",
     "speed": "our methods against transformers and llama.cpp, cold and warm (limits for SmolLM2)",
     "drafters": "trained drafters, each method at its best setting (limits for SmolLM2)",
     "advise": "advice against measurement: τ in float64, speeds on other prompts (limit: 90 % within 10 %)",
     "trees": "training-free methods at equal draft size, cold and warm (limits: unispec leads in τ, speed)",
-    "calibrate": "the calibrated draft size against trying every size (limits: 3 % and 90 s)",
     "streams": "re-translation of texts that arrive word by word: speed and flicker over the bias",
     "canvases": "diffusion: what SSD saves, what canvases cost (limits: 55 % of passes, 1.6 times as fast)",
     "batches": "throughput and latency by batch size (limit: 3 times the throughput at batch size 8)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
-    "projection": "speedups elsewhere, predicted and measured (limit: median error of 10 %)",
     "roofline": "cost of passes in FLOPs and bytes, and their time against the machine's measured ceilings",
 }
 

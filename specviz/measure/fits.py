@@ -98,8 +98,8 @@ FITS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Fit]] = {
     "grid": grid,
     "monotone": monotone,
 }
-# By `specviz bench calibrate`: in all of seven calibrations on 1 to 20 prompts, the sizes from monotone and
-# grid were within 3 % of the best size, the paper's only in three; the others lay where its spline swings.
+# In all of seven calibrations on 1 to 20 prompts, the sizes from monotone and grid were within 3 % of the
+# best size, the paper's only in three; the others lay where its spline swings (docs/results.md).
 # Unlike grid, monotone also considers sizes between the points and does not follow one lucky point.
 CHOSEN = "monotone"
 

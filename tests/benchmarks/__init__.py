@@ -20,6 +20,9 @@ BENCHES = {
     "confidence": "CM-ASD and its neighbours: speed, quality, signals, batches (bars: lossless, batch 8)",
     "diffusion": "SSD on the diffusion model (bars: exact, half the passes, 1.4 times stepwise, ...)",
     "answers": "the audit of others' answers (bars: none honest, 95 % of tampered ones, a sibling named)",
+    "overhead": "cost of recording: paired runs with and without it, every method (bar: 3 percent)",
+    "calibrate": "the calibrated draft size against trying every size (bars: 3 % and 90 s)",
+    "projection": "a replay page's projected speedups, against measured ones (bar: median error of 10 %)",
     "eagle": "EAGLE-1, 2, 3 beside UniSpec by language (bars: exact, laws, order of τ in Table 3)",
 }
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,17 @@ def subjects(name: str, given: argparse.Namespace) -> list[Any]:
     return out
 
 
+def circumstances(name: str, some: Sequence[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options and prompts, as ``specviz bench`` keeps them: its history compares results that share them."""
+    taken = signature(find(name)).parameters
+    kept = {each: str(values.get(each, taken[each].default)) for each in options(name) if each != "rounds"}
+    entries = dict(zip(taken, some)).get("entries")
+    if entries is None:
+        return {"options": kept}
+    words = json.dumps(entries, sort_keys=True, default=str).encode()
+    return {"options": kept, "entries": hashlib.sha256(words).hexdigest()[:16]}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a bench; return 0 if every bar is held, 1 if one is missed, 2 after a one-line error."""
     words = sys.argv[1:] if arguments is None else list(arguments)
@@ -101,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         some = subjects(given.name, given)
         with threads(given.threads), progress() as tick:
             report = find(given.name)(*some, tick=tick, **values)
+        report.setting |= circumstances(given.name, some, values)
         report.show(screen())
         if hasattr(given, "json"):
             report.write(given.json, given.force)

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from benchmarks import overhead
+from benchmarks.__main__ import main
 from rich.console import Console
 
 import specviz
@@ -22,7 +24,7 @@ from specviz.errors import ModelError, ParameterError, PromptError, TraceError
 from specviz.loop import Run
 from specviz.loop import run as run_module
 from specviz.measure import BENCHES, demo, doctor, find, peers, report, timing
-from specviz.measure.benches import batches, drafters, overhead, passes, speed, trees
+from specviz.measure.benches import batches, drafters, passes, speed, trees
 from specviz.measure.pairs import suite as pairs
 from specviz.measure.sweep import Point, sweep
 from specviz.models import choices, kernels, load
@@ -238,7 +240,7 @@ def test_ctrl_c_in_the_first_run_ends_a_measurement(begin, tmp_path, monkeypatch
 def test_measurements_finish_their_runs_through_one_function():
     """A run that was interrupted returns what it has; `timing.finish` raises."""
     folder = Path(timing.__file__).parent
-    files = [*folder.rglob("*.py"), *(folder.parent / "replays").rglob("*.py")]
+    files = [*folder.rglob("*.py"), *(folder.parent / "replays").rglob("*.py"), Path(overhead.__file__)]
     sources = {str(path): path.read_text("utf8") for path in files}
     assert [name for name, text in sources.items() if ".finish()" in text] == [str(folder / "timing.py")]
     imported = r"from specviz\.loop import .*\bgenerate\b"
@@ -316,6 +318,20 @@ def test_overhead(pair):
     assert {row["method"] for row in data["rows"]} == set(METHODS)
     assert all(row["ratio"]["pairs"] == 3 and row["tokens"] > 0 for row in data["rows"])
     assert ticks[-1][:2] == (4 * len(METHODS),) * 2
+
+
+def test_a_bench_of_the_project_has_a_status_and_its_options_in_the_file(folders, tmp_path, monkeypatch):
+    options = ["--only", "autoregressive", "--number", "1", "--max-new-tokens", "2", "--rounds", "1"]
+    for limit, wanted in ((1e9, 0), (1e-9, 1)):
+        monkeypatch.setattr(overhead, "LIMIT", limit)
+        file = tmp_path / f"{wanted}.json"
+        assert main(["overhead", "--model", str(folders.target), *options, "--json", str(file)]) == wanted
+        written = json.loads(file.read_text("utf8"))
+        assert written["held"] is not bool(wanted)
+        assert written["setting"]["options"] == {
+            "number": "1", "max_new_tokens": "2", "only": "['autoregressive']",
+        }  # fmt: skip
+        assert len(written["setting"]["entries"]) == 16
 
 
 def test_overhead_compares_a_record_with_none(pair, monkeypatch):
@@ -753,8 +769,8 @@ def test_a_demo_names_what_an_interrupted_one_saved(tmp_path):
 
 def test_benches_are_found_by_name():
     assert all(callable(find(name)) for name in BENCHES)
-    with pytest.raises(ParameterError, match="overhead"):
-        find("overhed")
+    with pytest.raises(ParameterError, match="batches"):
+        find("bathces")
 
 
 def test_phases_share_out_the_time(pair):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from benchmarks import calibrate as calibrate_bench
 from rich.console import Console
 from tiny import llama
 
@@ -19,7 +20,6 @@ from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError
 from specviz.loop import machine
 from specviz.measure import calibrate as room
 from specviz.measure import fits, timing
-from specviz.measure.benches import calibrate as calibrate_bench
 from specviz.methods import find, names
 from specviz.methods.unispec import UniSpec
 

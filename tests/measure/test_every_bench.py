@@ -24,13 +24,14 @@ CANVASES = {"model": "town-diffusion", "cells": 16}
 OWN_OPTIONS = {
     "answers": ("--number", 2, "--sampled", 2),
     "retranslation": ("--languages", "de", "--betas", "0.2", "--masks", "3", "--age", 10, "--old", 10),
+    "calibrate": ("--rounds", 2),
     "bild": ("--tasks", "de-en"),
     "confidence": ("--tasks", "de-en", "--seeds", 1, "--exact", 1, "--batch"),  # batches are a bench, too
     "diffusion": ("--parts", "limits", "--threads", 1),
     "eagle": ("--parts", "table", "cause", "time", "--languages", "en", "ja"),
 }
 CONSTANTS = {
-    "specviz.measure.benches.calibrate": {"NUMBERS": (5, 10)},
+    "benchmarks.calibrate": {"NUMBERS": (5, 10)},
     "specviz.measure.advice.prices": {"ROUNDS": 2, "PILOTS": 1, "PILOT_TOKENS": 2},
     "specviz.measure.calibrate": {"SIZES": (1, 2, 3, 4)},
     "specviz.measure.benches.ceilings": {"BLOCK": 1 << 22, "LEAST": 1e-4, "_largest_cache": lambda: 0},
@@ -117,9 +118,7 @@ def _recorded(request, monkeypatch):
 @pytest.mark.parametrize("name", BENCHES)
 def test_a_bench_starts_and_ends_with_a_table(name, few, tmp_path, capsys):
     taken = signature(find(name)).parameters
-    least = LEAST | {"calibrate": {"rounds": 2}, "batches": {"sizes": "1,2"}, "canvases": CANVASES}.get(
-        name, {}
-    )
+    least = LEAST | {"batches": {"sizes": "1,2"}, "canvases": CANVASES}.get(name, {})
     options = [w for key, n in least.items() if key in taken for w in ("--" + key.replace("_", "-"), n)]
     options += ["--prompts", few] if "entries" in taken else []
     report = tmp_path / "report.json"

@@ -211,6 +211,14 @@ def test_results_without_figures_are_not_called_compared(tmp_path):
     assert not [note for note in notes if note.startswith("compared: ") and "roofline" in note]
 
 
+def test_a_bench_of_the_project_is_compared_too(tmp_path):
+    """Also results from when it was a command of `specviz bench`, and of benches that are gone."""
+    for day, medians in enumerate((*STEADY, (9.0, 2.0, 3.0)), 1):
+        result(tmp_path / f"{day}.json", f"2026-01-0{day}", medians, bench="overhead")
+    (row, *_) = history([tmp_path]).rows
+    assert row["bench"] == "overhead of m, cpu, 1 thread, float32" and row["row"] == "a"
+
+
 def test_its_own_results_are_not_a_bench(tmp_path):
     for day in (1, 2, 3):
         result(tmp_path / f"{day}.json", f"2026-01-0{day}", bench="history")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from benchmarks import projection
 
 import specviz
 from specviz.errors import ParameterError, PromptError
-from specviz.measure.benches import projection
 from specviz.measure.phases import SUMS
 from specviz.measure.timing import threads
 

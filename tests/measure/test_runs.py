@@ -1014,8 +1014,8 @@ def test_the_command(plan, tmp_path, capsys, monkeypatch):
         capsys.readouterr().err
         == "specviz: interrupted: cut keeps 0 of 16 rows; run the same command again to continue\n"
     )
-    assert cli.run(["bench", "overhed"]) == 2
-    assert "did you mean overhead" in capsys.readouterr().err
+    assert cli.run(["bench", "bathces"]) == 2
+    assert "did you mean batches" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])

@@ -1,7 +1,7 @@
-"""A page for each paper: its claims, our reading, its inconsistencies, and the commands.
+"""``python -m tests.papers docs/papers``: a page for each paper.
 
+A page has the paper's claims, our reading of it, the places where its numbers disagree, and the commands.
 Everything is read from ``data/published``, ``data/recipes`` and ``data/runs``.
-``python -m specviz.site.papers docs/papers`` regenerates the pages of the repository.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def index() -> str:
         "places where its numbers disagree with each other or with its text, and the commands.\n\n"
         + _table(("paper", "tables", "printed numbers", "claims", *SHORT.values(), "does it pay"), rows)
         + f"\n\n{about_verdicts()}"
-        + "\n\nThese pages are generated from `data/published`, `data/recipes` and `data/runs`: "
-        "`python -m specviz.site.papers docs/papers`.\n"
+        + "\n\nIn a checkout, `python -m tests.papers docs/papers` generates these pages from "
+        "`data/published`, `data/recipes` and `data/runs`.\n"
     )
 
 

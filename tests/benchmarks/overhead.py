@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
 
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import Run
@@ -29,10 +28,10 @@ def bench(
     drafts: list[Model],
     entries: list[Entry],
     *,
-    number: Annotated[int, "Prompts."] = 28,
-    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 128,
-    rounds: Annotated[int, "Number of pairs of runs."] = 7,
-    only: Annotated[Sequence[str] | None, "Methods, such as unispec,spectra."] = None,
+    number: int = 28,
+    max_new_tokens: int = 128,
+    rounds: int = 7,
+    only: Sequence[str] | None = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Time pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.

@@ -8,7 +8,6 @@ predicted from the cycles here and from timed passes there alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -45,12 +44,15 @@ def bench(
     drafts: list[Model],
     entries: Sequence[Entry],
     *,
-    number: Annotated[int, "How many prompts."] = 8,
-    max_new_tokens: Annotated[int, "Maximum tokens per prompt."] = 64,
-    rounds: Annotated[int, "Passes of each size."] = 15,
+    number: int = 8,
+    max_new_tokens: int = 64,
+    rounds: int = 15,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
-    """Predict speedups in other formats, layouts and thread counts from those here, and measure them."""
+    """Predict speedups in other formats, layouts and thread counts from those here, and measure them.
+
+    `rounds` is the number of passes of each size. Bar: a median error of at most 10 %.
+    """
     if torch.device(model.device).type != "cpu":
         raise ParameterError(
             f"{model.name} is on {model.device}: projections are checked on a CPU, load it there"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 import numpy as np
 
@@ -35,16 +34,18 @@ def bench(
     drafts: list[Model],
     entries: list[Entry],
     *,
-    number: Annotated[int, "How many texts to try every size on."] = HELD_OUT,
-    max_new_tokens: Annotated[int, "Maximum number of tokens per text."] = 128,
-    rounds: Annotated[int, "How often each text is timed at each size."] = 4,
-    method: Annotated[str, "A method with a draft size."] = "unispec",
+    number: int = HELD_OUT,
+    max_new_tokens: int = 128,
+    rounds: int = 4,
+    method: str = "unispec",
     tick: Tick = lambda done, of, what: None,
 ) -> Report:
     """Measure every draft size on texts that no calibration saw, and compare the calibrated sizes.
 
     `number` is how many of these texts there are, and `rounds` how often each is timed at each size.
     Calibrations of 1, 2, 5, 10 and 20 prompts use the first of `entries`, and two more of 5 use others.
+    `method` is one with a draft size. Bars: the size calibrated on 5 prompts has at least 0.97 of the best
+    throughput, also with the worst of the three sets of 5, and took at most 90 s.
     """
     if rounds < 2:
         raise ParameterError(
