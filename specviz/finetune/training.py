@@ -16,7 +16,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
@@ -146,12 +146,26 @@ class Trained:
         Number of answers it learnt from, and was measured on.
     tokens : int
         Number of tokens in the answers it learnt from.
+    measure : str
+        What `before` and `after` are.
+    before, after : tuple of float
+        One number, or one for each head or step; NaN where no held-out answer is long enough.
     """
 
     path: Path
     learnt: int
     held_out: int
     tokens: int
+    measure: str
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+
+    def __str__(self) -> str:
+        before, after = (", ".join(map(share_text, each)) for each in (self.before, self.after))
+        return (
+            f"{self.path} ({self.measure}, on {plural(self.held_out, 'held-out answer')}: {before} before, "
+            f"{after} after)"
+        )
 
 
 def print_line(line: str) -> None:
@@ -605,6 +619,25 @@ def learn(
             spoken = now
     net.eval()
     return curve
+
+
+def card(made: Trained, about: str, facts: Mapping[str, str], epochs: float, rate: float) -> str:
+    """Begin a drafter's card: a sentence and facts, in Markdown, then what was learnt and measured."""
+    facts = {
+        **facts,
+        "training answers": f"{made.learnt:,}, {epochs:g} times, peak rate {rate:g}",
+        "tokens of these answers": f"{made.tokens:,}",
+    }
+    lines = [
+        f"# {markdown(made.path.name)}", "", about, "", "| | |", "| --- | --- |",
+        *(f"| {name} | {value} |" for name, value in facts.items()), "",
+        f"{made.measure.capitalize()}, on {plural(made.held_out, 'held-out answer')}:", "",
+        "| | before | after |", "| ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for number, values in enumerate(zip(made.before, made.after), 1):
+        which = number if len(made.after) > 1 else ""
+        lines.append(f"| {which} | {' | '.join(map(share_text, values))} |")
+    return "".join(line + "\n" for line in lines)
 
 
 def measured(held: Sequence[Pair], runs: Sequence[Sequence[int]], curve: Curve, chain: int = CHAIN) -> str:

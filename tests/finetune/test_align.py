@@ -98,9 +98,10 @@ def test_a_draft_learns_what_its_target_says(pair, tmp_path: Path) -> None:
     said: list[str] = []
     found = align(target, draft, PROMPTS[:10], tmp_path / "new", say=said.append, **FAST)
     assert (found.learnt, found.held_out) == (9, 1)
-    assert found.before < 0.5
-    words = f"{found.before:.3f} before, {found.after:.3f} after"
-    assert words in (tmp_path / "new" / "README.md").read_text()
+    assert found.before[0] < 0.5
+    shares = [f"{share:.3f}" for share in (*found.before, *found.after)]
+    assert str(found).endswith(f"on 1 held-out answer: {shares[0]} before, {shares[1]} after)")
+    assert f"|  | {' | '.join(shares)} |" in (tmp_path / "new" / "README.md").read_text()
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob("*.old"))
     assert any("updates" in line for line in said)
     new = load_file(tmp_path / "new" / "model.safetensors")
@@ -571,7 +572,7 @@ def test_the_command(pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ]
     assert run([*given, "--max-new-tokens", "4", "--threads", "1"]) == 0
     told = capsys.readouterr().out
-    assert f"aligned: {out} (agreement with the target on 2 held-out answers: " in told
+    assert f"aligned: {out} (agreement with the target, on 2 held-out answers: " in told
     assert f"--draft {out}" in told
     assert run(given) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -152,7 +152,7 @@ def test_steps_that_no_answer_has_are_no_zeros(tmp_path: Path) -> None:
     target = llama(seed=3, layers=4, name="tiny", eos=())
     made = train_eagle(target, PROMPTS, tmp_path / "new", **FAST | {"max_new_tokens": 3, "epochs": 1})
     assert np.isnan([*made.before, *made.after]).tolist() == [False, False, False, True] * 2
-    assert str(made).endswith(f"{made.after[2]:.3f}, –)")
+    assert str(made).endswith(f"{made.after[2]:.3f}, – after)")
     assert "| 4 | – | – |" in (made.path / "README.md").read_text(encoding="utf-8")
 
 
@@ -416,7 +416,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     given = ["models", "eagle", "town", "--prompts", str(file), "--out", out, "-n", "4", "--threads", "1"]
     assert run([*given, "--epochs", "1", "--layers", "2,5,8", "--draft-vocabulary", "9"]) == 0
     told = capsys.readouterr().out
-    assert f"eagle: {out} (agreement with the target on 1 held-out answer: " in told
+    assert f"eagle: {out} (agreement with the target, by step, on 1 held-out answer: " in told
     assert f"--draft {out}" in told
     assert specviz.load(out).on(specviz.load("town")).layers == (2, 5, 8)
     further = [*given[:-5], str(tmp_path / "more"), *given[-4:], "--epochs", "1", "--start", out]
