@@ -34,8 +34,6 @@ from specviz.models.loading import find
 from specviz.paths import expanded
 
 if TYPE_CHECKING:
-    from torch.autograd.function import BackwardCFunction, FunctionCtx
-
     from specviz.finetune.answers import Answers
     from specviz.models.model import Model
     from specviz.models.protocols import AnyTokenizer, Net, Spec
@@ -240,25 +238,6 @@ def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest
     return [p for p in pairs if len(p.answer) <= longest and len(p.prompt) + len(p.answer) <= room]
 
 
-class LowRank(torch.autograd.Function):
-    """x W^T + x D^T U^T, where D and U are trained and W gets no gradient."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
-        """Map rows [n, in] to rows [n, out]."""
-        low = x @ down.T
-        ctx.save_for_backward(x, weight, down, up, low)
-        return (x @ weight.T).addmm_(low, up.T)
-
-    @staticmethod
-    def backward(ctx: BackwardCFunction, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
-        """Gradients of x, W (None), D and U."""
-        (grad,) = grads
-        x, weight, down, up, low = tuple(ctx.saved_tensors)
-        back = grad @ up
-        return (grad @ weight).addmm_(back, down), None, back.T @ x, grad.T @ low
-
-
 class AdaptedLinear(nn.Module):
     """A frozen linear layer plus the trained product of two thin matrices.
 
@@ -281,7 +260,7 @@ class AdaptedLinear(nn.Module):
         """The layer's output plus the adapter's."""
         dtype = self.weight.dtype
         flat = x.reshape(-1, x.shape[-1]).to(dtype)
-        y = LowRank.apply(flat, self.weight, self.down.to(dtype), self.up.to(dtype))
+        y = torch.addmm(flat @ self.weight.T, flat @ self.down.to(dtype).T, self.up.to(dtype).T)
         y = y if self.bias is None else y + self.bias
         return y.view(*x.shape[:-1], -1)
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import answers, diffusion, masking, training
-from specviz.finetune.diffusion import AdaptedNet, LowRank, MaskedLoss, adapt, read_texts
+from specviz.finetune.diffusion import AdaptedNet, MaskedLoss, adapt, read_texts
 from specviz.models import Model, adapters, fetching, kernels
 from specviz.models.llamacpp import write_gguf
 from specviz.models.zoo import bundled
@@ -33,15 +33,6 @@ def target() -> Model:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> training.Trained:
     return adapt("town", TEXTS, tmp_path_factory.mktemp("adapter") / "new", rate=0.02, **FAST)
-
-
-def test_the_thin_products_have_their_gradients() -> None:
-    draw = torch.Generator().manual_seed(0)
-    x, weight, down, up = (
-        torch.randn(*shape, dtype=torch.float64, generator=draw) for shape in ((5, 6), (7, 6), (2, 6), (7, 2))
-    )
-    learn = [t.requires_grad_(True) for t in (x, down, up)]
-    assert torch.autograd.gradcheck(lambda x, down, up: LowRank.apply(x, weight, down, up), learn)
 
 
 def test_merged_weights_are_rounded_to_float16_by_name(made: training.Trained) -> None:
