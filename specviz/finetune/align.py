@@ -123,11 +123,8 @@ def align(
     if soft and isinstance(teacher, Model) and not getattr(teacher, "prefix", None):
         net = twin(teacher.net)
         net = net if speaks_by_its_last_state(teacher, net) else None
-    last = teacher.layers if net is not None else 0
     mark = [soft, drawn, epochs, rate, batch, tokens, seed, teacher.name, learner.name, learner.content]
-    partial, answers = training.gather(
-        teacher, (learner,), given, path, mark, force, settings, (last,) if last else ()
-    )
+    partial, answers = training.gather(teacher, (learner,), given, path, mark, force, settings)
     answered = training.pairs_of(answers)
     fitting = [
         pair
@@ -157,7 +154,7 @@ def align(
         shared = slice(min(teacher.vocabulary, learner.vocabulary))
         judge = Judge(teacher, shared if student.tokens is None else student.tokens, None)
         if net is not None:
-            judge.kept = states_of_answers(net, answers, learnt, (last,), partial, settings)
+            judge.kept = states_of_answers(net, learnt, (teacher.layers,), partial, settings)
 
     def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
         scores, wanted = student(pairs)

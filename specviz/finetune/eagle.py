@@ -152,8 +152,7 @@ def train_eagle(
         check_int("draft_vocabulary", draft_vocabulary, 1, words)
     mark = ["eagle", generation, states, draft_vocabulary, own_head, steps, epochs, rate, batch, tokens,
             seed, teacher.name, None if begun is None else digest(begun.net)]  # fmt: skip
-    read = (*(states if generation == 3 else ()), teacher.layers)
-    partial, answers = training.gather(teacher, (), given, path, mark, force, settings, read)
+    partial, answers = training.gather(teacher, (), given, path, mark, force, settings)
     # The first two tokens of a text are never drafted.
     pairs = [pair for pair in training.pairs_of(answers) if len(pair.prompt) + len(pair.answer) > 2]
     if len(pairs) < 2:
@@ -163,7 +162,8 @@ def train_eagle(
 
     shape = Shape(generation, states, draft_vocabulary, own_head)
     model = begun.net if begun is not None else _fresh(teacher, net, shape, learnt, seed)
-    kept = states_of_answers(net, answers, [*learnt, *held], read, partial, settings)
+    read = (*(states if generation == 3 else ()), teacher.layers)
+    kept = states_of_answers(net, [*learnt, *held], read, partial, settings)
     loss = KeptLoss(eagle_loss.EagleLoss(net, steps), kept)
     if generation == 3 and begun is None:
         _temper(model, loss, learnt[:TEXTS])

@@ -94,14 +94,13 @@ def train_heads(
         )
     if draft_vocabulary is not None:
         check_int("draft_vocabulary", draft_vocabulary, 1, teacher.vocabulary)
-    last = teacher.layers
     mark = ["heads", heads, inner, draft_vocabulary, epochs, rate, batch, tokens, seed, teacher.name]
-    partial, answers = training.gather(teacher, (), given, path, mark, force, settings, (last,))
+    partial, answers = training.gather(teacher, (), given, path, mark, force, settings)
     learnt, held = training.parted(training.pairs_of(answers), say)
     learnt = training.some(learnt, tokens, seed)
     if max(len(pair.answer) for pair in learnt) <= heads:
         raise PromptError(f"the answers are too short: head {heads} needs {heads + 1} tokens")
-    kept = states_of_answers(twin(teacher.net), answers, [*learnt, *held], (last,), partial, settings)
+    kept = states_of_answers(twin(teacher.net), [*learnt, *held], (teacher.layers,), partial, settings)
     kept_tokens = None
     if draft_vocabulary is not None:
         counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
