@@ -21,7 +21,6 @@ from ..loop.cycle import Cycle
 from ..loop.drafters import Loadable
 from ..loop.machine import number_format
 from ..loop.run import Run
-from ..methods.kinds import StreamMethod
 from ..methods.retranslate import Retranslate
 from ..methods.sampling import Sampling
 from ..models.protocols import Model
@@ -51,7 +50,7 @@ class Updates(Subject):
         self, target: Model, make: Make, decoding: Decoding, given: Sequence[Sequence[Update]]
     ) -> None:
         method = make()
-        assert isinstance(method, StreamMethod)
+        assert isinstance(method, Retranslate)
         method.prepare(target)
         template = Template(target, *method.wording())
         self.given, self.lost = given, -1

@@ -178,7 +178,6 @@ def answers(
         str,
         option("Temperatures at which to answer every prompt, such as 0,0.7; 0 is greedy.", "--temperatures"),
     ] = "0",
-    layers: Annotated[str | None, option("Also keep the states of these layers, such as 2,15,27,30.")] = None,
     apart_from: Annotated[
         list[str] | None, option("Also reject questions of this suite; may be repeated.", "--apart-from")
     ] = None,
@@ -195,7 +194,6 @@ def answers(
     entries = _entries(prompts)
     texts = [entry.get("prompt") or entry["turns"][0] for entry in entries]
     drawn_at = listed("--temperatures", temperatures, float) or [0.0]
-    kept = listed("--layers", layers, int) or []
     find(target)
     with loading():
         from specviz.finetune.answers import AnswerOptions, answer, check_apart
@@ -204,7 +202,7 @@ def answers(
         from specviz.models.bergamot.model import Bergamot
 
     check_apart(texts, apart_from or ())
-    options = AnswerOptions(max_new_tokens, tuple(drawn_at), tuple(kept), rows, seed)
+    options = AnswerOptions(max_new_tokens, tuple(drawn_at), rows, seed)
     with on_threads(threads):
         model = load(target, device, dtype, invariant=False)
         kinds = [str(entry.get("kind", "")) for entry in entries]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,28 +37,6 @@ if TYPE_CHECKING:
 ABSENT = -100  # stands for a token that the draft's head lacks; the loss ignores it
 
 
-@dataclass(frozen=True)
-class Aligned(Trained):
-    """An aligned draft model.
-
-    Attributes
-    ----------
-    before, after : float
-        Share of tokens of held-out answers for which the draft's most likely token was the target's.
-    path, learnt, held_out, tokens
-        See `Trained`.
-    """
-
-    before: float
-    after: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path} (agreement with the target on {plural(self.held_out, 'held-out answer')}: "
-            f"{self.before:.3f} before, {self.after:.3f} after)"
-        )
-
-
 @training.alone
 def align(
     target: Spec,
@@ -79,7 +56,7 @@ def align(
     force: bool = False,
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
-) -> Aligned:
+) -> Trained:
     """Fine-tune `draft` on `target`'s answers to `prompts` and write it as a new model.
 
     Unfinished work is kept in ``OUT.partial``: the answers, perhaps the target's states of them, then a
@@ -146,11 +123,8 @@ def align(
     if soft and isinstance(teacher, Model) and not getattr(teacher, "prefix", None):
         net = twin(teacher.net)
         net = net if speaks_by_its_last_state(teacher, net) else None
-    last = teacher.layers if net is not None else 0
     mark = [soft, drawn, epochs, rate, batch, tokens, seed, teacher.name, learner.name, learner.content]
-    partial, answers = training.gather(
-        teacher, (learner,), given, path, mark, force, settings, (last,) if last else ()
-    )
+    partial, answers = training.gather(teacher, (learner,), given, path, mark, force, settings)
     answered = training.pairs_of(answers)
     fitting = [
         pair
@@ -180,7 +154,7 @@ def align(
         shared = slice(min(teacher.vocabulary, learner.vocabulary))
         judge = Judge(teacher, shared if student.tokens is None else student.tokens, None)
         if net is not None:
-            judge.kept = states_of_answers(net, answers, learnt, (last,), partial, settings)
+            judge.kept = states_of_answers(net, learnt, (teacher.layers,), partial, settings)
 
     def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
         scores, wanted = student(pairs)
@@ -197,10 +171,18 @@ def align(
     right = hits(student, held, batch)
     after = share(right)
 
-    result = Aligned(path, len(learnt), len(held), training.count(learnt), before, after)
+    result = Trained(
+        path, len(learnt), len(held), training.count(learnt), "agreement with the target", (before,), (after,)
+    )
     dtype = training.stored(draft, learner)
-    card = _card(result, teacher.name, learner.name, soft, drawn, epochs, rate)
+    which = {None: "answers", False: "greedy answers", True: "answers drawn at a temperature"}[drawn]
+    about = (
+        f"{markdown(learner.name)}, fine-tuned on the {which} of {markdown(teacher.name)} (prediction "
+        "alignment, BiLD, section 3.5.1) by `specviz models align`."
+    )
+    how = "the target's distributions (distillation)" if soft else "the target's tokens"
     runs = list(map(runs_of, right))
+    card = training.card(result, about, {"learnt": how}, epochs, rate)
     card += training.measured(held, runs, curve)
     scores = training.scores(held, runs, result.tokens)
     training.publish(partial, path, lambda folder: student.save(folder, dtype), card, scores)
@@ -376,20 +358,3 @@ def _scores(
     finally:
         hook.remove()
     return logits.float(), written[answers]
-
-
-def _card(
-    result: Aligned, target: str, draft: str, soft: bool, drawn: bool | None, epochs: float, rate: float
-) -> str:
-    which = {None: "answers", False: "greedy answers", True: "answers drawn at a temperature"}[drawn]
-    how = "the target's distributions (distillation)" if soft else "the target's tokens"
-    return (
-        f"# {markdown(result.path.name)}\n\n{markdown(draft)}, fine-tuned on the {which} of "
-        f"{markdown(target)} (prediction alignment, BiLD, section 3.5.1) by `specviz models align`.\n\n"
-        "| | |\n| --- | --- |\n"
-        f"| learnt | {how} |\n"
-        f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |\n"
-        f"| tokens of these answers | {result.tokens:,} |\n"
-        f"| agreement on {plural(result.held_out, 'held-out answer')} | {result.before:.3f} before, "
-        f"{result.after:.3f} after |\n"
-    )

@@ -1,8 +1,7 @@
 """A target's own answers to prompts, for its drafters to learn from, in a file that grows as they are made.
 
 Line 1 identifies the target by the hash of its weights and tokenizer. Each other line is an answer (`Row`).
-An interrupted run continues after the last whole line. A second file, ``FILE.states``, may hold the target's
-hidden states, computed along the way: bfloat16 [tokens - 1, layers, width] for each line, which says where.
+An interrupted run continues after the last whole line.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, NotRequired
+from typing import TYPE_CHECKING, Annotated, NotRequired
 
 import torch
 from pydantic import Field
@@ -27,10 +26,9 @@ from specviz.arguments import check_int
 from specviz.errors import ModelError, ParameterError, PromptError, plural
 from specviz.files import checked, parsed, replacing
 from specviz.finetune.checkpoint import alone, writing
-from specviz.finetune.target_states import states_in, states_of
 from specviz.methods.sampling import Sampling
 from specviz.metrics.loops import cut_loop
-from specviz.models.context import NOTHING, Context
+from specviz.models.context import NOTHING
 from specviz.models.kernels import rounding
 from specviz.paths import expanded
 
@@ -56,8 +54,6 @@ class Header(TypedDict):
     max_new_tokens: int
     temperatures: list[float]
     seed: int
-    layers: list[int]  # layers whose states are kept: 0 is the embedding, the last is after the final norm
-    width: int  # of a state; 0 if none are kept
     dtype: NotRequired[str]  # of the passes; the repository's own files lack these two
     kernels: NotRequired[str | None]  # the layout of the target's matrices, if it rounds
 
@@ -73,8 +69,6 @@ class Row(TypedDict):
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     prompt: Ids
     answer: Ids
-    offset: NotRequired[Annotated[int, Field(ge=0)]]  # of its states in ``FILE.states``, in tokens
-    hash: NotRequired[str]  # of the text that these belong to
 
 
 @dataclass(frozen=True)
@@ -118,13 +112,6 @@ class Answers:
                     f"{target.vocabulary:,} tokens"
                 )
 
-    def states(self, layers: Sequence[int]) -> Callable[[int], torch.Tensor] | None:
-        """Lookup of a row's states, float32 [tokens - 1, layers, width]; None if they were not kept."""
-        if any(row.get("hash") != _hash(row) or "offset" not in row for row in self.rows):
-            return None  # none were kept, or a text was edited
-        spans = [(row["offset"], _end(row)) for row in self.rows]
-        return states_in(states_of(self.path), spans, self.header["layers"], self.header["width"], layers)
-
 
 @dataclass(frozen=True)
 class AnswerOptions:
@@ -136,8 +123,6 @@ class AnswerOptions:
         Maximum number of tokens per answer.
     temperatures : tuple of float
         Every prompt is answered once at each; 0 is greedy.
-    layers : tuple of int
-        Layers whose states are kept.
     rows : int
         Texts per batch.
     seed : int
@@ -146,7 +131,6 @@ class AnswerOptions:
 
     max_new_tokens: int = 128
     temperatures: tuple[float, ...] = (0.0,)
-    layers: tuple[int, ...] = ()
     rows: int = ROWS
     seed: int = 0
 
@@ -189,17 +173,14 @@ def answer(
     ModelError
         If the target cannot answer in batches, the file was made with another target or options, or it cannot
         be written.
-    ParameterError
-        If the target lacks a layer whose states are wanted.
     PromptError
         If the file answers other prompts.
     """
     options, out = options or AnswerOptions(), expanded(out, ModelError)
-    _check_answers(target, options)
+    _check_answers(target)
     header = Header(
         format=FORMAT, model=target.name, content=target.file_content, max_new_tokens=options.max_new_tokens,
-        temperatures=list(options.temperatures), seed=options.seed, layers=list(options.layers),
-        width=target.config.hidden_size if options.layers else 0,
+        temperatures=list(options.temperatures), seed=options.seed,
         dtype=str(target.dtype).removeprefix("torch."), kernels=rounding(target.kernels),
     )  # fmt: skip
     with alone(out):
@@ -220,18 +201,10 @@ def _answers(
     began = spoken = time.monotonic()
     earlier = sum(len(row["answer"]) for row in rows)
     tokens = done = 0  # of this run, whose speed is shown
-    end = max(map(_end, rows), default=0)
-    with writing(out), ExitStack() as stack:
-        file = stack.enter_context(out.open("a", encoding="utf-8"))
-        kept = stack.enter_context(_mended(out, header, rows)) if options.layers else None
-        for row, states in _decoded(target, prompts, there, options):
+    with writing(out), out.open("a", encoding="utf-8") as file:
+        for row in _decoded(target, prompts, there, options):
             row["kind"] = kinds[row["number"]] if kinds else ""
             rows.append(row)
-            if kept is not None:  # before the line: the next run cuts off states without one
-                row |= {"offset": end, "hash": _hash(row)}
-                end += len(states)
-                kept.write(states.view(torch.int16).numpy().tobytes())
-                kept.flush()
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
             file.flush()
             tokens, done, now = tokens + len(row["answer"]), done + 1, time.monotonic()
@@ -245,8 +218,8 @@ def _answers(
     return Answers(out, header, rows)
 
 
-def _check_answers(target: Target, options: AnswerOptions) -> None:
-    """Refuse a target that cannot answer in batches, and layers that it does not have."""
+def _check_answers(target: Target) -> None:
+    """Refuse a target that cannot answer in batches."""
     if not hasattr(target, "net"):
         raise ModelError(
             f"{target.name} runs on llama.cpp, which answers one prompt at a time: load it on torch"
@@ -254,13 +227,6 @@ def _check_answers(target: Target, options: AnswerOptions) -> None:
     if target.kind not in ("causal", "encoder-decoder"):
         raise ModelError(
             f"{target.name} is of kind {target.kind}: only causal models and encoder-decoders can answer"
-        )
-    if options.layers and target.kind != "causal":
-        raise ModelError(f"{target.name} is of kind {target.kind}: states are kept only for causal models")
-    if not all(0 <= layer <= target.layers for layer in options.layers):
-        raise ParameterError(
-            f"layers {', '.join(map(str, options.layers))}: {target.name} has 0 (its embedding) to "
-            f"{target.layers}"
         )
 
 
@@ -354,16 +320,6 @@ def read(path: str | Path) -> Answers:
     return Answers(path, header, rows)
 
 
-def states_count(row: Row) -> int:
-    """Number of states of a row: the last token's is not computed."""
-    return len(row["prompt"]) + len(row["answer"]) - 1
-
-
-def _end(row: Row) -> int:
-    """Where a row's states end, in tokens; 0 if it has none."""
-    return row["offset"] + states_count(row) if "offset" in row else 0
-
-
 def digest(texts: Iterable[tuple[list[int], list[int]]]) -> str:
     """Short hash of prompts and their answers."""
     made = hashlib.blake2b(digest_size=8)
@@ -372,18 +328,13 @@ def digest(texts: Iterable[tuple[list[int], list[int]]]) -> str:
     return made.hexdigest()
 
 
-def _hash(row: Row) -> str:
-    """Short hash of a row's text."""
-    return digest([(row["prompt"], row["answer"])])
-
-
 def _decoded(
     target: Target,
     prompts: Sequence[Sequence[int]],
     there: set[tuple[int, float]],
     options: AnswerOptions,
-) -> Iterator[tuple[Row, torch.Tensor]]:
-    """Yield the missing answers with their states as they end; cut those that loop."""
+) -> Iterator[Row]:
+    """Yield the missing answers as they end; cut those that loop."""
     shares = [range(first, min(first + SHARE, len(prompts))) for first in range(0, len(prompts), SHARE)]
     for share, temperature in product(shares, options.temperatures):
         numbers = [number for number in share if (number, temperature) not in there]
@@ -392,19 +343,16 @@ def _decoded(
         texts = [_Text(number, prompts[number], options) for number in numbers]
         for text in _answer_batch(target, texts, temperature, options) if texts else ():
             end = cut_loop(text.answer)
-            row = Row(number=text.number, kind="", temperature=temperature, prompt=text.prompt,
+            yield Row(number=text.number, kind="", temperature=temperature, prompt=text.prompt,
                       answer=text.answer[:end])  # fmt: skip
-            states = torch.cat(text.states) if options.layers else torch.empty(0)
-            yield row, states[: states_count(row)]
 
 
 class _Text:
-    """An answer in progress, its states so far, and its random generator."""
+    """An answer in progress, and its random generator."""
 
     def __init__(self, number: int, prompt: Sequence[int], options: AnswerOptions) -> None:
-        self.number, self.prompt, self.layers = number, list(prompt), options.layers
+        self.number, self.prompt = number, list(prompt)
         self.answer: list[int] = []
-        self.states: list[torch.Tensor] = []
         self.chance = random.Random(f"{options.seed}:{number}").random
 
 
@@ -413,26 +361,15 @@ def _answer_batch(
 ) -> Iterator[_Text]:
     """Decode texts in a batch, one token each per pass; a waiting text takes the place of one that ends."""
     texts = [waiting.pop() for _ in range(min(options.rows, len(waiting)))]
-    room, layers = options.max_new_tokens, options.layers
-
-    def enter(context: Context, place: int) -> None:
-        context.prefill([place], layers)
-        if layers and place in context.states:  # a prompt of one token has none before the first pass
-            texts[place].states.append(_stacked(context.states.pop(place), layers))
-
+    room = options.max_new_tokens
     with closing(target.open([text.prompt for text in texts], room)) as context:
         for place in range(len(texts)):
-            enter(context, place)
+            context.prefill([place])
         while texts:
-            result = context.forward([NOTHING] * len(texts), layers)
-            scores = torch.cat(result.logits)
+            scores = torch.cat(context.forward([NOTHING] * len(texts)).logits)
             tokens = scores.argmax(-1).tolist() if not temperature else _drawn(scores / temperature, texts)
-            if layers:
-                rows = _stacked({layer: torch.cat(states) for layer, states in result.hidden.items()}, layers)
-            for place, text in enumerate(texts):
-                text.answer.append(tokens[place])
-                if layers:
-                    text.states.append(rows[place : place + 1])
+            for text, token in zip(texts, tokens):
+                text.answer.append(token)
             context.extend([[token] for token in tokens])
             for place in reversed(range(len(texts))):
                 text = texts[place]
@@ -445,17 +382,12 @@ def _answer_batch(
                 if waiting:
                     texts[place] = waiting.pop()
                     context.replace(place, texts[place].prompt, room)
-                    enter(context, place)
+                    context.prefill([place])
                     continue
                 if len(texts) > 1:
                     context.drop(place)
                 texts[place] = texts[-1]
                 texts.pop()
-
-
-def _stacked(states: dict[int, torch.Tensor], layers: Sequence[int]) -> torch.Tensor:
-    """Stack the layers' states to [n, layers, width], bfloat16 on the CPU."""
-    return torch.stack([states[layer] for layer in layers], 1).to("cpu", torch.bfloat16)
 
 
 def _drawn(scores: torch.Tensor, texts: Sequence[_Text]) -> list[int]:
@@ -493,17 +425,6 @@ def _saved(out: Path, header: Header) -> tuple[Header, list[Row]]:
                 file.write(whole + b"\n")
         lines = lines[:-1]
     return old, list(_rows(lines, out))
-
-
-def _mended(out: Path, header: Header, rows: Sequence[Row]) -> IO[bytes]:
-    """Open the states file for appending, cut off after the last row's states."""
-    path = states_of(out)
-    size = max(map(_end, rows), default=0) * len(header["layers"]) * header["width"] * 2
-    if (path.stat().st_size if path.exists() else 0) < size:
-        raise ModelError(f"{path} lacks the states of {out}: delete both")
-    file = path.open("ab")
-    file.truncate(size)
-    return file
 
 
 def _difference(old: Header, new: Header, keys: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired
 
@@ -22,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypedDict
 
 from specviz.arguments import check_int
-from specviz.errors import ModelError, ParameterError, PromptError, plural
+from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.escape import markdown
 from specviz.files import read_json, read_json_lines
 from specviz.finetune import training
@@ -35,8 +34,6 @@ from specviz.models.loading import find
 from specviz.paths import expanded
 
 if TYPE_CHECKING:
-    from torch.autograd.function import BackwardCFunction, FunctionCtx
-
     from specviz.finetune.answers import Answers
     from specviz.models.model import Model
     from specviz.models.protocols import AnyTokenizer, Net, Spec
@@ -53,28 +50,6 @@ class Text(TypedDict):
     prompt: str
     answer: str
     kind: NotRequired[str]
-
-
-@dataclass(frozen=True)
-class Adapted(Trained):
-    """A trained adapter.
-
-    Attributes
-    ----------
-    before, after : float
-        Nats per cell of held-out answers, padding included: the bound that training minimises.
-    path, learnt, held_out, tokens
-        See `Trained`.
-    """
-
-    before: float
-    after: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path} (nats a cell of {plural(self.held_out, 'held-out answer')}: "
-            f"{self.before:.3f} before, {self.after:.3f} after)"
-        )
 
 
 def read_texts(path: str | Path) -> list[Text]:
@@ -109,7 +84,7 @@ def adapt(
     force: bool = False,
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
-) -> Adapted:
+) -> Trained:
     """Train a low-rank adapter that makes a causal model a masked-diffusion model, and write its folder.
 
     Unfinished work is kept in ``OUT.partial``. Repeat the call to continue.
@@ -189,10 +164,20 @@ def adapt(
     before = bound(loss, held, batch)
     curve = training.learn(net, 1.0, loss, learnt, partial, settings)
     after = bound(loss, held, batch)
-    result = Adapted(path, len(learnt), len(held), training.count(learnt), before, after)
-    card = (
-        _card(result, model, net, rate, epochs, mask, start) + "\n".join(training.curve_table(curve)) + "\n"
+    nats = "nats per cell, padding included"
+    result = Trained(path, len(learnt), len(held), training.count(learnt), nats, (before,), (after,))
+    about = (
+        f"{markdown(model.name)} as a masked-diffusion model: a low-rank adapter by `specviz models "
+        "diffusion`. Attention is bidirectional; the position before a cell predicts it."
     )
+    number = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    token = model.tokenizer.convert_ids_to_tokens(mask) if model.tokenizer else str(mask)
+    facts = {
+        "trained parameters": f"{number:,} of {model.parameters:,}",
+        "mask token": f"{markdown(token)} ({mask}), its embedding trained",
+        **({} if start is None else {"trained further from": markdown(Path(start).name)}),
+    }
+    card = training.card(result, about, facts, epochs, rate) + training.measured([], [], curve)
     write = lambda folder: adapters.save(folder, net.tensors(), model, name, mask)
     training.publish(partial, path, write, card)
     return result
@@ -253,25 +238,6 @@ def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest
     return [p for p in pairs if len(p.answer) <= longest and len(p.prompt) + len(p.answer) <= room]
 
 
-class LowRank(torch.autograd.Function):
-    """x W^T + x D^T U^T, where D and U are trained and W gets no gradient."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
-        """Map rows [n, in] to rows [n, out]."""
-        low = x @ down.T
-        ctx.save_for_backward(x, weight, down, up, low)
-        return (x @ weight.T).addmm_(low, up.T)
-
-    @staticmethod
-    def backward(ctx: BackwardCFunction, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
-        """Gradients of x, W (None), D and U."""
-        (grad,) = grads
-        x, weight, down, up, low = tuple(ctx.saved_tensors)
-        back = grad @ up
-        return (grad @ weight).addmm_(back, down), None, back.T @ x, grad.T @ low
-
-
 class AdaptedLinear(nn.Module):
     """A frozen linear layer plus the trained product of two thin matrices.
 
@@ -294,7 +260,7 @@ class AdaptedLinear(nn.Module):
         """The layer's output plus the adapter's."""
         dtype = self.weight.dtype
         flat = x.reshape(-1, x.shape[-1]).to(dtype)
-        y = LowRank.apply(flat, self.weight, self.down.to(dtype), self.up.to(dtype))
+        y = torch.addmm(flat @ self.weight.T, flat @ self.down.to(dtype).T, self.up.to(dtype).T)
         y = y if self.bias is None else y + self.bias
         return y.view(*x.shape[:-1], -1)
 
@@ -424,24 +390,3 @@ def bound(loss: MaskedLoss, pairs: Sequence[Pair], batch: int) -> float:
             total += float(loss(part)[1]) * len(part)
         count += len(part)
     return total / count
-
-
-def _card(
-    result: Adapted, model: Model, net: AdaptedNet, rate: float, epochs: float, mask: int,
-    start: str | Path | None,
-) -> str:  # fmt: skip
-    number = sum(p.numel() for p in net.parameters() if p.requires_grad)
-    token = model.tokenizer.convert_ids_to_tokens(mask) if model.tokenizer else str(mask)
-    lines = [
-        f"# {markdown(result.path.name)}", "",
-        f"{markdown(model.name)} as a masked-diffusion model: a low-rank adapter by `specviz models "
-        "diffusion`. Attention is bidirectional; the position before a cell predicts it.", "",
-        "| | |", "| --- | --- |", f"| trained parameters | {number:,} of {model.parameters:,} |",
-        f"| mask token | {markdown(token)} ({mask}), its embedding trained |",
-        *([] if start is None else [f"| trained further from | {markdown(Path(start).name)} |"]),
-        f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
-        f"| tokens of these answers | {result.tokens:,} |",
-        f"| nats per cell of {plural(result.held_out, 'held-out answer')}, padding included | "
-        f"{result.before:.3f} before, {result.after:.3f} after |",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,12 +13,12 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig
 
 from specviz.arguments import check_int
-from specviz.errors import ModelError, ParameterError, PromptError, plural
+from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.escape import markdown
 from specviz.finetune import eagle_loss, training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import digest, speaks_by_its_last_state, states_of_answers, twin
-from specviz.finetune.training import Pair, Trained, print_line, share_text
+from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
 from specviz.models.additions import EagleHead, load_addition
 from specviz.models.eagle import Eagle, Variant
@@ -38,30 +37,6 @@ TEXTS = 8  # answers used to choose the initial scale of the scores
 STEPS = 4  # steps ahead for which agreement is reported
 TEST_STEPS = 4  # default steps of the training-time test
 OTHERS = 0.3  # rate of all but matrices, as a share of the matrices': as in the bundled drafters' recipes
-
-
-@dataclass(frozen=True)
-class OwnEagle(Trained):
-    """A trained EAGLE drafter.
-
-    Attributes
-    ----------
-    before, after : tuple of float
-        How often its most likely token was the target's on held-out answers, 1, 2, 3 and 4 steps ahead. It
-        reads the answer's own tokens and, after the first step, its own states.
-    path, learnt, held_out, tokens
-        See `Trained`.
-    """
-
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path} (agreement with the target on {plural(self.held_out, 'held-out answer')}: "
-            f"{share_text(self.before[0])} before, {share_text(self.after[0])} after; further steps on "
-            f"{', '.join(map(share_text, self.after[1:]))})"
-        )
 
 
 @training.alone
@@ -86,7 +61,7 @@ def train_eagle(
     force: bool = False,
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
-) -> OwnEagle:
+) -> Trained:
     """Train an EAGLE drafter on `target`'s answers to `prompts`, and write it in the published format.
 
     Unfinished work is kept in ``OUT.partial``: the answers, the target's states of their tokens where the
@@ -177,8 +152,7 @@ def train_eagle(
         check_int("draft_vocabulary", draft_vocabulary, 1, words)
     mark = ["eagle", generation, states, draft_vocabulary, own_head, steps, epochs, rate, batch, tokens,
             seed, teacher.name, None if begun is None else digest(begun.net)]  # fmt: skip
-    read = (*(states if generation == 3 else ()), teacher.layers)
-    partial, answers = training.gather(teacher, (), given, path, mark, force, settings, read)
+    partial, answers = training.gather(teacher, (), given, path, mark, force, settings)
     # The first two tokens of a text are never drafted.
     pairs = [pair for pair in training.pairs_of(answers) if len(pair.prompt) + len(pair.answer) > 2]
     if len(pairs) < 2:
@@ -188,7 +162,8 @@ def train_eagle(
 
     shape = Shape(generation, states, draft_vocabulary, own_head)
     model = begun.net if begun is not None else _fresh(teacher, net, shape, learnt, seed)
-    kept = states_of_answers(net, answers, [*learnt, *held], read, partial, settings)
+    read = (*(states if generation == 3 else ()), teacher.layers)
+    kept = states_of_answers(net, [*learnt, *held], read, partial, settings)
     loss = KeptLoss(eagle_loss.EagleLoss(net, steps), kept)
     if generation == 3 and begun is None:
         _temper(model, loss, learnt[:TEXTS])
@@ -196,11 +171,17 @@ def train_eagle(
     curve = _learn(model, loss, learnt, partial, settings)
     after, runs = measure(model, loss, held, batch)
 
-    result = OwnEagle(path, len(learnt), len(held), training.count(learnt), before, after)
+    by_step = "agreement with the target, by step"
+    result = Trained(path, len(learnt), len(held), training.count(learnt), by_step, before, after)
     dtype = training.stored(target, teacher)
     kinds = {"drawn" if pair.drawn else "greedy" for pair in learnt}
     which = " and ".join(sorted(kinds, reverse=True))
-    card = _card(result, model, teacher.name, states, epochs, rate, start, which)
+    about = (
+        f"An EAGLE drafter of generation {generation} for {markdown(teacher.name)}, trained on its {which} "
+        "answers by `specviz models eagle`. It is measured with the answer's own tokens given, and after the "
+        "first step its own states."
+    )
+    card = training.card(result, about, _facts(model, states, start), epochs, rate)
     card += training.measured(held, runs, curve)
     scores = training.scores(held, runs, result.tokens)
 
@@ -414,31 +395,17 @@ def _fresh(teacher: Model, net: PreTrainedModel, shape: Shape, learnt: Sequence[
     return model
 
 
-def _card(
-    result: OwnEagle, model: Eagle, target: str, states: Sequence[int], epochs: float, rate: float,
-    start: str | Path | None, which: str,
-) -> str:  # fmt: skip
-    shape, name, target = model.config, markdown(result.path.name), markdown(target)
-    lines = [
-        f"# {name}", "",
-        f"An EAGLE drafter of generation {model.generation} for {target}, trained on its {which} answers "
-        "by `specviz models eagle`.", "", "| | |", "| --- | --- |",
-        f"| shape | one layer × {shape.hidden_size}, {shape.num_attention_heads} heads "
-        f"({shape.num_key_value_heads} for keys and values), feed-forward {shape.intermediate_size} |",
-        f"| states read | layers {', '.join(map(str, states))} of the target |",
-    ]  # fmt: skip
-    kept = model.d2t if model.d2t is not None else range(shape.vocab_size)
+def _facts(model: Eagle, states: Sequence[int], start: str | Path | None) -> dict[str, str]:
+    """Rows of the card about the drafter's shape."""
+    shape = model.config
+    facts = {
+        "shape": f"one layer × {shape.hidden_size}, {shape.num_attention_heads} heads "
+        f"({shape.num_key_value_heads} for keys and values), feed-forward {shape.intermediate_size}",
+        "states read": f"layers {', '.join(map(str, states))} of the target",
+    }
     if model.generation == 3:
-        lines.append(f"| tokens of its head | {len(kept):,} of {shape.vocab_size:,} |")
+        kept = shape.vocab_size if model.d2t is None else len(model.d2t)
+        facts["tokens of its head"] = f"{kept:,} of {shape.vocab_size:,}"
     if start is not None:
-        lines.append(f"| trained further from | {markdown(Path(start).name)} |")
-    lines += [
-        f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
-        f"| tokens of these answers | {result.tokens:,} |", "",
-        f"How often its top token is the target's, on {plural(result.held_out, 'held-out answer')}: the "
-        "answer's own tokens given, and after the first step its own states.", "",
-        "| steps ahead | before | after |", "| ---: | ---: | ---: |",
-        *(f"| {i} | {share_text(a)} | {share_text(b)} |"
-          for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+        facts["trained further from"] = markdown(Path(start).name)
+    return facts

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +16,12 @@ import torch
 from torch import Tensor
 
 from specviz.arguments import check_int
-from specviz.errors import ModelError, PromptError, plural
+from specviz.errors import ModelError, PromptError
 from specviz.escape import markdown
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import states_of_answers, twin
-from specviz.finetune.training import CHAIN, Pair, Trained, print_line, share_text
+from specviz.finetune.training import CHAIN, Pair, Trained, print_line
 from specviz.models import load
 from specviz.models.devices import has_bfloat16
 from specviz.models.heads import TYPE, BlockwiseHeads
@@ -33,27 +32,6 @@ from specviz.models.trimmed import write
 if TYPE_CHECKING:
     from specviz.finetune.training import Prompts
     from specviz.models.protocols import Spec
-
-
-@dataclass(frozen=True)
-class OwnHeads(Trained):
-    """Trained blockwise heads.
-
-    Attributes
-    ----------
-    before, after : tuple of float
-        How often each head's most likely token was the target's on held-out answers.
-    path, learnt, held_out, tokens
-        See `Trained`.
-    """
-
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-
-    def __str__(self) -> str:
-        shares = ", ".join(map(share_text, self.after))
-        many = plural(self.held_out, "held-out answer")
-        return f"{self.path} (agreement with the target on {many}, by head: {shares})"
 
 
 @training.alone
@@ -75,7 +53,7 @@ def train_heads(
     force: bool = False,
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
-) -> OwnHeads:
+) -> Trained:
     """Train blockwise heads on a causal target's answers.
 
     Parameters
@@ -116,14 +94,13 @@ def train_heads(
         )
     if draft_vocabulary is not None:
         check_int("draft_vocabulary", draft_vocabulary, 1, teacher.vocabulary)
-    last = teacher.layers
     mark = ["heads", heads, inner, draft_vocabulary, epochs, rate, batch, tokens, seed, teacher.name]
-    partial, answers = training.gather(teacher, (), given, path, mark, force, settings, (last,))
+    partial, answers = training.gather(teacher, (), given, path, mark, force, settings)
     learnt, held = training.parted(training.pairs_of(answers), say)
     learnt = training.some(learnt, tokens, seed)
     if max(len(pair.answer) for pair in learnt) <= heads:
         raise PromptError(f"the answers are too short: head {heads} needs {heads + 1} tokens")
-    kept = states_of_answers(twin(teacher.net), answers, [*learnt, *held], (last,), partial, settings)
+    kept = states_of_answers(twin(teacher.net), [*learnt, *held], (teacher.layers,), partial, settings)
     kept_tokens = None
     if draft_vocabulary is not None:
         counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
@@ -136,8 +113,15 @@ def train_heads(
     before, _ = measure(loss, held)
     curve = training.learn(net, 0.3, loss, learnt, partial, settings)
     after, runs = measure(loss, held)
-    result = OwnHeads(path, len(learnt), len(held), training.count(learnt), before, after)
-    card = _card(result, net, teacher.name, epochs, rate)
+    by_head = "agreement with the target, by head"
+    result = Trained(path, len(learnt), len(held), training.count(learnt), by_head, before, after)
+    name = markdown(teacher.name)
+    about = f"Blockwise heads for {name}, trained on its answers by `specviz models heads`."
+    facts = {
+        "shape": f"{heads} heads, {width} × {inner} × {width} each",
+        "tokens that they can write": "all" if net.tokens is None else f"{len(net.tokens):,}",
+    }
+    card = training.card(result, about, facts, epochs, rate)
     card += training.measured(held, runs, curve, min(heads, CHAIN))
     scores = training.scores(held, runs, result.tokens)
     training.publish(partial, path, lambda folder: _save(net, teacher, folder), card, scores)
@@ -233,21 +217,3 @@ def _save(net: BlockwiseHeads, target: Model, folder: Path) -> None:
     number, width, inner = net.up.shape
     fields = {"model_type": TYPE, **target.identity, "heads": number, "width": width, "inner": inner}
     write(net, fields, torch.float16, folder)
-
-
-def _card(result: OwnHeads, net: BlockwiseHeads, target: str, epochs: float, rate: float) -> str:
-    number, width, inner = net.up.shape
-    lines = [
-        f"# {markdown(result.path.name)}", "",
-        f"Blockwise heads for {markdown(target)}, trained on its answers by `specviz models heads`.", "",
-        "| | |", "| --- | --- |", f"| shape | {number} heads, {width} × {inner} × {width} each |",
-        f"| tokens that they can write | {'all' if net.tokens is None else f'{len(net.tokens):,}'} |",
-        f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
-        f"| tokens of these answers | {result.tokens:,} |", "",
-        f"How often each head's top token is the target's, on {plural(result.held_out, 'held-out answer')}:",
-        "",
-        "| tokens ahead | before | after |", "| ---: | ---: | ---: |",
-        *(f"| {i} | {share_text(a)} | {share_text(b)} |"
-          for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -26,80 +25,24 @@ from specviz.models.layers import embeddings
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specviz.finetune.answers import Answers
     from specviz.finetune.training import Pair, Settings
     from specviz.models import Model
 
 BYTES = 2  # per bfloat16 number
 SHARE = 4  # use at most 1 / SHARE of the free disk space
 FILE = "states"  # in OUT.partial
-SAMPLE = 8  # texts whose stored states are checked
-ROUNDING = 0.3  # median difference that other number formats explain; another text's states differ by about 1
 
 Texts = Sequence[Sequence[int]]
 
 
-def states_of(path: Path) -> Path:
-    """Path of the states file that belongs to a file of answers."""
-    return path.with_name(path.name + ".states")
-
-
-def states_in(
-    file: Path, spans: Sequence[tuple[int, int]], layers: Sequence[int], width: int, wanted: Sequence[int]
-) -> Callable[[int], Tensor] | None:
-    """Lookup of a text's states, float32 [tokens - 1, wanted, width]; None if the file does not hold them.
-
-    Parameters
-    ----------
-    spans : sequence of (int, int)
-        Where each text's states begin and end, in tokens.
-    layers : sequence of int
-        Layers that the file holds.
-    wanted : sequence of int
-        Layers to return.
-    """
-    size = len(layers) * width * BYTES
-    there = file.stat().st_size // size if size and file.exists() else 0
-    if not set(wanted) <= set(layers) or there < max(end for _, end in spans):
-        return None
-    values = np.memmap(file, np.int16, "r", shape=(there, len(layers), width))
-    places = [list(layers).index(layer) for layer in wanted]
-
-    def of(text: int) -> Tensor:
-        begin, end = spans[text]
-        return torch.from_numpy(values[begin:end][:, places]).view(torch.bfloat16).float()
-
-    return of
-
-
 def states_of_answers(
-    net: PreTrainedModel, answers: Answers, pairs: Sequence[Pair], layers: Sequence[int], partial: Path,
-    settings: Settings,
-) -> Callable[[int], Tensor]:  # fmt: skip
-    """Lookup of states by row of the answers: those stored with them, or else computed (`compute_states`)."""
-    kept, file = answers.states(layers), states_of(answers.path)
-    if kept is not None and _alike(net, pairs, layers, kept):
-        return kept
-    if file.exists():
-        settings.say(
-            f"{file} does not hold these answers' states of layers {', '.join(map(str, layers))}: the target "
-            "reads the answers again"
-        )
+    net: PreTrainedModel, pairs: Sequence[Pair], layers: Sequence[int], partial: Path, settings: Settings
+) -> Callable[[int], Tensor]:
+    """Compute some layers' states of texts (`compute_states`) and return a lookup by row of the answers."""
     texts = [[*pair.prompt, *pair.answer] for pair in pairs]
     place = {pair.row: number for number, pair in enumerate(pairs)}
     of = compute_states(net, texts, layers, partial / FILE, settings)
     return lambda row: of(place[row])
-
-
-def _alike(
-    net: PreTrainedModel, pairs: Sequence[Pair], layers: Sequence[int], kept: Callable[[int], Tensor]
-) -> bool:
-    """Whether stored states are those of the texts: a few are read again; only rounding may differ."""
-    for pair in random.Random(0).sample(pairs, min(SAMPLE, len(pairs))):
-        want = _read(net, [[*pair.prompt, *pair.answer]], layers)[0].float()
-        if ((kept(pair.row) - want).norm(dim=-1) / want.norm(dim=-1)).median() > ROUNDING:
-            return False
-    return True
 
 
 def digest(net: torch.nn.Module) -> str:
@@ -132,17 +75,10 @@ def speaks_by_its_last_state(model: Model, net: PreTrainedModel) -> bool:
     return alike and torch.allclose(head(states[-1]).float(), logits, atol=1e-2, rtol=1e-2)
 
 
-def lack_of_room(size: int, folder: Path) -> str:
-    """Describe states of `size` bytes that are too many for a folder's disk; empty if they are not."""
-    free = shutil.disk_usage(folder).free
-    large = f"{size / 1e9:.1f} GB of states are more than a quarter of the free {free / 1e9:.1f} GB"
-    return large if size > free / SHARE else ""
-
-
 def compute_states(
     net: PreTrainedModel, texts: Texts, layers: Sequence[int], file: Path, settings: Settings
 ) -> Callable[[int], Tensor]:
-    """Compute some layers' states into a file, and return a lookup by text, as `states_in` does.
+    """Compute some layers' states into a file; return a lookup by text, float32 [tokens - 1, layers, width].
 
     If the disk has little room, each lookup runs the target instead. The file of an interrupted run is
     continued after its last whole pass. The longest texts come first: texts of a pass have similar lengths,
@@ -165,8 +101,12 @@ def compute_states(
     size = len(layers) * width * BYTES  # per token
     held = file.stat().st_size if file.exists() else 0
     missing = (sum(lengths) - len(lengths)) * size - held
-    if why := lack_of_room(missing, file.parent):
-        settings.say(f"{why}: the target reads the texts in every epoch")
+    free = shutil.disk_usage(file.parent).free
+    if missing > free / SHARE:
+        settings.say(
+            f"{missing / 1e9:.1f} GB of states are more than a quarter of the free {free / 1e9:.1f} GB: the "
+            "target reads the texts in every epoch"
+        )
         return lambda text: _read(net, [texts[text]], layers)[0].float()
     ends = list(accumulate((length - 1) * size for length in lengths))
     done = next((number for number, end in enumerate(ends) if end > held), len(ends))
@@ -186,9 +126,13 @@ def compute_states(
                 spoken, left = now, each * (ends[-1] - ends[done - 1]) / 60
                 settings.say(f"the target reads {done:,} of {len(texts):,} texts  {left:.1f} min left")
     spans = list(zip([0, *(end // size for end in ends)], (end // size for end in ends)))
-    there = states_in(file, spans, layers, width, layers)
-    assert there is not None, "the file is whole"
-    return lambda text: there(place[text])
+    stored = np.memmap(file, np.int16, "r", shape=(ends[-1] // size, len(layers), width))
+
+    def of(text: int) -> Tensor:
+        kept = stored[slice(*spans[place[text]])].copy()  # torch takes no read-only array
+        return torch.from_numpy(kept).view(torch.bfloat16).float()
+
+    return of
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
@@ -32,10 +32,9 @@ from specviz.errors import ModelError, ParameterError, PromptError, plural
 from specviz.escape import markdown
 from specviz.files import read_json, replacing, temporary, write_text
 from specviz.finetune import checkpoint
-from specviz.finetune.answers import AnswerOptions, Answers, answer, check_apart, digest, read_header
+from specviz.finetune.answers import AnswerOptions, Answers, answer, check_apart, digest
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint, writing
 from specviz.finetune.optimizer import Optimizer
-from specviz.finetune.target_states import BYTES, lack_of_room
 from specviz.loop.checks import check_prompts
 from specviz.models.devices import has_bfloat16
 from specviz.models.kernels import rounding
@@ -146,12 +145,26 @@ class Trained:
         Number of answers it learnt from, and was measured on.
     tokens : int
         Number of tokens in the answers it learnt from.
+    measure : str
+        What `before` and `after` are.
+    before, after : tuple of float
+        One number, or one for each head or step; NaN where no held-out answer is long enough.
     """
 
     path: Path
     learnt: int
     held_out: int
     tokens: int
+    measure: str
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+
+    def __str__(self) -> str:
+        before, after = (", ".join(map(share_text, each)) for each in (self.before, self.after))
+        return (
+            f"{self.path} ({self.measure}, on {plural(self.held_out, 'held-out answer')}: {before} before, "
+            f"{after} after)"
+        )
 
 
 def print_line(line: str) -> None:
@@ -302,7 +315,7 @@ def begun(path: Path, settings: Mark, force: bool, answers: Mark = ()) -> Path:
     Raises
     ------
     ModelError
-        If it was left by a run with other settings, or cannot be written.
+        If it was left by a run with other settings or by an earlier version, or cannot be written.
     """
     partial = unfinished(path)
     marks = [_mark(answers), _mark(settings)]
@@ -311,15 +324,11 @@ def begun(path: Path, settings: Mark, force: bool, answers: Mark = ()) -> Path:
     # A run that was killed at its very beginning has not yet written its settings.
     if old != marks and partial.is_dir() and not all(map(temporary, partial.iterdir())):
         stay = ("settings", ANSWERS) if answers and old[:1] == marks[:1] else ()
-        if len(old) == 1 and not force:
-            raise ModelError(
-                f"{partial} was left by an earlier version: continue it with that version, choose another "
-                "--out, or overwrite it with --force"
-            )
         if not force:
             raise ModelError(
-                f"{partial} was left by another run: repeat that run's command to continue it, choose "
-                f"another --out, or overwrite it with --force{' (its answers stay)' * bool(stay)}"
+                f"{partial} was left by another run or an earlier version: continue it with that run's "
+                "command and version, choose another --out, or overwrite it with "
+                f"--force{' (its answers stay)' * bool(stay)}"
             )
         with writing(partial):
             for each in sorted(partial.iterdir()):  # a kill here leaves a run that can be continued
@@ -344,7 +353,7 @@ def _mark(settings: Mark) -> str:
 
 def gather(
     target: Target, others: Sequence[Drafter], prompts: Sequence[Task] | Answers, path: Path,
-    mark: Mark, force: bool, settings: Settings, layers: Sequence[int] = (),
+    mark: Mark, force: bool, settings: Settings,
 ) -> tuple[Path, Answers]:  # fmt: skip
     """Return the folder of unfinished work, and the target's answers: those given, or made now from prompts.
 
@@ -354,8 +363,6 @@ def gather(
         Models that must have room for the answers, too.
     mark : sequence
         The settings that must be equal for an earlier run to be continued.
-    layers : sequence of int
-        Layers whose states are kept with answers that are made now, if the disk has room.
 
     Raises
     ------
@@ -373,19 +380,10 @@ def gather(
     parted([Pair(each, [], number) for number, each in enumerate(ids)])  # refuse before the answers
     check_room((target, *others), ids)
     layout = rounding(target.kernels)
-    partial = begun(path, mark, force, [room, list(layers), target.file_content, layout, ids])
-    file = partial / ANSWERS
-    if file.exists():  # go on as it was begun
-        with file.open(encoding="utf-8") as lines:
-            layers = read_header(lines.readline(), file)["layers"]
-    elif layers:
-        size = sum(len(each) + room - 1 for each in ids) * len(layers) * target.config.hidden_size * BYTES
-        if why := lack_of_room(size, partial):
-            settings.say(f"{why}: they are not kept with the answers")
-            layers = ()
-    options = AnswerOptions(max_new_tokens=room, layers=tuple(layers))
+    partial = begun(path, mark, force, [room, target.file_content, layout, ids])
     kinds = [task.kind for task in prompts]
-    return partial, answer(target, ids, file, options, kinds, settings.say, settings.every)
+    options = AnswerOptions(room)
+    return partial, answer(target, ids, partial / ANSWERS, options, kinds, settings.say, settings.every)
 
 
 def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
@@ -605,6 +603,25 @@ def learn(
             spoken = now
     net.eval()
     return curve
+
+
+def card(made: Trained, about: str, facts: Mapping[str, str], epochs: float, rate: float) -> str:
+    """Begin a drafter's card: a sentence and facts, in Markdown, then what was learnt and measured."""
+    facts = {
+        **facts,
+        "training answers": f"{made.learnt:,}, {epochs:g} times, peak rate {rate:g}",
+        "tokens of these answers": f"{made.tokens:,}",
+    }
+    lines = [
+        f"# {markdown(made.path.name)}", "", about, "", "| | |", "| --- | --- |",
+        *(f"| {name} | {value} |" for name, value in facts.items()), "",
+        f"{made.measure.capitalize()}, on {plural(made.held_out, 'held-out answer')}:", "",
+        "| | before | after |", "| ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for number, values in enumerate(zip(made.before, made.after), 1):
+        which = number if len(made.after) > 1 else ""
+        lines.append(f"| {which} | {' | '.join(map(share_text, values))} |")
+    return "".join(line + "\n" for line in lines)
 
 
 def measured(held: Sequence[Pair], runs: Sequence[Sequence[int]], curve: Curve, chain: int = CHAIN) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from ..draft import Draft
 from ..errors import ModelError, ParameterError, plural
 from ..methods.base import Drafting, Method, Request, Session, Verdict
-from ..methods.kinds import SizedMethod, StreamMethod
+from ..methods.kinds import SizedMethod
+from ..methods.retranslate import Retranslate
 from ..methods.sampling import Sampling, Uniforms
 from ..models.protocols import Context, Model, Pass
 from .clock import Clock, Mark, Watched
@@ -301,7 +302,7 @@ class SingleText(Text):
         begin = self.mark()
         method, session = self.method, self.session
         prompt, room = session.prompt, self.limit + method.extra_cache_slots
-        if isinstance(method, StreamMethod):
+        if isinstance(method, Retranslate):
             prompt = prompt + method.carried(session.previous, self.limit)
         if context is None:
             self.target = self.open(session.target, prompt, room, "target")

@@ -23,7 +23,8 @@ from ..arguments import MOST, SEED, Range, check_fields
 from ..errors import ParameterError, PromptError, near, plural
 from ..methods.base import Method
 from ..methods.hooks import ADDED
-from ..methods.kinds import SizedMethod, StreamMethod
+from ..methods.kinds import SizedMethod
+from ..methods.retranslate import Retranslate
 from ..methods.sampling import Sampling, check_drawing
 from ..methods.unmasking import Unmasking
 from ..models.ranks import COMMAND, holding
@@ -216,7 +217,7 @@ class Run:
     def _encode(self) -> None:
         """Encode each prompt's first turn and check that it has room; later turns are checked in time."""
         self.template: Template | None = None
-        if isinstance(self.method, StreamMethod):
+        if isinstance(self.method, Retranslate):
             self.template = Template(self.model, *self.method.wording())
             self.ids = [self.template("") for _ in self.prompts]
             self._warn_of_unknown("stream", self._listed(self.template))
@@ -452,7 +453,7 @@ class Run:
         return decode_canvases(cast("Diffusion", self.model), prompts, self.method, **options)
 
     def _stream(self, entry: Record, ids: list[int], number: int) -> Iterator[Cycle]:
-        assert isinstance(self.method, StreamMethod)
+        assert isinstance(self.method, Retranslate)
         self._begin(number, ids, entry)  # each update records its own source
         options = self._options() | {"template": self.template, "prompt": number}
         for cycle in decode_stream(self.model, entry["stream"], self.method, **options):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import PromptError
-from ..methods.kinds import StreamMethod
+from ..methods.retranslate import Retranslate
 from ..methods.sampling import Uniforms
 from ..models.protocols import Context, Model
 from ..models.template import Template
@@ -21,7 +21,7 @@ from .cycle import Cycle, decode
 
 
 def decode_stream(
-    target: Model, stream: Stream, method: StreamMethod, *, template: Template, seed: int = 0,
+    target: Model, stream: Stream, method: Retranslate, *, template: Template, seed: int = 0,
     prompt: int = 0, **options: Any,
 ) -> Iterator[Cycle]:  # fmt: skip
     """Decode each update of a stream after the previous one; yield every finished cycle.
@@ -30,7 +30,7 @@ def decode_stream(
     ----------
     target : Model
     stream : Stream
-    method : StreamMethod
+    method : Retranslate
     template : Template
         Builds the prompt of an update.
     seed, prompt : int

@@ -1,4 +1,4 @@
-"""Base classes of methods with additional hooks: a calibrated size, sampled trees, streams.
+"""Base classes of methods with additional hooks: a calibrated size, sampled trees.
 
 For methods that write canvases, see `specviz.methods.unmasking.Unmasking`.
 """
@@ -55,23 +55,3 @@ class SampledTreeMethod(SizedMethod):
         raise ParameterError(
             f"{self.name} is a SampledTreeMethod: write drawn(), which returns the drawn tokens"
         )
-
-
-class StreamMethod(Method):
-    """A method that decodes only sources that arrive in updates."""
-
-    streams = True
-
-    def wording(self) -> tuple[str, str]:
-        """The prompt's text before and after the source."""
-        raise ParameterError(
-            f"{self.name} is a StreamMethod: write wording(), which returns the text around a source"
-        )
-
-    def shown(self, tokens: int, last: bool) -> int:
-        """How many of an output's tokens are displayed; `last` says whether the source is complete."""
-        return tokens
-
-    def carried(self, previous: list[int], left: int) -> list[int]:
-        """Tokens of the previous update's output that are kept without another pass; at most `left`."""
-        return []

@@ -19,8 +19,7 @@ from ..rules import retranslation as rules
 from ..rules.parameters import Value
 from ..rules.retranslation import RETRANSLATE, biased
 from ..rules.speculative import chain_status, next_origin
-from .base import Parameter, Session, Verdict
-from .kinds import StreamMethod
+from .base import Method, Parameter, Session, Verdict
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .signals import likeliest_tokens
 from .tree import bring
@@ -47,12 +46,13 @@ TEMPLATES = {
 }
 
 
-class Retranslate(StreamMethod):
+class Retranslate(Method):
     """The translation is written again at each update; SSBD keeps what the model still agrees with."""
 
     name = "retranslate"
     title = "Re-translation"
     paper = "Zeng et al. 2025"
+    streams = True
     parameters = (
         *RETRANSLATE,
         Parameter(
@@ -126,6 +126,7 @@ class Retranslate(StreamMethod):
         return rules.displayed(tokens, self.k, last)
 
     def carried(self, previous: list[int], left: int) -> list[int]:
+        """Tokens of the previous output that are kept without another pass; at most `left`."""
         return self._draft(previous)[:left] if self.mode == "cd" else []  # the same tokens as in `draft`
 
     def start(self, session: Session) -> None:

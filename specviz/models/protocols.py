@@ -1,6 +1,6 @@
 """Interfaces between methods and models, as used by the decoding loop, the methods and the audit.
 
-These are structural types: any object with the members is accepted, and nothing needs to inherit from them.
+The classes are structural types: any object with the members is accepted, without inheriting from them.
 `specviz.models.Model`, `EncoderDecoder` and `LlamaCpp` satisfy `Model`, and their contexts satisfy `Context`.
 Importing this loads no torch.
 """
@@ -18,45 +18,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specviz.draft import Draft
-    from specviz.models.context import Exit
+    from specviz.models import context
     from specviz.models.text import Text
 
 Tokens: TypeAlias = "Sequence[int] | Tensor"
 Path: TypeAlias = "Sequence[int]"  # node indices, from a child of the root down
 Positions: TypeAlias = "slice | Tensor"  # positions in the text: the same for all rows, or [rows, n]
 Prompt: TypeAlias = "str | Sequence[int] | Sequence[Mapping[str, str]]"  # a text, ids, or chat messages
-ExitRule: TypeAlias = "Callable[[Exit], bool]"
+Pass: TypeAlias = "context.Pass"  # the results of a forward pass
+ExitRule: TypeAlias = "Callable[[context.Exit], bool]"
 Settings: TypeAlias = "dict[str, Any]"  # contents of a model's JSON file; its reader checks every field
 Net: TypeAlias = "Any"  # a transformers model of a checked family; its parts have no declared types
 Spec: TypeAlias = "str | os.PathLike[str] | PreTrainedModel | Model"  # a model to load: see `load`
 AnyTokenizer: TypeAlias = "Any"  # a fast or slow tokenizer of transformers, or llama.cpp's equivalent
-
-
-class Pass(Protocol):
-    """The results of one forward pass.
-
-    Attributes
-    ----------
-    logits : list of tensor [1 + nodes, vocabulary]
-        One per row, float32. Entry 0 predicts the token after the last committed one (the root), entry 1 + i
-        the token after node i.
-    fed : list of int
-        Tokens fed per row, not counting padding.
-    tokens : int
-        The sum of `fed`.
-    hidden : dict of int to list of tensor [1 + nodes, width]
-        Hidden states at the same positions, by layer and row.
-    layers : int or None
-        For a pass with an exit rule, the number of layers that the token went through.
-    """
-
-    logits: list[Tensor]
-    fed: list[int]
-    hidden: dict[int, list[Tensor]]
-    layers: int | None
-
-    @property
-    def tokens(self) -> int: ...
 
 
 class Context(Protocol):

@@ -98,9 +98,10 @@ def test_a_draft_learns_what_its_target_says(pair, tmp_path: Path) -> None:
     said: list[str] = []
     found = align(target, draft, PROMPTS[:10], tmp_path / "new", say=said.append, **FAST)
     assert (found.learnt, found.held_out) == (9, 1)
-    assert found.before < 0.5
-    words = f"{found.before:.3f} before, {found.after:.3f} after"
-    assert words in (tmp_path / "new" / "README.md").read_text()
+    assert found.before[0] < 0.5
+    shares = [f"{share:.3f}" for share in (*found.before, *found.after)]
+    assert str(found).endswith(f"on 1 held-out answer: {shares[0]} before, {shares[1]} after)")
+    assert f"|  | {' | '.join(shares)} |" in (tmp_path / "new" / "README.md").read_text()
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob("*.old"))
     assert any("updates" in line for line in said)
     new = load_file(tmp_path / "new" / "model.safetensors")
@@ -248,12 +249,12 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         align(target, draft, PROMPTS, tmp_path / "broken", **given)
     assert not (tmp_path / "broken").exists()
-    with pytest.raises(ModelError, match="left by another run: repeat that run's command"):
+    with pytest.raises(ModelError, match="left by another run or an earlier version: continue it with"):
         align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "seed": 5})
     settings = tmp_path / "broken.partial" / "settings"
     marks = settings.read_text()
     settings.write_text(marks.split()[0])  # as earlier versions wrote it
-    with pytest.raises(ModelError, match="left by an earlier version: continue it with that version"):
+    with pytest.raises(ModelError, match="left by another run or an earlier version: continue it with"):
         align(target, draft, PROMPTS, tmp_path / "broken", **given)
     settings.write_text(marks)
     said: list[str] = []
@@ -339,7 +340,7 @@ def test_other_settings_of_the_training_leave_the_answers(
     with pytest.raises(ModelError, match=r"lower the rate, with --force \(it keeps the answers\)"):
         align(target, draft, prompts, out, rate=1e30, **given)
     kept = sorted(path.name for path in (tmp_path / "new.partial").iterdir())
-    assert kept == ["answers.jsonl", "answers.jsonl.states", training.CHECKPOINT, training.CURVE, "settings"]
+    assert kept == ["answers.jsonl", training.CHECKPOINT, training.CURVE, "settings", target_states.FILE]
     with pytest.raises(ModelError, match=r"overwrite it with --force$"):
         align(target, draft, prompts[1:], out, **given)
     monkeypatch.setattr(answers, "_answer_batch", None)  # the answers exist already
@@ -347,7 +348,8 @@ def test_other_settings_of_the_training_leave_the_answers(
         align(target, draft, prompts, out, rate=0.001, **given)
     lines.clear()
     align(target, draft, prompts, out, rate=0.001, force=True, **given)
-    assert lines[0].startswith("5 answers to learn") and [path.name for path in tmp_path.iterdir()] == ["new"]
+    first = next(line for line in lines if not line.startswith("the target reads"))  # its states, again
+    assert first.startswith("5 answers to learn") and [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 @pytest.mark.parametrize("epochs", [0.2, 2])
@@ -571,7 +573,7 @@ def test_the_command(pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ]
     assert run([*given, "--max-new-tokens", "4", "--threads", "1"]) == 0
     told = capsys.readouterr().out
-    assert f"aligned: {out} (agreement with the target on 2 held-out answers: " in told
+    assert f"aligned: {out} (agreement with the target, on 2 held-out answers: " in told
     assert f"--draft {out}" in told
     assert run(given) == 2
     assert capsys.readouterr().err.count("\n") == 1

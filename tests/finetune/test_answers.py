@@ -1,4 +1,4 @@
-"""A target's answers in a file: their content, their hidden states, resuming, and refusals."""
+"""A target's answers in a file: their content, resuming, and refusals."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from tiny import llama
 import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.finetune import answers, target_states, training
-from specviz.finetune.answers import AnswerOptions, answer, read, states_of
+from specviz.finetune import answers
+from specviz.finetune.answers import AnswerOptions, answer, read
 from specviz.metrics.loops import cut_loop
 from specviz.models import Model, zoo
 from specviz.models.torch_model import hashed
 from specviz.suites import fetching
 
 PROMPTS = [[3 + i, 5 + i % 7, *range(9, 9 + i % 4)] for i in range(12)]
-LAYERS = (1, 4)
 FULL = Path("/dev/full")  # a disk without room
-BOTH = AnswerOptions(8, (0.0, 0.7), LAYERS, rows=5)
+BOTH = AnswerOptions(8, (0.0, 0.7), rows=5)
 
 
 def _quiet(line: str) -> None: ...
@@ -62,53 +61,27 @@ def test_a_long_prompt_ends_its_own_answer_alone(tmp_path: Path) -> None:
     assert first == own[: len(first)]
 
 
-@pytest.mark.parametrize("bound", [True, False])
-def test_states_belong_to_their_row_whatever_its_place(
-    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: bool
-) -> None:
-    """Rows that do not say where their states are: the target reads their texts again."""
-    monkeypatch.setattr(target_states, "has_bfloat16", lambda device: False)
-    file = tmp_path / "a"
-    made = answer(target, PROMPTS, file, BOTH, say=_quiet)
-    kept = made.states(LAYERS)
-    assert kept is not None
-    rows = [
-        {key: value for key, value in row.items() if bound or key not in ("offset", "hash")}
-        for row in made.rows
-    ]
-
-    def rewrite(order: list[int]) -> answers.Answers:
-        lines = [made.header, *(rows[place] for place in order)]
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf8")
-        return read(file)
-
-    for order in (list(range(24)), list(range(24))[::-1], list(range(5, 20))):
-        said: list[str] = []
-        given = training.Settings(1, 0.1, 4, 8, 0, 60, said.append)
-        net, changed = target_states.twin(target.net), rewrite(order)
-        pairs = training.pairs_of(changed)
-        of = target_states.states_of_answers(net, changed, pairs, LAYERS, tmp_path, given)
-        assert (len(said) == 0) == bound
-        assert all("does not hold these answers' states of layers 1, 4" in line for line in said)
-        for place, old in enumerate(order):
-            assert torch.allclose(of(place), kept(old), atol=0.1, rtol=0.1)
-        (tmp_path / target_states.FILE).unlink(missing_ok=True)
-    assert (rewrite([0, *range(2, 24)]).states(LAYERS) is None) == (not bound)
-    rows[3]["answer"][0] ^= 1
-    assert rewrite(list(range(24))).states(LAYERS) is None
-
-
 def test_a_file_that_was_filtered_is_continued(target: Model, tmp_path: Path) -> None:
     file = tmp_path / "a"
-    kept = answer(target, PROMPTS, file, BOTH, say=_quiet).states(LAYERS)
+    whole = answer(target, PROMPTS, file, BOTH, say=_quiet)
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([lines[0], *lines[:4:-1]]))
     again = answer(target, PROMPTS, file, BOTH, say=_quiet)
-    states = again.states(LAYERS)
-    assert kept is not None and states is not None and len(again.rows) == 24
-    for place, line in enumerate(lines[:0:-1]):
-        at = next(i for i, row in enumerate(again.rows) if row["hash"] == json.loads(line)["hash"])
-        assert torch.allclose(states(at), kept(23 - place), atol=0.1, rtol=0.1)
+    assert again.rows[:20] == whole.rows[:3:-1] and _sorted(again) == _sorted(whole)
+
+
+def test_a_file_of_an_earlier_version_is_read_and_continued(target: Model, tmp_path: Path) -> None:
+    """Its rows say where their states are, which are no longer read."""
+    file = tmp_path / "a"
+    whole = answer(target, PROMPTS, file, BOTH, say=_quiet)
+    header = whole.header | {"layers": [1, 4], "width": 32}
+    rows = [row | {"offset": 9 * place, "hash": "0" * 16} for place, row in enumerate(whole.rows[:5])]
+    file.write_text("".join(json.dumps(line) + "\n" for line in (header, *rows)), encoding="utf-8")
+    file.with_name("a.states").write_bytes(b"\0" * 99)
+    old = read(file)
+    old.check(target)
+    assert len(old.rows) == 5 and all(each in _sorted(whole) for each in _sorted(old))
+    assert _sorted(answer(target, PROMPTS, file, BOTH, say=_quiet)) == _sorted(whole)
 
 
 def test_only_one_process_writes_a_file(target: Model, tmp_path: Path) -> None:
@@ -179,33 +152,14 @@ def test_a_text_that_loops_ends_early(tmp_path: Path, monkeypatch: pytest.Monkey
     assert rows[0] == rows[1] and max(lengths) == 300
 
 
-def test_the_states_are_those_of_reading_the_text(target: Model, tmp_path: Path) -> None:
-    made = answer(target, PROMPTS, tmp_path / "a", BOTH, say=_quiet)
-    kept = read(tmp_path / "a").states(LAYERS)
-    last = made.states((4,))
-    assert kept is not None and last is not None and made.states((2,)) is None
-    for place, row in enumerate(made.rows):
-        text = [*row["prompt"], *row["answer"]]
-        context = target.open([[*text, 0]], 1)
-        context.prefill([0], LAYERS)
-        for index, layer in enumerate(LAYERS):
-            want = context.states[0][layer][: len(text) - 1]
-            assert torch.allclose(kept(place)[:, index], want, atol=0.02, rtol=0.02)
-        assert torch.equal(last(place)[:, 0], kept(place)[:, 1])
-
-
-def test_a_prompt_of_one_token_has_states(target: Model, tmp_path: Path) -> None:
+def test_a_prompt_of_one_token_is_answered(target: Model, tmp_path: Path) -> None:
     """Nothing is computed before its first pass; also where it takes the place of a text that ended."""
-    options = AnswerOptions(8, layers=LAYERS, rows=2)
-    made = answer(target, [[3], [4, 5], [6], [7]], tmp_path / "a", options, say=_quiet)
-    kept = made.states(LAYERS)
-    assert kept is not None and len(made.rows) == 4
-    for place, row in enumerate(made.rows):
-        ids = torch.tensor([[*row["prompt"], *row["answer"]]])
-        with torch.no_grad():
-            hidden = target.net.get_decoder()(ids, output_hidden_states=True).hidden_states
-        want = torch.stack([hidden[layer][0, :-1] for layer in LAYERS], 1)
-        assert torch.allclose(kept(place), want, atol=0.02, rtol=0.02)
+    prompts = [[3], [4, 5], [6], [7]]
+    made = answer(target, prompts, tmp_path / "a", AnswerOptions(8, rows=2), say=_quiet)
+    own = specviz.generate(target, prompts, "autoregressive", max_new_tokens=8).outputs
+    assert len(made.rows) == 4
+    for row in made.rows:
+        assert row["answer"] == own[own["prompt"] == row["number"]]["token"].tolist()
 
 
 def test_a_tilde_in_out_is_the_home_folder(
@@ -223,24 +177,15 @@ def test_a_run_that_was_cut_off_goes_on(target: Model, tmp_path: Path) -> None:
     answer(target, PROMPTS, whole, BOTH, say=_quiet)
     lines = whole.read_bytes().splitlines(keepends=True)
     cut.write_bytes(b"".join(lines[:8]) + lines[8][:20])  # killed in the middle of a line
-    states = states_of(whole).read_bytes()
-    states_of(cut).write_bytes(states[: len(states) // 2])  # with states of a line that is missing
     said: list[str] = []
     made = answer(target, PROMPTS, cut, BOTH, say=said.append, every=0.0)
     assert len(said) == 24 - 7 and "tokens/s" in said[-1]
     assert f"24 of 24 answers, {made.tokens:,} tokens, " in said[-1]
-    for one, other in zip(_sorted(read(whole)), _sorted(made)):
-        assert one[0] == other[0] and torch.allclose(one[1], other[1], atol=0.02)
-    states_of(cut).write_bytes(b"")
-    with pytest.raises(ModelError, match="lacks the states of"):
-        answer(target, PROMPTS, cut, BOTH, say=_quiet)
+    assert _sorted(made) == _sorted(read(whole)) == _sorted(read(cut))
 
 
 def _sorted(made: answers.Answers) -> list[tuple]:
-    kept = made.states(LAYERS)
-    assert kept is not None
-    rows = [(row["number"], row["temperature"], row["answer"], place) for place, row in enumerate(made.rows)]
-    return [((number, heat, text), kept(place)) for number, heat, text, place in sorted(rows)]
+    return sorted((row["number"], row["temperature"], row["prompt"], row["answer"]) for row in made.rows)
 
 
 def test_a_loop_is_cut() -> None:
@@ -305,19 +250,12 @@ def test_a_file_that_is_somebody_elses_is_left_as_it_is(target: Model, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "error", "words"),
-    [
-        ("gguf:town-translator", (), ModelError, "runs on llama.cpp"),
-        ("town-diffusion", (), ModelError, "is of kind diffusion"),
-        ("town-t5", (1,), ModelError, "states are kept only for causal models"),
-        ("town", (2, 9), ParameterError, "layers 2, 9: town has 0"),
-    ],
+    ("name", "words"),
+    [("gguf:town-translator", "runs on llama.cpp"), ("town-diffusion", "is of kind diffusion")],
 )
-def test_who_cannot_answer_is_refused(
-    name: str, layers: tuple[int, ...], error: type[Exception], words: str, tmp_path: Path
-) -> None:
-    with pytest.raises(error, match=words):
-        answer(specviz.load(name), [[5, 6]], tmp_path / "a", AnswerOptions(4, layers=layers), say=_quiet)
+def test_who_cannot_answer_is_refused(name: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=words):
+        answer(specviz.load(name), [[5, 6]], tmp_path / "a", AnswerOptions(4), say=_quiet)
     assert not list(tmp_path.iterdir())
 
 
@@ -389,14 +327,15 @@ def test_a_prompt_without_room_is_refused_before_the_first_answer(
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no such device here")
-def test_a_disk_that_is_full_of_states_is_one_line(
+def test_a_full_disk_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(answers, "_mended", lambda *given: FULL.open("ab"))
+    monkeypatch.setattr(answers, "_saved", lambda out, header: (header, []))
+    (tmp_path / "a").symlink_to(FULL)
     file = tmp_path / "prompts.txt"
     file.write_text("Who is here?\n", encoding="utf-8")
     given = ["models", "answers", "town", "--prompts", str(file), "--out", str(tmp_path / "a"), "-n", "2"]
-    assert run([*given, "--layers", "2"]) == 2
+    assert run(given) == 2
     words = f"cannot write {tmp_path / 'a'} (No space left on device): remove the cause, then repeat"
     assert capsys.readouterr().err == f"specviz: {words} the command to continue\n"
 
@@ -455,7 +394,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "--threads",
         "1",
     ]
-    assert run([*given, "--temperatures", "0,0.7", "--layers", "2,5,8"]) == 0
+    assert run([*given, "--temperatures", "0,0.7"]) == 0
     told = capsys.readouterr()
     assert f"answers: {out} (4 answers, " in told.out and "4 of 4 answers" in told.err
     assert [json.loads(line)["temperature"] for line in out.read_text().splitlines()[1:]] == [0, 0, 0.7, 0.7]

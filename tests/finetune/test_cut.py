@@ -35,7 +35,7 @@ def target() -> Model:
 @pytest.fixture(scope="module")
 def learnt(target: Model, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     file = tmp_path_factory.mktemp("answers") / "answers.jsonl"
-    options = AnswerOptions(8, (0.0, 0.7), (4,))
+    options = AnswerOptions(8, (0.0, 0.7))
     return answer(target, PROMPTS, file, options, say=FAST["say"])
 
 
@@ -217,7 +217,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     file, made = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
     file.write_text("\n".join(f"What is {i} plus {i}?" for i in range(11)), encoding="utf-8")
     ask = ["models", "answers", "town", "--prompts", str(file), "-o", str(made), "-n", "6", "--threads", "1"]
-    assert run([*ask, "--layers", "8"]) == 0
+    assert run(ask) == 0
     begin, out = tmp_path / "begin", tmp_path / "new"
     assert run(["models", "cut", "town", "--answers", str(made), "-o", str(begin), "--layers", "1",
                 "--vocabulary", "30"]) == 0  # fmt: skip

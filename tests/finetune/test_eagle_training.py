@@ -152,7 +152,7 @@ def test_steps_that_no_answer_has_are_no_zeros(tmp_path: Path) -> None:
     target = llama(seed=3, layers=4, name="tiny", eos=())
     made = train_eagle(target, PROMPTS, tmp_path / "new", **FAST | {"max_new_tokens": 3, "epochs": 1})
     assert np.isnan([*made.before, *made.after]).tolist() == [False, False, False, True] * 2
-    assert str(made).endswith(f"{made.after[2]:.3f}, –)")
+    assert str(made).endswith(f"{made.after[2]:.3f}, – after)")
     assert "| 4 | – | – |" in (made.path / "README.md").read_text(encoding="utf-8")
 
 
@@ -242,7 +242,7 @@ def test_states_are_read_in_bfloat16_where_the_processor_computes_in_it(
         assert 0 < off.max() < 0.1 and off.median() < 0.02
 
 
-def test_answers_without_states_are_read_by_the_target_once(
+def test_answers_are_read_by_the_target_once(
     target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their states go to a file, whatever the order of lengths; a kill loses only the last texts."""
@@ -416,7 +416,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     given = ["models", "eagle", "town", "--prompts", str(file), "--out", out, "-n", "4", "--threads", "1"]
     assert run([*given, "--epochs", "1", "--layers", "2,5,8", "--draft-vocabulary", "9"]) == 0
     told = capsys.readouterr().out
-    assert f"eagle: {out} (agreement with the target on 1 held-out answer: " in told
+    assert f"eagle: {out} (agreement with the target, by step, on 1 held-out answer: " in told
     assert f"--draft {out}" in told
     assert specviz.load(out).on(specviz.load("town")).layers == (2, 5, 8)
     further = [*given[:-5], str(tmp_path / "more"), *given[-4:], "--epochs", "1", "--start", out]
@@ -428,15 +428,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_cards_tau_is_that_of_a_run(target: Model, tmp_path: Path) -> None:
+def test_the_cards_tau_is_that_of_a_run(
+    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_states, "has_bfloat16", lambda device: False)
     made = train_eagle(target, by_heart(target, LEARNT), tmp_path / "new", **FAST, epochs=60, rate=0.02)
     told = (made.path / "README.md").read_text(encoding="utf-8")
     drafter = specviz.load(made.path).on(target)
     read = (*drafter.layers, target.layers)
-    options = answers.AnswerOptions(8, layers=read)
-    learnt = answers.answer(target, PROMPTS, tmp_path / "a", options, say=FAST["say"])
-    pairs, kept = training.pairs_of(learnt), learnt.states(read)
-    assert kept is not None
+    learnt = answers.answer(target, PROMPTS, tmp_path / "a", answers.AnswerOptions(8), say=FAST["say"])
+    pairs, settings = training.pairs_of(learnt), training.Settings(1, 0.1, 16, None, 0, 60.0, FAST["say"])
+    net = target_states.twin(target.net)
+    kept = target_states.states_of_answers(net, pairs, read, tmp_path, settings)
     loss = KeptLoss(eagle_loss.EagleLoss(target.net, 4), kept)
     _, runs = measure(drafter.addition.net, loss, pairs)
     trace = specviz.generate(

@@ -33,7 +33,7 @@ def target() -> Model:
 @pytest.fixture(scope="module")
 def learnt(target: Model, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     file = tmp_path_factory.mktemp("answers") / "answers.jsonl"
-    return answer(target, PROMPTS, file, AnswerOptions(8, (0.0,), (4,)), say=lambda line: None)
+    return answer(target, PROMPTS, file, AnswerOptions(8), say=lambda line: None)
 
 
 @pytest.fixture(scope="module")

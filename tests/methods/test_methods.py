@@ -19,7 +19,7 @@ from specviz.draft import Draft
 from specviz.errors import ParameterError, SpecvizError
 from specviz.loop.choices import Choices
 from specviz.methods import Method, Parameter
-from specviz.methods.kinds import SampledTreeMethod, StreamMethod
+from specviz.methods.kinds import SampledTreeMethod
 from specviz.models import bundled
 
 
@@ -148,15 +148,8 @@ def test_a_kind_of_method_says_which_hook_is_missing():
     class Drawn(SampledTreeMethod):
         name = "drawn-without-tokens"
 
-    class Streamed(StreamMethod):
-        name = "streamed-without-wording"
-
     with pytest.raises(ParameterError, match=r"drawn-without-tokens is a SampledTreeMethod: write"):
         Drawn().drawn()
-    with pytest.raises(
-        ParameterError, match=r"streamed-without-wording is a StreamMethod: write wording\(\)"
-    ):
-        Streamed().wording()
 
 
 def test_what_is_no_model_by_itself_is_refused_loaded_or_by_name():
