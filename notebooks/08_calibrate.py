@@ -255,9 +255,8 @@ plt.show()
 
 # %% [markdown]
 # A curve of one short text has a few dozen cycles: one accepted token more or less moves τ by several per cent, which
-# can move a flat peak. A flat peak costs little to miss: in seven calibrations on one to twenty prompts, the size that
-# was taken came within 3 % of the best of *all* sizes, on texts that no calibration saw
-# ([results](../docs/results.md#the-bundled-models)).
+# can move a flat peak. With the default fit, each of seven calibrations chose a size within 3 % of the best, on texts
+# that none saw ([results](../docs/results.md#the-bundled-models)).
 #
 # ## Another kernel, another size
 #

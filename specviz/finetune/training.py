@@ -380,7 +380,8 @@ def gather(
     parted([Pair(each, [], number) for number, each in enumerate(ids)])  # refuse before the answers
     check_room((target, *others), ids)
     layout = rounding(target.kernels)
-    partial = begun(path, mark, force, [room, target.file_content, layout, ids])
+    # Earlier versions kept layers' states with the answers; the empty list stands for none.
+    partial = begun(path, mark, force, [room, [], target.file_content, layout, ids])
     kinds = [task.kind for task in prompts]
     options = AnswerOptions(room)
     return partial, answer(target, ids, partial / ANSWERS, options, kinds, settings.say, settings.every)

@@ -40,7 +40,7 @@ class Hooks:
     size: ClassVar[str] = ""  # the parameter that sets the number of drafted nodes: see `SizedMethod`
     trees: ClassVar[bool] = False  # whether its drafts branch
     canvas: ClassVar[bool] = False  # whether it writes masked canvases of a diffusion model, and only those
-    streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates
+    streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates: `Retranslate`
     reads_prompt: ClassVar[bool] = False  # whether the prefill returns `hidden_layers` in `Session.states`
     exit_rule: ExitRule | None = None  # decides after each layer whether the target's pass ends there
     extra_cache_slots: int = 0  # slots for side branches, beyond the tokens that may still be emitted

@@ -37,7 +37,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.benchmarks", description="Measure this project.")
     commands = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, about in BENCHES.items():
-        command = commands.add_parser(name, help=about, argument_default=argparse.SUPPRESS)
+        command = commands.add_parser(name, help=about.replace("%", "%%"), argument_default=argparse.SUPPRESS)
         taken = signature(find(name)).parameters
         if {"model", "target", "models"} & taken.keys():
             command.add_argument("--model", nargs="+" if "models" in taken else 1)
@@ -100,12 +100,18 @@ def circumstances(name: str, some: Sequence[Any], values: Mapping[str, Any]) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a bench; return 0 if every bar is held, 1 if one is missed, 2 after a one-line error."""
+    """Run a bench; return 0 if every bar is held, 1 if one is missed, 2 after a one-line error.
+
+    Without a name, list the benches.
+    """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["same"]:  # it compares two versions, and prints no report
         from .same import main as same
 
         return same(words[1:])
+    if not words:
+        print(*(f"{name:14}{about}" for name, about in BENCHES.items()), sep="\n")
+        return 0
     given = parsed(words)
     values = {option: getattr(given, option) for option in options(given.name) if hasattr(given, option)}
     try:

@@ -197,3 +197,12 @@ def ended_with_a_table(name, status, capsys):
     assert status in (0, 1), err
     assert "─" * 10 in out  # the rule below a table's headings
     assert out.splitlines()[-1].startswith(f"{name}: ")
+
+
+def test_the_project_lists_its_benches(capsys):
+    assert main([]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines == benchmarks.BENCHES
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert not stopped.value.code
