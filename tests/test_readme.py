@@ -157,7 +157,7 @@ def test_every_command_exists():
 
 
 def test_every_bench_of_the_project_exists():
-    """Each `python -m tests.benchmarks NAME`, and each `benchmarks NAME`, in README and docs exists, with the options given there."""
+    """Each `benchmarks NAME` in README and docs exists, with the options given there."""
     written = [line for page in PAGES for line in BENCH.findall(page.read_text("utf8"))]
     assert {line.split()[0] for line in written} >= {"projection", "overhead", "calibrate"}
     for line in written:
