@@ -426,23 +426,25 @@ def test_the_strip_is_as_tall_as_its_text():
 @pytest.mark.parametrize("lane", [True, False])
 def test_a_poster_has_every_line_of_its_text(lane, drawn_words, monkeypatch):
     """The strip's height in inches is rounded on the way to points."""
-    shown = picture(traces.build("speculative", tokens=20), 0)
+    trace = traces.build("speculative", tokens=20)
+    shown = picture(trace, 0)
     shown = shown if lane else replace(shown, beliefs=())
     for count in range(1, 15):
         drawn_words.clear()
         text = replace(shown, spans=tuple(span(f"line {i}\n") for i in range(count)))
         monkeypatch.setattr(plots, "pictures", lambda *_, text=text: [text])
-        plots.poster(None)
+        plots.poster(trace)
         assert f"line {count - 1}⏎" in drawn_words and not any("more tokens" in word for word in drawn_words)
 
 
 def test_a_poster_s_heading_stays_on_the_page(monkeypatch):
     name = "HuggingFaceTB/SmolLM2-1.7B-Instruct (4-bit, dequantised)"
-    shown = replace(picture(traces.build("speculative", tokens=20), 0), model=name, draft=name + ", aligned")
+    trace = traces.build("speculative", tokens=20)
+    shown = replace(picture(trace, 0), model=name, draft=name + ", aligned")
     monkeypatch.setattr(plots, "pictures", lambda *_: [shown])
     figures = []
     monkeypatch.setattr(plots, "png", lambda figure: figures.append(figure))
-    plots.poster(None)
+    plots.poster(trace)
     heading = figures[0].texts[0]
     box = heading.get_window_extent(figures[0].canvas.get_renderer())
     assert box.x1 < figures[0].bbox.width and box.y0 > figures[0].axes[0].get_window_extent().y1
