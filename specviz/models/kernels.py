@@ -21,8 +21,9 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from pathlib import Path
 from statistics import median
@@ -80,6 +81,8 @@ class Fastest(Measured):
 
 Kept = TypeVar("Kept", bound=Measured)
 P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
 # Everything a measurement depends on; identifies it in the cache.
 Place: TypeAlias = dict[str, str | int | list[str] | list[tuple[int, ...]]]
 
@@ -382,6 +385,7 @@ class Pieces(Product):
 _laid: WeakIdKeyDictionary = WeakIdKeyDictionary()
 _reported: set[str | None] = set()  # values of the variable that a model could not have
 _chosen: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by model: device, format and candidates; the fastest
+_exact: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by weight: its version, and whether float16 holds it
 
 
 def lay(weights: Sequence[torch.Tensor], layout: str) -> Product:
@@ -406,6 +410,26 @@ def lay(weights: Sequence[torch.Tensor], layout: str) -> Product:
         product = OneDNN(own, lay(weights, UNPADDED)) if layout == ONEDNN else KINDS[layout](own)
         shelf[key] = product
     return product
+
+
+@contextmanager
+def packed(groups: Iterable[Sequence[torch.Tensor]], layout: str) -> Iterator[None]:
+    """Pack the matrices of several products on all cores. Meanwhile, `lay` returns them at once."""
+    products = [] if layout == PLAIN else on_each_core(lambda group: lay(group, layout), groups)
+    yield
+    del products  # from here on they are kept by who uses them
+
+
+def on_each_core(function: Callable[[T], R], values: Iterable[T]) -> list[R]:
+    """Call a function that runs on one thread for many values, on as many threads as there are cores."""
+    inference = torch.is_inference_mode_enabled()  # threads do not inherit it
+
+    def call(value: T) -> R:
+        with torch.inference_mode(inference):
+            return function(value)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(call, values))
 
 
 def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]]) -> str:
@@ -546,7 +570,7 @@ def keeping(net: torch.nn.Module) -> tuple[str, ...]:
 def matrices(net: torch.nn.Module) -> list[torch.Tensor]:
     """The weights of all linear layers, tied ones once."""
     layers = [layer for layer in net.modules() if isinstance(layer, torch.nn.Linear)]
-    return list({id(layer.weight): layer.weight.detach() for layer in layers}.values())
+    return list({id(layer.weight): layer.weight for layer in layers}.values())
 
 
 def round_to_halves(net: torch.nn.Module) -> None:
@@ -559,17 +583,23 @@ def round_to_halves(net: torch.nn.Module) -> None:
     """
     if not in_reach(net):
         raise ModelError(f"kernels={FP16!r} cannot hold this model: a weight is too large for float16")
-    for weight in matrices(net):
-        if not in_halves(weight):  # leaves shared weights that are already rounded untouched
-            weight.copy_(weight.half())
+    on_each_core(_round, matrices(net))
     first = next(net.parameters())
     _chosen[net] = (first.device, first.dtype, keeping(net)), FP16
+
+
+def _round(weight: torch.Tensor) -> None:
+    values = weight.detach()
+    if not in_halves(weight):  # leaves shared weights that are already rounded untouched
+        values.copy_(values.half())
+        _exact[weight] = values._version, True
 
 
 def in_reach(net: torch.nn.Module) -> bool:
     """Whether all weights are within the range of float16."""
     most = torch.finfo(torch.float16).max
-    return all(bool(max(-low, high) <= most) for low, high in map(torch.aminmax, matrices(net)))
+    extremes = (torch.aminmax(weight.detach()) for weight in matrices(net))
+    return all(bool(max(-low, high) <= most) for low, high in extremes)
 
 
 def takes_halves(net: torch.nn.Module) -> bool:
@@ -579,9 +609,14 @@ def takes_halves(net: torch.nn.Module) -> bool:
 
 
 def in_halves(weight: torch.Tensor) -> bool:
-    """Whether float16 represents a matrix exactly."""
-    # Most other matrices fail within the first rows.
-    return all(torch.equal(part.half().float(), part) for part in (weight[:16], weight))
+    """Whether float16 represents a matrix exactly; remembered until the matrix changes."""
+    values = weight.detach()
+    version, exact = _exact.get(weight, (None, False))
+    if version != values._version:
+        # Most other matrices fail within the first rows.
+        exact = all(torch.equal(part.half().float(), part) for part in (values[:16], values))
+        _exact[weight] = values._version, exact
+    return exact
 
 
 @cache

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from specviz.models import ordered
 from specviz.models.attention import attend
 from specviz.models.context import PassInput, States, Store
-from specviz.models.kernels import LEAST, ONEDNN, padded
+from specviz.models.kernels import LEAST, ONEDNN, packed, padded
 from specviz.models.layers import Lines, PlainFunction, Rest, RMSNorm, Rotary, activation, hooked, turn
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ class Llama(PlainFunction):
         super().__init__(net, invariant)
         first = net.model.layers[0].self_attn
         self.embedding = net.model.embed_tokens.weight.detach()
-        self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
+        parts = [(net.lm_head,), *islice(groups(net), 4 * layers)]
+        with packed(([part.weight for part in group] for group in parts), layout):  # the largest matrix first
+            self.head, *lines = (Lines(*group, layout=layout, invariant=invariant) for group in parts)
         self.least = LEAST if layout == ONEDNN else 0  # rows of a pass's products
         self.heads = net.config.num_attention_heads
         self.groups = net.config.num_key_value_heads
@@ -100,7 +102,7 @@ class Llama(PlainFunction):
         self.size = net.config.hidden_size
         self.last = net.model.norm.weight.detach()
         self.weights: list[LayerWeights] = []
-        products = (Lines(*group, layout=layout, invariant=invariant) for group in groups(net))
+        products = iter(lines)
         for layer in net.model.layers[:layers]:
             before, after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
             a, (qkv, o, gate_up, down) = layer.self_attn, islice(products, 4)

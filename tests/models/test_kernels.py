@@ -259,6 +259,26 @@ def test_the_variable_may_say_whole_numbers(monkeypatch, capsys) -> None:
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_each_matrix_is_packed_once(monkeypatch) -> None:
+    """On all cores, and then by each product: what was packed first must still be there."""
+    made = []
+    monkeypatch.setitem(
+        kernels.KINDS, kernels.TRANSPOSED, lambda own: made.append(len(own)) or kernels.Transposed(own)
+    )
+    net = make("llama")
+    Model(net, kernels=kernels.TRANSPOSED)
+    assert sorted(made) == sorted([1, *[3, 1, 2, 1] * net.config.num_hidden_layers])
+
+
+def test_a_matrix_that_changes_is_examined_again() -> None:
+    weight = torch.nn.Parameter(torch.randn(20, 8).half().float(), requires_grad=False)
+    assert kernels.in_halves(weight) and kernels.in_halves(weight)
+    weight[-1] = 1e-9
+    assert not kernels.in_halves(weight)
+    weight[-1] = 1
+    assert kernels.in_halves(weight)
+
+
 halves_here = pytest.mark.skipif(
     not kernels.multiplies_halves(), reason="torch has no product with weights in float16 here"
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -62,6 +63,7 @@ FAMILIES = {
     "qwen3": Family(Qwen3Config, Qwen3ForCausalLM, False),
 }
 ROTARY = "rope_freqs.weight"  # frequency factors for Llama 3.1's longer context
+VALUES = 1 << 19  # dequantised at a time, few enough to stay in the processor's cache
 
 
 def load_gguf(
@@ -274,21 +276,27 @@ def _fill(
             "q_proj": lambda t: halves(t, config.num_attention_heads),
             "k_proj": lambda t: halves(t, config.num_key_value_heads or config.num_attention_heads),
         }
-    for key in sorted(wanted):
-        tensor = header.tensors[stored[key]]
-        values = torch.from_numpy(dequantise(data, tensor, header.path))
-        if tuple(values.shape) != tuple(wanted[key].shape):
-            raise ModelError(
-                f"{header.path} is damaged: its {tensor.name} is {list(values.shape)}, not "
-                f"{list(wanted[key].shape)}"
-            )
-        module, _, kind = key.rpartition(".")
-        if turn := order.get(module.rpartition(".")[2]):
-            values = turn(values)
-        digest.update(f"{key} {list(values.shape)}".encode())
-        digest.update(values.contiguous().numpy().data)
-        kept = values.to(device, number)
-        setattr(net.get_submodule(module), kind, nn.Parameter(kept, requires_grad=False))
+    # Tensors are hashed in order while the next ones are dequantised. Those that are not kept in float32 wait
+    # for the one before, so that only two are in memory twice.
+    with ThreadPoolExecutor(1) as hashing:
+        hashed: Future[None] | None = None
+        for key in sorted(wanted):
+            tensor = header.tensors[stored[key]]
+            values = torch.from_numpy(dequantise(data, tensor, header.path))
+            if tuple(values.shape) != tuple(wanted[key].shape):
+                raise ModelError(
+                    f"{header.path} is damaged: its {tensor.name} is {list(values.shape)}, not "
+                    f"{list(wanted[key].shape)}"
+                )
+            module, _, kind = key.rpartition(".")
+            if turn := order.get(module.rpartition(".")[2]):
+                values = turn(values)
+            kept = values.to(device, number)
+            if hashed and kept is not values:
+                hashed.result()
+            hashing.submit(digest.update, f"{key} {list(values.shape)}".encode())
+            hashed = hashing.submit(digest.update, values.contiguous().numpy().data)
+            setattr(net.get_submodule(module), kind, nn.Parameter(kept, requires_grad=False))
     if ROTARY in header.tensors:
         factors = torch.from_numpy(dequantise(data, header.tensors[ROTARY], header.path)).to(device)
         rotary: Net = net.model.rotary_emb
@@ -321,9 +329,11 @@ def dequantise(data: np.ndarray, tensor: Tensor, path: Path) -> np.ndarray:
     raw = np.asarray(data[tensor.offset : tensor.offset + count])
     if name == "F32":
         return raw.view(np.float32).reshape(tensor.shape).copy()
-    raw = raw.view(np.float16) if name == "F16" else raw
-    return (
-        dequantize(raw.reshape(*tensor.shape[:-1], -1), kind)
-        .astype(np.float32, copy=False)
-        .reshape(tensor.shape)
-    )
+    # Blocks are independent of each other, so they need not be taken by row: the function is slow on many
+    # small groups of rows, and it would hold a large tensor's values twice.
+    blocks = raw.reshape(-1, size)
+    values, step = np.empty((len(blocks), block), np.float32), VALUES // block
+    for start in range(0, len(blocks), step):
+        part = blocks[start : start + step]
+        values[start : start + step] = dequantize(part.reshape(1, -1), kind).reshape(-1, block)
+    return values.reshape(tensor.shape)
