@@ -244,8 +244,9 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
     figure.update_layout(
         template="plotly_white", height=520, margin={"t": 60, "b": 50, "l": 60, "r": 40}, hovermode="closest",
         title={"text": plotly(payoff.heading(table, outside)).replace("; ", "<br>"), "font": {"size": 13}},
-        legend={"orientation": "h", "yanchor": "top", "y": -0.15},
-        xaxis={"title": payoff.X_NAME, "range": x}, yaxis={"title": payoff.Y_NAME, "range": y},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.2},
+        xaxis={"title": {"text": payoff.X_NAME, "standoff": 4}, "range": x},
+        yaxis={"title": payoff.Y_NAME, "range": y},
     )  # fmt: skip
     return _with_pages(Interactive(figure, "Why it pays"), pages, force)
 
@@ -333,8 +334,8 @@ def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
     figure.update_layout(
         template="plotly_white", height=480, margin={"t": 50, "b": 50, "l": 70, "r": 10}, hovermode="closest",
         title={"text": plotly(calibration.summary), "font": {"size": 12}},
-        legend={"orientation": "h", "yanchor": "top", "y": -0.15},
-        xaxis={"title": "draft size g", "type": "log", "tickvals": roomy(g)},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.2},
+        xaxis={"title": {"text": "draft size g", "standoff": 4}, "type": "log", "tickvals": roomy(g)},
         yaxis={"title": WHAT["speed"], "range": [low, high]},
     )  # fmt: skip
     return figure

@@ -166,7 +166,7 @@ def cycle_lane(shown: Picture) -> str:
             if w > 0.005:
                 parts.append(f'<rect x="{x:.2f}%" y="16" width="{w:.2f}%" height="24" class="p-{name}"/>')
             x += w
-        room = (x - left) * DRAWN / 100 / (7 * len(c.label))
+        room = (x - left) * DRAWN / 100 / (7 * (len(c.label) + 1))  # a gap between labels
         if shown.drafts and room > 1:
             narrow = ' class="wide"' if room < 2 else ""  # too long for a narrow page
             parts.append(
