@@ -417,7 +417,7 @@ def packed(groups: Iterable[Sequence[torch.Tensor]], layout: str) -> Iterator[No
     """Pack the matrices of several products on all cores. Meanwhile, `lay` returns them at once."""
     products = [] if layout == PLAIN else on_each_core(lambda group: lay(group, layout), groups)
     yield
-    del products  # from here on they are kept by who uses them
+    del products  # from here on, those who use them keep them alive
 
 
 def on_each_core(function: Callable[[T], R], values: Iterable[T]) -> list[R]:
